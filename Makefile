@@ -1,0 +1,62 @@
+# Every target works on a new machine: what it needs is installed into .venv, once.
+# ZooKeeper comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+RUN_DEMO := cd example_project && $(BIN)/python -m
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-check test check lint typing imports pytest bench clean zookeeper
+
+help:
+	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
+	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail"
+	@echo "make test         lint, types, import contracts and all tests"
+	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
+	@echo "make bench        round trips and medians against kazoo's Lock"
+	@echo "make clean        remove what these made"
+
+demo: $(VENV)/.installed-demo
+	@$(RUN_DEMO) demo
+
+demo-check: export UNSAFE := $(UNSAFE)
+demo-check: $(VENV)/.installed-demo
+	@$(RUN_DEMO) demo.check
+
+test: check zookeeper pytest
+
+check: lint typing imports
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+typing: $(VENV)/.installed-test
+	$(BIN)/mypy
+
+imports: $(VENV)/.installed-test
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/.installed-test zookeeper
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/.installed-test zookeeper
+	$(BIN)/python benchmarks/acquire.py $(ARGS)
+
+zookeeper: $(VENV)/.installed-demo
+	@$(RUN_DEMO) demo.zookeeper
+
+clean:
+	rm -rf $(VENV) .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+
+$(VENV)/.installed-demo: setup.cfg requirements/demo.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" -r requirements/demo.txt
+	@touch $@
+
+$(VENV)/.installed-test: setup.cfg requirements/demo.txt requirements/test.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery,gevent,test]" -r requirements/test.txt
+	@touch $@ $(VENV)/.installed-demo
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,39 @@
+"""
+Distributed locks on ZooKeeper, for Django and Celery.
+
+The public names are resolved when they are first used, so that importing the package costs neither kazoo nor settings.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_zklock.decorators import zk_locked
+    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.lock import Lock, zk_lock
+
+__all__ = ["Hold", "Lock", "zk_lock", "zk_locked"]
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Hold": "django_zklock.locks.hold",
+    "Lock": "django_zklock.locks.lock",
+    "zk_lock": "django_zklock.locks.lock",
+    "zk_locked": "django_zklock.decorators",
+}
+
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one that exists
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value  # from now on found without this function
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

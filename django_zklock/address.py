@@ -1,0 +1,175 @@
+"""The address of an ensemble: what a `zk://` URL says. Knows neither settings nor kazoo."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+SCHEMES: Final = {"zk": False, "zookeeper": False, "zk+tls": True}
+"""The scheme of a URL, and whether it turns TLS on."""
+
+DEFAULT_PORT: Final = 2181
+
+EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
+
+_HOST_NAME: Final = re.compile(r"[\w.-]+")
+# What ZooKeeper itself refuses in a path (PathUtils.validatePath); it looks at UTF-16, so nothing past U+FFFF passes.
+_NOT_IN_PATHS: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+
+
+class AddressError(ValueError):
+    """A URL or path cannot be used. Its message and `hint` never quote what may be a part of a credential."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where an ensemble is, who asks, and what the URL's query says, not yet judged."""
+
+    hosts: tuple[tuple[str, int], ...]
+    chroot: str
+    """Absolute and without a slash at its end; empty if the URL names none."""
+    credential: str | None = field(default=None, repr=False)
+    """`user:password`, percent-decoded."""
+    tls: bool = False
+    query: tuple[tuple[str, str], ...] = ()
+
+
+def parse(url: str) -> Address:
+    """
+    Read `zk://[user:password@]host[:port][,host...][/chroot][?key=value&...]`.
+
+    By hand, because `urllib.parse` knows one host and one port only, and because its errors quote what they
+    could not read. Raises `AddressError`.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator or scheme.lower() not in SCHEMES:
+        raise AddressError(
+            "does not begin with zk://, zk+tls:// or zookeeper://",
+            hint=EXAMPLE,
+        )
+    authority_end = _index_of_any(rest, "/?")
+    authority, tail = rest[:authority_end], rest[authority_end:]
+    if "@" in tail:
+        # Else the first half of a password such as "s3cr/et" would be taken for a port, and quoted as one.
+        raise AddressError(
+            "has an @ after its first / or ?",
+            hint="Percent-encode a / (%2F), ? (%3F) or @ (%40) that belongs to the user, the password or the path.",
+        )
+    user_info, at, hosts = authority.rpartition("@")
+    path, _, query = tail.partition("?")
+    return Address(
+        hosts=_hosts(hosts),
+        chroot=znode_path(_decoded(path)),
+        credential=_credential(user_info) if at else None,
+        tls=SCHEMES[scheme.lower()],
+        query=tuple(_pairs(query)),
+    )
+
+
+def znode_path(path: str) -> str:
+    """Return `path` without a slash at its end; raise `AddressError` if it could not be a path in ZooKeeper."""
+    if path in ("", "/"):
+        return ""
+    if not path.startswith("/"):
+        raise AddressError("is not absolute", hint="Let it begin with a slash.")
+    parts = path.removesuffix("/").split("/")[1:]
+    if "" in parts or "." in parts or ".." in parts:
+        raise AddressError("has an empty, '.' or '..' part", hint="ZooKeeper knows no relative paths.")
+    if _NOT_IN_PATHS.search(path):
+        raise AddressError("has a character that ZooKeeper does not allow in a path", hint="ASCII is always safe.")
+    if parts[0] == "zookeeper":
+        raise AddressError("is below /zookeeper", hint="ZooKeeper keeps that tree to itself. Choose another path.")
+    return path.removesuffix("/")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell if `host` can only mean this machine. Asks no name server."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")
+
+
+def host_port(host: str, port: int) -> str:
+    """Write a host and its port as a URL does: an IPv6 address goes into brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _index_of_any(text: str, characters: str) -> int:
+    return next((index for index, character in enumerate(text) if character in characters), len(text))
+
+
+def _hosts(text: str) -> tuple[tuple[str, int], ...]:
+    if not text:
+        raise AddressError("names no host", hint=EXAMPLE)
+    return tuple(_host(item.strip(), number) for number, item in enumerate(text.split(","), 1))
+
+
+def _host(item: str, number: int) -> tuple[str, int]:
+    # Errors give the place in the list, never the text: a forgotten @ turns `user:password` into a host and its port.
+    host, port = _bracketed(item, number) if item.startswith("[") else _named(item, number)
+    if port is None:
+        return host, DEFAULT_PORT
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise AddressError(
+            f"has a port that is no number from 1 to 65535, at host {number} of its list",
+            hint="If that is a password: user:password ends with an @, as in zk://user:password@host.",
+        )
+    return host, int(port)
+
+
+def _bracketed(item: str, number: int) -> tuple[str, str | None]:
+    inside, end, after = item[1:].partition("]")
+    try:
+        ipaddress.IPv6Address(inside if end else "")
+    except ValueError:
+        raise AddressError(
+            f"has no IPv6 address in the brackets at host {number} of its list", hint="For example [::1]:2181."
+        ) from None
+    if after and not after.startswith(":"):
+        raise AddressError(
+            f"goes on without a colon after the brackets at host {number} of its list", hint="For example [::1]:2181."
+        )
+    return inside, after[1:] if after else None
+
+
+def _named(item: str, number: int) -> tuple[str, str | None]:
+    host, colon, port = item.partition(":")
+    if ":" in port:
+        raise AddressError(
+            f"has more than one colon at host {number} of its list", hint="An IPv6 address goes into brackets: [::1]."
+        )
+    if not _HOST_NAME.fullmatch(host):
+        raise AddressError(f"has an empty or unusable name at host {number} of its list", hint=EXAMPLE)
+    return host, port if colon else None
+
+
+def _credential(user_info: str) -> str:
+    user, colon, password = (_decoded(part) for part in user_info.partition(":"))
+    if not (user and colon and password):
+        raise AddressError("has no user:password before its @", hint="Both are needed, or neither.")
+    if ":" in user:
+        raise AddressError("has a colon within the user's name", hint="The digest scheme has no way to write that.")
+    return f"{user}:{password}"
+
+
+def _pairs(query: str) -> list[tuple[str, str]]:
+    halves = [pair.partition("=") for pair in query.split("&") if pair]
+    return [(_decoded(key), _decoded(value)) for key, _, value in halves]
+
+
+def _decoded(text: str) -> str:
+    try:
+        text.encode()
+        return unquote(text, errors="strict")
+    except UnicodeError:
+        raise AddressError(
+            "holds something that is not UTF-8, as it is or percent-encoded", hint="A % itself is written %25."
+        ) from None

@@ -1,0 +1,60 @@
+"""The wiring: what Django starts is joined here to what reads settings and to what knows ZooKeeper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.core.signals import setting_changed
+
+from django_zklock import conf
+from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport
+from django_zklock.zk import process
+from django_zklock.zk.client import Options, TlsOptions
+
+
+class ZkLockConfig(AppConfig):
+    """Django's view of this package. Its label is short, as check ids and permissions begin with it."""
+
+    name = "django_zklock"
+    label = "zklock"
+    verbose_name = "Distributed locks"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register and join; connect to nothing, as `migrate` and servers that fork later come by here too."""
+        checks.register(check_settings, "zklock")
+        checks.register(check_session_timeout, "zklock")
+        checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
+        checks.register(check_root, "zklock", deploy=True)
+        setting_changed.connect(start_over, dispatch_uid="zklock.start_over")
+        process.configure(client_options)
+
+
+def client_options() -> Options:
+    """Return what the session of this process needs to know, from the settings; may raise `ImproperlyConfigured`."""
+    config = conf.current()
+    return Options(
+        hosts=config.hosts,
+        base=config.base,
+        session_timeout=config.session_timeout,
+        connect_timeout=config.connect_timeout,
+        auth=config.auth,
+        acl=config.acl,
+        tls=None if config.tls is None else tls_options(config.tls),
+    )
+
+
+def tls_options(tls: conf.Tls) -> TlsOptions:
+    """Return the same in the words of `zk`, which does not know `conf`."""
+    return TlsOptions(
+        ca=tls.ca, cert=tls.cert, key=tls.key, key_password=tls.key_password, check_hostname=tls.check_hostname
+    )
+
+
+def start_over(*, setting: str, **kwargs: Any) -> None:
+    """Forget the configuration and its session when a test changes `settings.ZKLOCK`."""
+    if setting == "ZKLOCK":
+        conf.forget()
+        process.reset()

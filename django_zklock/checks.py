@@ -1,0 +1,92 @@
+"""
+Django's system checks for `settings.ZKLOCK`; they read settings only, and never connect.
+
+| Id          | Says                                                                                     |
+|-------------|------------------------------------------------------------------------------------------|
+| zklock.E001 | `ZKLOCK` is missing, or no dict                                                          |
+| zklock.E002 | unknown key, at any level                                                                |
+| zklock.E003 | `URL` is missing or cannot be read                                                       |
+| zklock.E004 | `ROOT` cannot be a path for locks                                                        |
+| zklock.E005 | `SESSION_TIMEOUT` or `CONNECT_TIMEOUT` is no time                                        |
+| zklock.E006 | `AUTH` cannot be read                                                                    |
+| zklock.E007 | `ACL` cannot be read, or is "creator" where nobody says who that is                      |
+| zklock.E008 | `TLS` cannot be read, or contradicts the URL                                             |
+| zklock.E009 | an option of a lock, or of `DEFAULTS`, has a value without a meaning                     |
+| zklock.E010 | `LOCKS` cannot be read, or the path of a lock is no name                                 |
+| zklock.W001 | plain text to another machine (with `--deploy`)                                          |
+| zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process costs its locks                |
+| zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (with `--deploy`) |
+
+An id keeps its meaning for good, so that `SILENCED_SYSTEM_CHECKS` can name it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core import checks
+
+from django_zklock import address, conf
+
+SHORTEST_SESSION = 6.0
+"""Seconds of SESSION_TIMEOUT below which W002 warns."""
+
+
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Report every problem of `settings.ZKLOCK`."""
+    return [
+        checks.Error(problem.message, hint=problem.hint, id=f"zklock.{problem.id}")
+        for problem in conf.settings_problems()
+    ]
+
+
+def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of leases that an ordinary pause of a process outlasts."""
+    config = _config()
+    if config is None or config.session_timeout >= SHORTEST_SESSION:
+        return []
+    return [
+        checks.Warning(
+            f"The session timeout of ZKLOCK is {config.session_timeout:g} s, so a lease lasts "
+            f"{0.4 * config.session_timeout:.1f} s at most.",
+            hint="A pause longer than that (a busy machine, a garbage collection, a live migration) costs the process "
+            f"its locks and stops its work. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
+            id="zklock.W002",
+        )
+    ]
+
+
+def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of a connection that leaves the machine in plain text."""
+    config = _config()
+    if config is None or config.tls is not None or all(address.is_loopback(host) for host, _ in config.hosts):
+        return []
+    # AUTH is no cure: it guards znodes, and who takes a session over deletes them as their owner.
+    return [
+        checks.Warning(
+            "The connection to ZooKeeper is plain text, and leaves this machine.",
+            hint="ZooKeeper derives the password of a session from its id, which anybody can read, so who reaches the "
+            "port has full power over the locks, whatever AUTH and ACL say. Use zk+tls:// with client certificates, "
+            "or let nobody but your own processes reach the port, and silence this.",
+            id="zklock.W001",
+        )
+    ]
+
+
+def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of a tree that every project with default settings shares."""
+    config = _config()
+    if config is None or config.base != conf.DEFAULT_ROOT:
+        return []
+    return [
+        checks.Warning(
+            f"The locks are directly in {conf.DEFAULT_ROOT}, as ZKLOCK names neither a chroot nor a ROOT.",
+            hint="Two projects on one ensemble would wait for each other's locks where a name is the same. "
+            'Give each its own chroot, as in "zk://zk1:2181/myproject".',
+            id="zklock.W003",
+        )
+    ]
+
+
+def _config() -> conf.Config | None:
+    return None if conf.settings_problems() else conf.current()

@@ -1,0 +1,432 @@
+"""
+What `settings.ZKLOCK` says, checked and frozen: the only reader of Django's settings, a stranger to `zk`.
+
+One validator has two reporters. `problems()` feeds the system checks, and `current()` raises `ImproperlyConfigured`
+in the same words, all of them at once. No message quotes a credential. Prefer `AUTH` to a password in the `URL`:
+Django blanks keys named like that on its error pages, and it would show the URL whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import functools
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from django_zklock import address
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.queue.names import Template
+
+DEFAULT_ROOT: Final = "/zklock"
+DEFAULT_SESSION_TIMEOUT: Final = 20.0
+DEFAULT_CONNECT_TIMEOUT: Final = 5.0
+
+ON_CONFLICT: Final = ("raise", "skip", "respond", "retry")
+ABORT_ON: Final = ("suspended", "lost", "never")
+
+# ZooKeeper counts a session's timeout in milliseconds, in 32 bits. The same bound, 24 days, does for every wait.
+_LONGEST: Final = 2_147_483.0
+
+Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
+"""Who may touch the znodes: everybody, who made them, or a list of (scheme, id, permissions out of "crwda")."""
+
+
+class Unset(enum.Enum):
+    """The type of `UNSET`, for which None cannot stand: a timeout of None waits for ever."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNSET: Final = Unset.UNSET
+"""An option that was not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How to speak TLS: paths of PEM files, with the system's own authorities where `ca` is None."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockOptions:
+    """What the settings say about one lock, or about all; `UNSET` where they say nothing."""
+
+    path: str | None = None
+    """A path template. None among the defaults, which have none."""
+    timeout: float | Unset | None = UNSET
+    """Seconds to wait for the lock; 0 does not wait, None waits for ever."""
+    on_conflict: str | Unset = UNSET
+    abort_on: str | Unset = UNSET
+    grace: float | Unset = UNSET
+    """Seconds a suspension may last before the work is stopped."""
+    reentrant: bool | Unset = UNSET
+
+    def merged_over(self, other: LockOptions) -> LockOptions:
+        """Return these options, with the gaps filled from `other`."""
+        mine = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not UNSET}
+        theirs = {f.name: getattr(other, f.name) for f in fields(other)}
+        return LockOptions(**{**theirs, **mine, "path": other.path if self.path is None else self.path})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """`settings.ZKLOCK`, checked. Times in seconds."""
+
+    hosts: tuple[tuple[str, int], ...]
+    base: str
+    """The URL's chroot and ROOT joined: absolute, never "/", without a slash at its end."""
+    session_timeout: float
+    connect_timeout: float
+    auth: tuple[tuple[str, str], ...] = field(repr=False)
+    acl: Acl = field(repr=False)
+    tls: Tls | None
+    defaults: LockOptions
+    locks: Mapping[str, LockOptions]
+    """Immutable. As the settings say it: `defaults` are not merged in."""
+
+    @property
+    def url_for_log(self) -> str:
+        """Where the locks are, without a word of who asks."""
+        hosts = ",".join(address.host_port(*host) for host in self.hosts)
+        return f"{'zk' if self.tls is None else 'zk+tls'}://{hosts}{self.base}"
+
+    def options_for(self, name: str) -> LockOptions:
+        """Return the options of the lock `name`, over the defaults; an unlisted name is a path template itself."""
+        return self.locks.get(name, LockOptions(path=name)).merged_over(self.defaults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with the settings; `id` as in the table of `django_zklock.checks`."""
+
+    id: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}"
+
+
+def problems(raw: object) -> list[Problem]:
+    """Return everything that is wrong with `raw`, a value for `settings.ZKLOCK`; an empty list if nothing is."""
+    return _read(raw)[1]
+
+
+def given_options(**options: object) -> LockOptions:
+    """
+    Return the options that a call gave, each checked as in the settings; `UNSET` ones count as not given.
+
+    Raises `ValueError`, naming all that mean nothing.
+    """
+    found = _Findings()
+    given = {name: value for name, value in options.items() if value is not UNSET}
+    checked = _options(given, "The call", found)
+    if found:
+        raise ValueError(" ".join(map(str, found)))
+    return checked
+
+
+def settings_problems() -> list[Problem]:
+    """Return everything that is wrong with the `settings.ZKLOCK` of this project."""
+    return problems(_raw())
+
+
+def _raw() -> object:
+    return getattr(settings, "ZKLOCK", None)
+
+
+# Kept for the life of the process, dropped by `forget()`. The cache is safe between threads and survives a fork (it
+# is a value); two threads that come first at once may both build it, and get equal ones.
+@functools.cache
+def current() -> Config:
+    """
+    Return the configuration of this process, built when it is first asked for.
+
+    Raises `ImproperlyConfigured`, naming all problems.
+    """
+    config, found = _read(_raw())
+    if config is None:
+        lines = "".join(f"\n* {problem} (zklock.{problem.id})" for problem in found)
+        raise ImproperlyConfigured(f"settings.ZKLOCK cannot be used:{lines}")
+    return config
+
+
+def forget() -> None:
+    """Drop what `current()` keeps: the settings have changed."""
+    current.cache_clear()
+
+
+class _Findings(list[Problem]):
+    """The problems found so far. A reader adds to them and goes on with a default, so that one run names them all."""
+
+    def add(self, id: str, message: str, hint: str) -> None:
+        self.append(Problem(id=id, message=message, hint=hint))
+
+    def unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
+        for key in keys:
+            if key not in known:
+                self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
+
+
+def _did_you_mean(word: object, known: Collection[str]) -> str:
+    by_lower_case = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(word).lower(), by_lower_case, n=1)
+    if near:
+        return f'Did you mean "{by_lower_case[near[0]]}"?'
+    return f"Known keys: {', '.join(known)}."
+
+
+def _at(*keys: object) -> str:
+    return "ZKLOCK" + "".join(f'["{key}"]' for key in keys)
+
+
+_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS", "DEFAULTS", "LOCKS")
+_TLS_FILES: Final = ("CA", "CERT", "KEY")
+_TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
+_QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
+_AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), ...].'
+_LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
+_NOWHERE: Final = address.Address(hosts=(), chroot="")
+
+
+def _read(raw: object) -> tuple[Config | None, _Findings]:
+    """Return the configuration and no findings, or none and the findings. A key that is None counts as not given."""
+    found = _Findings()
+    if not isinstance(raw, Mapping):
+        what = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"
+        found.add("E001", f"settings.ZKLOCK is {what}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
+        return None, found
+    found.unknown_keys("ZKLOCK", raw, _KEYS)
+    given = {key: value for key, value in raw.items() if value is not None}
+    where = _address(given.get("URL"), found)
+    query = _query(where, found)
+    auth = _auth(given.get("AUTH"), where, found)
+    tls = _tls(given.get("TLS"), where, found)
+    config = Config(
+        hosts=where.hosts,
+        base=where.chroot + _root(given.get("ROOT", DEFAULT_ROOT), where, found),
+        session_timeout=_timeout("SESSION_TIMEOUT", given, query, DEFAULT_SESSION_TIMEOUT, found),
+        connect_timeout=_timeout("CONNECT_TIMEOUT", given, query, DEFAULT_CONNECT_TIMEOUT, found),
+        auth=auth,
+        acl=_acl(given.get("ACL"), auth, tls, found),
+        tls=tls,
+        defaults=_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
+        locks=_locks(given.get("LOCKS", {}), found),
+    )
+    return (None if found else config), found
+
+
+def _address(url: object, found: _Findings) -> address.Address:
+    if not url or not isinstance(url, str):
+        what = "missing or empty" if not url else f"a {type(url).__name__}, not a str"
+        found.add("E003", f"{_at('URL')} is {what}.", address.EXAMPLE)
+        return _NOWHERE
+    try:
+        return address.parse(url)
+    except address.AddressError as error:
+        found.add("E003", f"{_at('URL')} {error}.", error.hint)
+        return _NOWHERE
+
+
+def _query(where: address.Address, found: _Findings) -> dict[str, str]:
+    query = dict(where.query)
+    found.unknown_keys(f"The query of {_at('URL')}", query, _QUERY_KEYS)
+    if len(query) < len(where.query):
+        found.add("E003", f"{_at('URL')} gives a key of its query twice.", "Keep one.")
+    return query
+
+
+def _root(root: object, where: address.Address, found: _Findings) -> str:
+    if not isinstance(root, str):
+        found.add("E004", f"{_at('ROOT')} is a {type(root).__name__}, not a str.", f"For example {DEFAULT_ROOT}.")
+        return ""
+    try:
+        path = address.znode_path(root)
+    except address.AddressError as error:
+        found.add("E004", f"{_at('ROOT')} {error}.", error.hint)
+        return ""
+    if not where.chroot + path:
+        # A list of all locks would meet what others keep there, and every project would share every name.
+        found.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Locks need a path of their own.")
+    return path
+
+
+def _timeout(
+    key: str, given: Mapping[object, object], query: Mapping[str, str], default: float, found: _Findings
+) -> float:
+    """Read a session's or connection's time: the key of the dict wins over the URL's query."""
+    value = given.get(key, query.get(key.lower(), default))
+    seconds = _seconds(_number(value))
+    if seconds:
+        return seconds
+    name = _at(key) if key in given else f"{key.lower()} in the query of {_at('URL')}"
+    found.add("E005", f"{name} is not a time above 0.", f"Seconds, up to {_LONGEST:.0f}, or a timedelta.")
+    return default
+
+
+def _number(value: object) -> object:
+    """Return the number that a str holds, as an environment variable does; anything else unchanged."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _seconds(value: object) -> float | None:
+    """Return `value` in seconds, or None if it is no time from 0 to the longest."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value <= _LONGEST else None  # NaN is neither
+
+
+def _auth(value: object, where: address.Address, found: _Findings) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        value = where.credential or ()
+    pairs = [("digest", value)] if value and isinstance(value, str) else value
+    if not isinstance(pairs, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in pairs):
+        found.add("E006", f"{_at('AUTH')} is no list of pairs.", _AUTH_EXAMPLE)
+        return ()
+    if any(scheme == "digest" and not all(secret.partition(":")) for scheme, secret in pairs):
+        found.add("E006", f"{_at('AUTH')} has a digest credential that is not user:password.", _AUTH_EXAMPLE)
+    return tuple((scheme, secret) for scheme, secret in pairs)
+
+
+def _is_row_of_text(row: object, columns: int) -> bool:
+    """Tell if `row` is so many non-empty texts, each fit to be sent (a lone surrogate would end kazoo's thread)."""
+    return isinstance(row, (list, tuple)) and len(row) == columns and all(map(_is_text, row))
+
+
+def _is_text(value: object) -> bool:
+    try:
+        return isinstance(value, str) and len(value.encode()) > 0
+    except UnicodeEncodeError:
+        return False
+
+
+def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, found: _Findings) -> Acl:
+    if value is None:
+        return "creator" if auth else "open"
+    if value == "open":
+        return "open"
+    if value == "creator":
+        if not auth and not (tls and tls.cert):
+            found.add("E007", f'{_at("ACL")} is "creator", but nothing says who that is.', "Give AUTH, or a TLS CERT.")
+        return "creator"
+    rows = value if isinstance(value, (list, tuple)) else ()
+    if not rows or not all(_is_row_of_text(row, 3) and set(row[2]) <= set("crwda") for row in rows):
+        hint = 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
+        found.add("E007", f'{_at("ACL")} is neither "open" nor "creator" nor a list of entries.', hint)
+        return "open"
+    return tuple((scheme, identity, permissions) for scheme, identity, permissions in rows)
+
+
+def _tls(value: object, where: address.Address, found: _Findings) -> Tls | None:
+    if value is None:
+        return Tls() if where.tls else None
+    if not isinstance(value, (bool, Mapping)):
+        found.add("E008", f"{_at('TLS')} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
+        return None
+    if isinstance(value, bool):
+        if where.tls and not value:
+            found.add("E008", f"{_at('TLS')} is False, but the URL says zk+tls://.", "Let both say the same.")
+        return Tls() if value else None
+    found.unknown_keys(_at("TLS"), value, _TLS_KEYS)
+    return _tls_of({key: entry for key, entry in value.items() if entry is not None}, found)
+
+
+def _tls_of(given: Mapping[Any, Any], found: _Findings) -> Tls:
+    for name in _TLS_FILES:
+        if not isinstance(given.get(name, ""), (str, os.PathLike)):
+            found.add("E008", f"{_at('TLS', name)} is not the path of a file.", "A PEM file.")
+    key_password, check_hostname = given.get("KEY_PASSWORD"), given.get("CHECK_HOSTNAME", True)
+    if not isinstance(key_password, (str, type(None))):
+        found.add("E008", f"{_at('TLS', 'KEY_PASSWORD')} is not a str.", "Leave it out if there is none.")
+    if not isinstance(check_hostname, bool):
+        found.add("E008", f"{_at('TLS', 'CHECK_HOSTNAME')} is neither True nor False.", "It is True by default.")
+    if "CERT" not in given and ("KEY" in given or "KEY_PASSWORD" in given):
+        found.add("E008", f"{_at('TLS')} has a key without a certificate.", "Give CERT too.")
+    ca, cert, key = (str(given[name]) if name in given else None for name in _TLS_FILES)
+    return Tls(ca=ca, cert=cert, key=key, key_password=key_password, check_hostname=check_hostname)
+
+
+def _options(value: object, where: str, found: _Findings, *, more: tuple[str, ...] = ()) -> LockOptions:
+    """Read the options of one lock, or of all; `more` are keys that somebody else reads."""
+    if not isinstance(value, Mapping):
+        found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
+        return LockOptions()
+    found.unknown_keys(where, value, (*more, *_OPTIONS))
+    options: dict[str, Any] = {}
+    for key, (read, expected) in _OPTIONS.items():
+        if key in value:
+            options[key] = read(value[key])
+            if options[key] is UNSET:
+                found.add("E009", f'{where}["{key}"] has a value that means nothing here.', expected)
+    return LockOptions(**options)
+
+
+def _wait(value: object) -> float | Unset | None:
+    return None if value is None else _pause(value)
+
+
+def _pause(value: object) -> float | Unset:
+    seconds = _seconds(value)
+    return UNSET if seconds is None else seconds
+
+
+def _flag(value: object) -> bool | Unset:
+    return value if isinstance(value, bool) else UNSET
+
+
+def _one_of(words: tuple[str, ...], value: object) -> object:
+    return value if value in words else UNSET
+
+
+_OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
+    "timeout": (_wait, "Seconds from 0 (do not wait), a timedelta, or None (wait for ever)."),
+    "on_conflict": (functools.partial(_one_of, ON_CONFLICT), f"One of: {', '.join(ON_CONFLICT)}."),
+    "abort_on": (functools.partial(_one_of, ABORT_ON), f"One of: {', '.join(ABORT_ON)}."),
+    "grace": (_pause, "Seconds from 0, or a timedelta."),
+    "reentrant": (_flag, "True or False."),
+}
+"""For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
+
+
+def _locks(value: object, found: _Findings) -> Mapping[str, LockOptions]:
+    if not isinstance(value, Mapping):
+        found.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
+        return MappingProxyType({})
+    if not all(isinstance(name, str) and name for name in value):
+        found.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
+    return MappingProxyType({name: _lock(name, entry, found) for name, entry in value.items()})
+
+
+def _lock(name: str, entry: object, found: _Findings) -> LockOptions:
+    where = _at("LOCKS", name)
+    options = _options(entry, where, found, more=("path",))
+    path = entry.get("path") if isinstance(entry, Mapping) else None
+    if not isinstance(path, str):
+        found.add("E010", f"{where} has no path.", _LOCKS_EXAMPLE)
+        return options
+    try:
+        Template.parse(path)
+    except InvalidLockName as error:
+        found.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
+    return replace(options, path=path)

@@ -1,0 +1,1 @@
+"""Integrations with optional third parties, one per module; none imports another."""

@@ -1,0 +1,68 @@
+"""The errors of this package: one root, and the builtin a caller would catch beside it."""
+
+from __future__ import annotations
+
+import inspect
+
+
+class ZkLockError(Exception):
+    """
+    A lock operation failed.
+
+    The root of all errors here; catch it to catch them all. `lock` is the key of the lock, where there is one.
+    """
+
+    lock: str | None
+
+    def __init__(self, message: str = "", *, lock: str | None = None) -> None:
+        super().__init__(message or _first_line(type(self)))
+        self.lock = lock
+
+
+class LockNotAcquired(ZkLockError):
+    """The lock was not acquired. Somebody else has it."""
+
+
+class LockBusy(LockNotAcquired):
+    """The lock is held by somebody else, and the caller asked not to wait."""
+
+
+class LockTimeout(LockNotAcquired, TimeoutError):
+    """The lock was still held by somebody else when the time to wait was over."""
+
+
+class LockLost(ZkLockError):
+    """The lock was held, and can no longer be trusted: its lease is over, its session gone or its node deleted."""
+
+
+class LockNotHeld(ZkLockError, RuntimeError):
+    """The lock is not held by this owner (asyncio task, greenlet or thread) of this process."""
+
+
+class StaleToken(ZkLockError):
+    """The row has seen a newer holder: this fencing token is out of date."""
+
+
+class ZooKeeperUnavailable(ZkLockError, ConnectionError):
+    """ZooKeeper did not answer in time, so nobody can tell who holds the lock."""
+
+
+class InvalidLockName(ZkLockError, ValueError):
+    """The lock's name, or a value put into it, cannot be the name of a lock."""
+
+
+class UnreadableQueue(ZkLockError):
+    """The lock's queue holds something that nobody's grammar knows, so no grant from it would be safe."""
+
+
+class LockLostInterrupt(BaseException):
+    """
+    The work under a lock is being stopped, because the lock was lost.
+
+    Raised inside the work, and turned into `LockLost` at the edge of the block. It is no `Exception`, and
+    stands outside the tree of `ZkLockError`, so that no `except Exception` in the work can swallow it.
+    """
+
+
+def _first_line(cls: type[BaseException]) -> str:
+    return (inspect.getdoc(cls) or cls.__name__).partition("\n")[0]

@@ -1,0 +1,120 @@
+"""Knows one attempt to acquire: its deadline, and what its outcome means to the caller, however the caller waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Generic, TypeVar
+
+from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
+from django_zklock.locks.contender import Busy, Contender, Free, Outcome, Request
+from django_zklock.locks.hold import Grant, Hold, Policy
+from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
+from django_zklock.owner import Owner
+from django_zklock.queue import rules
+from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.zk.session import Session
+
+ANSWER_PATIENCE = 0.8
+"""
+Seconds beyond the time to wait that ZooKeeper may take for its first answer.
+
+A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What one acquisition is about, with all settings and defaults applied."""
+
+    key: str
+    template: str
+    parent: str  # path of the key's node
+    timeout: float | None  # seconds to wait; 0 does not wait, None waits for ever
+    policy: Policy
+    reentrant: bool
+    what: str  # the work it is for, as others in the queue may see it
+
+    def request(self, *, patient: bool, only_look: bool = False) -> Request:
+        """Return what the contender has to know."""
+        return Request(
+            key=self.key,
+            parent=self.parent,
+            rule=rules.exclusive,
+            kind=Kind.LOCK,
+            patient=patient,
+            payload=self._payload,
+            only_look=only_look,
+        )
+
+    def _payload(self, guid: str) -> bytes:
+        return Payload(
+            guid=guid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=threading.main_thread().name,
+            what=self.what,
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            template=self.template,
+        ).encode()
+
+
+_Waiter = TypeVar("_Waiter", ThreadWaiter[Outcome], TaskWaiter[Outcome])
+
+
+class Attempt(Generic[_Waiter]):
+    """One contender and the deadline of its caller."""
+
+    def __init__(
+        self, session: Session, terms: Terms, waiter: _Waiter, *, timeout: float | None, only_look: bool = False
+    ) -> None:
+        self.terms = terms
+        self.waiter = waiter
+        self.timeout = timeout
+        self._session = session
+        self._began = time.monotonic()
+        patient = not only_look and (timeout is None or timeout > 0)
+        self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), waiter.set)
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody was ahead."""
+        return self.contender.contended
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the attempt began."""
+        return time.monotonic() - self._began
+
+    @property
+    def extra_patience(self) -> float:
+        """Seconds to go on waiting after the timeout: for ZooKeeper's first answer, never for the lock."""
+        return 0.0 if self.contender.placed else ANSWER_PATIENCE
+
+    def conclude(self, outcome: Outcome | None, owner: Owner) -> Hold:
+        """Return the hold, or raise what the outcome means."""
+        if isinstance(outcome, Grant):
+            return Hold(self.contender, outcome, owner, self.terms.policy)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, (Busy, Free)):
+            raise LockBusy(f"The lock {self.terms.key!r} is held by somebody else.", lock=self.terms.key)
+        self.contender.abandon()
+        if not self.contender.placed:
+            raise ZooKeeperUnavailable(
+                f"ZooKeeper did not answer within {self.waited:.1f} s: {self._session.last_problem}.",
+                lock=self.terms.key,
+            )
+        raise LockTimeout(
+            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind()}.", lock=self.terms.key
+        )
+
+    def _behind(self) -> str:
+        ahead = self.contender.ahead
+        if ahead is None:
+            return ""
+        return f"; the one ahead is {ahead.what!r} on {ahead.host}, process {ahead.pid}"

@@ -1,0 +1,122 @@
+"""Knows when the work of a block has to be stopped, has it stopped, and writes the receipt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from django_zklock import abort
+from django_zklock.locks.hold import Grant, Policy
+from django_zklock.owner import Owner
+from django_zklock.zk.loop import Timer
+
+logger = logging.getLogger("django_zklock.abort")
+
+ASK_AGAIN = 0.05  # seconds; an abort that meets a shielded function, or a signal that gets lost, is tried again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of an abort."""
+
+    reason: str
+    """Why the work was to be stopped."""
+    how: str
+    """`task`, `greenlet`, `signal` or `thread`."""
+    stopped_after: float
+    """Seconds from the abort to the end of the block."""
+    delivered: bool
+    """Whether the work was interrupted; if not, the block ended by itself first."""
+    swallowed: bool
+    """Whether the work was interrupted and went on to its end all the same."""
+
+
+class Guard:
+    """Watches over one block of work under one hold."""
+
+    def __init__(self, grant: Grant, policy: Policy, owner: Owner) -> None:
+        self._grant = grant
+        self._policy = policy
+        self._loop = grant.session.loop
+        self._abort = abort.abort_for(owner)
+        self._grace: Timer | None = None  # protocol's thread only
+        self.asked_at: float | None = None  # written by the protocol's thread, before the abort is delivered
+
+    def arm(self) -> None:
+        """Begin to watch; in the work."""
+        self._abort.arm()
+        self._grant.session.post(self._grant.attach, self)
+
+    @abort.shielded
+    def disarm(self) -> None:
+        """End to watch; in the work, first thing after the block."""
+        self._abort.disarm()
+        self._grant.session.post(self._detach)
+
+    @property
+    def matters(self) -> bool:
+        """Whether the loss of the lock is the block's business at all."""
+        return self._policy.abort_on != "never"
+
+    def why_lost(self) -> str | None:
+        """Return why the lock was lost, or None if it was not; by the clock, too."""
+        return self._grant.why_invalid()
+
+    def stopped(self, error: BaseException | None) -> bool:
+        """Tell whether the block ended with this error because it was stopped here; once, after `disarm`."""
+        return self.asked_at is not None and self._abort.is_mine(error)
+
+    def receipt(self, *, stopped: bool) -> Receipt | None:
+        """Return what became of the abort, if there was one."""
+        if self.asked_at is None:
+            return None
+        receipt = Receipt(
+            reason=self._grant.lost_reason or "",
+            how=self._abort.how,
+            stopped_after=time.monotonic() - self.asked_at,
+            delivered=self._abort.delivered,
+            swallowed=self._abort.delivered and not stopped,
+        )
+        logger.warning(
+            "work under lock %s %s %.3f s after the abort (%s): %s",
+            self._grant.key,
+            "swallowed the interrupt and ended" if receipt.swallowed else "ended",
+            receipt.stopped_after,
+            receipt.how,
+            receipt.reason,
+            extra={"lock": self._grant.key, "token": self._grant.token},
+        )
+        return receipt
+
+    # --- on the protocol's thread -------------------------------------------------------------------------------
+
+    def on_suspect(self, reason: str) -> None:
+        """Stop the work after the grace, if that is the policy."""
+        if self._policy.abort_on != "suspended" or self._grace is not None:
+            return
+        if self._policy.grace > 0:
+            self._grace = self._loop.call_later(self._policy.grace, lambda: self._grant.lose(reason))
+        else:
+            self._grant.lose(reason)
+
+    def on_vouched(self) -> None:
+        """Let the work go on."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    def on_lost(self, reason: str) -> None:
+        """Stop the work, unless the policy says never."""
+        if self._policy.abort_on != "never" and self.asked_at is None:
+            self.asked_at = time.monotonic()
+            self._ask(reason)
+
+    def _ask(self, reason: str) -> None:
+        if self._abort.armed and not self._abort.delivered:
+            self._loop.call_later(ASK_AGAIN, lambda: self._ask(reason))
+            self._abort.ask(reason)
+
+    def _detach(self) -> None:
+        self.on_vouched()
+        self._grant.detach(self)

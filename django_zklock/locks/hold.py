@@ -1,0 +1,295 @@
+"""
+Knows what it is to hold a lock: the token, and whether the hold can still be trusted.
+
+One of the two places with module state: the table of live holds, by owner and key, which makes locks reentrant. It is
+read and written by the owner's own thread, each entry by one owner only, and begins empty in a forked child. Holds
+that were entered by `with` are kept by their block and listed here weakly: should a block be torn apart by an
+exception at the worst moment, its hold is released when the traceback is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.owner import Owner
+from django_zklock.zk import clock
+
+if TYPE_CHECKING:
+    from django_zklock.locks.contender import Contender
+    from django_zklock.locks.guard import Guard
+    from django_zklock.zk.session import Session
+
+logger = logging.getLogger("django_zklock.locks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When the work under a lock is stopped."""
+
+    abort_on: str = "suspended"
+    """`suspended`, `lost` or `never`."""
+    grace: float = 0.0
+    """Seconds a suspension may last before the abort; never past the lease."""
+
+
+class GrantObserver(Protocol):
+    """What is told of a grant's changes, on the protocol's thread."""
+
+    def on_suspect(self, reason: str) -> None: ...
+
+    def on_vouched(self) -> None: ...
+
+    def on_lost(self, reason: str) -> None: ...
+
+
+class Grant:
+    """
+    One grant of a lock by ZooKeeper, as the protocol's thread and the holder share it.
+
+    The protocol's thread writes, anybody reads; each attribute is a plain value. `lost_reason` is final once set.
+    """
+
+    def __init__(self, session: Session, key: str, path: str, token: int) -> None:
+        self.session = session
+        self.session_id = session.session_id
+        self.pid = os.getpid()
+        self.key = key
+        self.path = path
+        self.token = token
+        self.since = time.monotonic()
+        self.suspect_since: float | None = None  # on time.monotonic()
+        self.suspect_reason = ""
+        self.lost_reason: str | None = None
+        self.lost_event = threading.Event()
+        self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
+
+    @property
+    def inherited(self) -> bool:
+        """Tell whether this is a forked child, which holds nothing of its parent."""
+        return self.pid != os.getpid()
+
+    def why_invalid(self) -> str | None:
+        """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
+        if self.lost_reason is not None:
+            return self.lost_reason
+        if self.session.session_id != self.session_id:
+            return "the ZooKeeper session is over"
+        if not self.session.lease_valid:
+            return "the lease is over: no quorum has vouched for the session in time"
+        return None
+
+    # --- on the protocol's thread -------------------------------------------------------------------------------
+
+    def attach(self, observer: GrantObserver) -> None:
+        """Tell this observer from now on, and at once of what it has missed."""
+        self._observers[observer] = None
+        if self.lost_reason is not None:
+            observer.on_lost(self.lost_reason)
+        elif self.suspect_since is not None:
+            observer.on_suspect(self.suspect_reason)
+
+    def detach(self, observer: GrantObserver) -> None:
+        """Tell this observer no more."""
+        self._observers.pop(observer, None)
+
+    def suspect(self, reason: str) -> None:
+        """The session cannot be vouched for at the moment."""
+        if self.suspect_since is None and self.lost_reason is None:
+            self.suspect_reason = reason
+            self.suspect_since = time.monotonic()
+            for observer in list(self._observers):
+                observer.on_suspect(reason)
+
+    def vouched(self) -> None:
+        """The session has been vouched for again."""
+        if self.suspect_since is not None:
+            self.suspect_since = None
+            for observer in list(self._observers):
+                observer.on_vouched()
+
+    def lose(self, reason: str) -> None:
+        """The lock is lost, for good."""
+        if self.lost_reason is not None:
+            return
+        self.lost_reason = reason
+        logger.warning("lock %s is lost: %s", self.key, reason, extra={"lock": self.key, "token": self.token})
+        self.lost_event.set()
+        for observer in list(self._observers):
+            observer.on_lost(reason)
+
+
+class Hold:
+    """
+    A lock that is held: what `with zk_lock(...) as hold` gives, and `Lock.acquire()` returns.
+
+    It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
+    """
+
+    __slots__ = ("__weakref__", "_contender", "_count", "_grant", "_owner", "_policy")
+
+    def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
+        self._contender = contender
+        self._grant = grant
+        self._owner = owner
+        self._policy = policy
+        self._count = 1  # how often its owner took it; 0 when released. The owner's thread only
+
+    def __repr__(self) -> str:
+        state = "released" if not self._count else "lost" if self.lost else "held"
+        return f"<Hold of {self.key!r}, token {self.token}, {state}>"
+
+    @property
+    def key(self) -> str:
+        """The key of the lock, as in `ROOT/<key>`."""
+        return self._grant.key
+
+    @property
+    def path(self) -> str:
+        """The path of the own znode."""
+        return self._grant.path
+
+    @property
+    def token(self) -> int:
+        """
+        The fencing token: the transaction id (czxid) that created the own znode, 64 bits.
+
+        It rises with every grant of the key, whichever process gets it, and goes on rising when the parent is deleted
+        and made anew, which the node's sequence number does not.
+        """
+        return self._grant.token
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock is lost. Once True it stays so."""
+        return self._grant.why_invalid() is not None
+
+    @property
+    def lease_remaining(self) -> float:
+        """
+        Seconds that the lease has left if nothing extends it; 0.0 when it is over.
+
+        The lease is 0.4 of the negotiated session timeout from the last acknowledged quorum write, and is extended
+        every sixth of it.
+        """
+        if self._grant.why_invalid() is not None or not self._count:
+            return 0.0
+        return max(0.0, self._grant.session.lease_until - clock.now())
+
+    def check(self) -> None:
+        """
+        Raise `LockLost` unless the lease is valid now; asks the clock, not the network, so it is cheap.
+
+        A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
+        Raises `LockNotHeld` when the lock was released, or in a process forked since.
+        """
+        if self._grant.inherited:
+            raise LockNotHeld("A forked child does not hold its parent's locks; acquire the lock anew.", lock=self.key)
+        if not self._count:
+            raise LockNotHeld("The lock was released.", lock=self.key)
+        reason = self._grant.why_invalid()
+        if reason is None and self._policy.abort_on == "suspended":
+            since = self._grant.suspect_since
+            if since is not None and time.monotonic() - since >= self._policy.grace:
+                reason = self._grant.suspect_reason
+        if reason is not None:
+            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the lock is lost, at most `timeout` seconds (None: for ever); return whether it is."""
+        return self._grant.lost_event.wait(timeout) or self.lost
+
+    def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
+        """
+        Have `callback(hold)` run once when the lock is lost, at once if it is lost already.
+
+        It runs on the thread that sends Django's signals, never on one that runs the protocol, so it may take its time.
+        """
+        self._grant.session.post(self._grant.attach, _Callback(self, callback))
+
+    def __del__(self) -> None:
+        try:
+            if self._count and not self._grant.inherited:
+                self._contender.abandon()
+                warnings.warn(f"{self!r} was dropped without being released", ResourceWarning, source=self)
+        except Exception:  # noqa: S110 - half-built, or the interpreter is going down
+            pass
+
+
+class _Callback:
+    """A user's callback for the loss of a hold."""
+
+    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
+        self._hold = weakref.ref(hold)
+        self._session = hold._grant.session
+        self._callback = callback
+
+    def on_suspect(self, reason: str) -> None:
+        pass
+
+    def on_vouched(self) -> None:
+        pass
+
+    def on_lost(self, reason: str) -> None:
+        hold = self._hold()
+        if hold is not None:
+            self._session.dispatch(self._callback, hold)
+
+
+class Holds:
+    """The live holds of this process, by owner and key."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Owner, str], Hold] = {}  # taken by `acquire`: somebody will call `release`
+        self._blocks: weakref.WeakValueDictionary[tuple[Owner, str], Hold] = weakref.WeakValueDictionary()
+
+        self._guards: dict[Owner, list[Guard]] = {}  # of the open blocks, outermost first
+
+    def open_block(self, owner: Owner, guard: Guard) -> None:
+        """List the guard of a block that begins."""
+        self._guards.setdefault(owner, []).append(guard)
+
+    def close_block(self, owner: Owner, guard: Guard) -> bool:
+        """List it no more; return whether a block around it is to be stopped, too, and will say so itself."""
+        guards = self._guards.get(owner, [])
+        if guard in guards:
+            guards.remove(guard)
+        if not guards:
+            self._guards.pop(owner, None)
+        return any(outer.asked_at is not None for outer in guards)
+
+    def find(self, owner: Owner, key: str) -> Hold | None:
+        """Return what this owner holds of this key."""
+        return self._kept.get((owner, key)) or self._blocks.get((owner, key))
+
+    def add(self, hold: Hold, *, keep: bool) -> None:
+        """List a hold; `keep` it alive until it is released."""
+        table = self._kept if keep else self._blocks
+        table[hold._owner, hold.key] = hold
+
+    def remove(self, hold: Hold) -> None:
+        """List it no more."""
+        place = (hold._owner, hold.key)
+        for table in (self._kept, self._blocks):
+            if table.get(place) is hold:
+                del table[place]
+
+
+live_holds = Holds()
+
+
+def _forget_in_child() -> None:
+    global live_holds
+    live_holds = Holds()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

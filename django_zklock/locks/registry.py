@@ -1,0 +1,200 @@
+"""
+Knows every node that this process has in any queue, from before it is created until its deletion is confirmed.
+
+Runs on the loop's thread of the session it belongs to. Nothing here deletes a node of another session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue import nodes
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.heartbeat import Heartbeat
+from django_zklock.zk.loop import Timer
+from django_zklock.zk.session import Session
+
+logger = logging.getLogger("django_zklock.locks")
+
+AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
+RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
+
+
+class Member(Protocol):
+    """What the registry passes the session's news on to."""
+
+    def on_connected(self, *, resumed: bool) -> None: ...
+
+    def on_session_lost(self) -> None: ...
+
+    def on_suspect(self, reason: str) -> None: ...
+
+    def on_vouched(self) -> None: ...
+
+    def on_lease_over(self) -> None: ...
+
+
+class Registry:
+    """The members of one session's queues, the nodes on their way out, and the audit that finds any other."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.gateway = Gateway(session)
+        self.heartbeat = Heartbeat(self.gateway)
+        self.members: dict[Member, None] = {}
+        self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper
+        self._departures: dict[Departure, None] = {}
+        self._audit_timer: Timer | None = None
+        self._used = False
+        session.observers[self] = None
+
+    def admit(self, member: Member) -> None:
+        """Pass the session's news on to this member."""
+        self.members[member] = None
+        self._used = True
+        if self._audit_timer is None:
+            self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
+
+    def dismiss(self, member: Member) -> None:
+        """Pass on no more."""
+        self.members.pop(member, None)
+
+    def depart(self, parent: str, guid: str, path: str | None, done: Callable[[bool], None] | None = None) -> None:
+        """
+        See to it that a node goes, however long it takes.
+
+        `path` is None when it is unknown whether the node was created; it is then looked for by its guid. `done` is
+        called once: with True when the node is gone, or with False as soon as it is clear that this will take
+        longer than one request.
+        """
+        departure = Departure(self, parent, guid, path, done)
+        self._departures[departure] = None
+        departure.proceed()
+
+    def departed(self, departure: Departure) -> None:
+        """Take note that a node is gone."""
+        self._departures.pop(departure, None)
+        self.guids.discard(departure.guid)
+
+    # --- the session's news -------------------------------------------------------------------------------------
+
+    def on_connected(self, *, resumed: bool) -> None:
+        for departure in list(self._departures):
+            departure.proceed()
+        for member in list(self.members):
+            member.on_connected(resumed=resumed)
+        self.heartbeat.beat()
+        self.audit()
+
+    def on_session_lost(self) -> None:
+        for departure in list(self._departures):
+            departure.finish()
+        for member in list(self.members):
+            member.on_session_lost()
+
+    def on_suspect(self, reason: str) -> None:
+        for member in list(self.members):
+            member.on_suspect(reason)
+
+    def on_vouched(self) -> None:
+        for member in list(self.members):
+            member.on_vouched()
+
+    def on_lease_over(self) -> None:
+        for member in list(self.members):
+            member.on_lease_over()
+
+    # --- the audit ----------------------------------------------------------------------------------------------
+
+    def _on_audit_timer(self) -> None:
+        self._audit_timer = None
+        if self._used:
+            self._used = bool(self.members)
+            self.audit()
+            self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
+
+    def audit(self) -> None:
+        """Delete the nodes of this session that nobody here knows of; a server before 3.6 can't list them."""
+        self.gateway.own_nodes(self.session.options.base, self._on_own_nodes)
+
+    def _on_own_nodes(self, answer: Any) -> None:
+        if isinstance(answer, ZkError):
+            return
+        for path in answer:
+            parent, _, name = path.rpartition("/")
+            try:
+                child = nodes.parse(name)
+            except UnreadableQueue:
+                continue
+            if child is not None and child.guid not in self.guids:
+                logger.error("a node of this session that no lock here knows of is deleted: %s", path)
+                self.depart(parent, child.guid, path)
+
+
+class Departure:
+    """One node that has to go; tries until it is gone or its session is."""
+
+    def __init__(
+        self, registry: Registry, parent: str, guid: str, path: str | None, done: Callable[[bool], None] | None
+    ) -> None:
+        self.guid = guid
+        self._registry = registry
+        self._parent = parent
+        self._path = path
+        self._done = done
+        self._busy = False
+
+    def proceed(self) -> None:
+        """Do the next request, if there is a connection and none is under way."""
+        if self._busy:
+            return
+        if not self._registry.session.connected:
+            self._report(False)
+        elif self._path is None:
+            self._busy = True
+            self._registry.gateway.children_after_barrier(self._parent, self._on_listed)
+        else:
+            self._busy = True
+            self._registry.gateway.delete(self._path, self._on_deleted)
+
+    def finish(self) -> None:
+        """The node is gone."""
+        self._registry.departed(self)
+        self._report(True)
+
+    def _on_listed(self, answer: Any) -> None:
+        self._busy = False
+        if isinstance(answer, NodeMissing):
+            self.finish()
+        elif isinstance(answer, ZkError):
+            self._again(answer)
+        else:
+            found = [name for name in answer if nodes.bears(name, self.guid)]
+            if found:
+                self._path = f"{self._parent}/{found[0]}"
+                self.proceed()
+            else:
+                self.finish()
+
+    def _on_deleted(self, answer: Any) -> None:
+        self._busy = False
+        if isinstance(answer, ZkError):
+            self._again(answer)
+        else:
+            self._registry.gateway.tidy(self._parent)
+            self.finish()
+
+    def _again(self, error: ZkError) -> None:
+        self._report(False)
+        if not isinstance(error, (OutcomeUnknown, SessionGone)):  # those two are followed by news of the session
+            logger.error("deleting the lock node %s failed, trying again: %s", self._path or self.guid, error)
+            self._registry.session.loop.call_later(RETRY_DELETE, self.proceed)
+
+    def _report(self, gone: bool) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(gone)

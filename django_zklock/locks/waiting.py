@@ -1,0 +1,54 @@
+"""Knows how to wait for one value from the protocol's thread: in a thread or greenlet, and in a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Generic, TypeVar
+
+_Value = TypeVar("_Value")
+
+
+class ThreadWaiter(Generic[_Value]):
+    """Waited for in a thread, or in a greenlet where gevent has patched threads."""
+
+    __slots__ = ("_event", "value")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.value: _Value | None = None
+
+    def set(self, value: _Value) -> None:
+        """Give the value; on the protocol's thread."""
+        self.value = value
+        self._event.set()
+
+    def wait(self, timeout: float | None) -> _Value | None:
+        """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
+        self._event.wait(timeout)
+        return self.value
+
+
+class TaskWaiter(Generic[_Value]):
+    """Waited for in a coroutine, at the cost of no thread."""
+
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[_Value] = self._loop.create_future()
+
+    def set(self, value: _Value) -> None:
+        """Give the value; on the protocol's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+            self._loop.call_soon_threadsafe(self._resolve, value)
+
+    def _resolve(self, value: _Value) -> None:
+        if not self._future.done():
+            self._future.set_result(value)
+
+    async def wait(self, timeout: float | None) -> _Value | None:
+        """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
+        await asyncio.wait((self._future,), timeout=timeout)
+        return self._future.result() if self._future.done() else None

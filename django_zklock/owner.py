@@ -1,0 +1,54 @@
+"""Knows who runs here: the asyncio task, else the greenlet, else the thread."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """
+    One line of execution; two are equal when they are the same one.
+
+    It refers to the task, greenlet or thread itself, as their numbers are used again after their end. The context of
+    `contextvars` is no owner: children of `asyncio.gather` inherit it.
+    """
+
+    kind: Literal["task", "greenlet", "thread"]
+    subject: Any
+
+
+def current_owner() -> Owner:
+    """Return the owner that calls."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    if task is not None:
+        return Owner("task", task)
+    greenlet = sys.modules.get("greenlet")
+    if greenlet is not None:
+        current = greenlet.getcurrent()
+        # Where gevent has patched threads, even the first greenlet takes turns with others.
+        if current.parent is not None or gevent_patched():
+            return Owner("greenlet", current)
+    return Owner("thread", threading.current_thread())
+
+
+def gevent_patched() -> bool:
+    """Tell whether gevent has replaced this process's threads by greenlets."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def loop_is_running() -> bool:
+    """Tell whether an event loop runs in this thread, so that blocking it would block every task."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,195 @@
+"""From the name of a lock, a template, to its key and its znode path, and back."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.queue.segments import SAFE, check, check_characters, encode, escape, finish, shown, unescape
+from django_zklock.queue.values import text_of
+
+__all__ = ["MAX_KEY", "Template", "escape", "key_of", "path", "unescape"]
+
+MAX_KEY = 1000
+"""Characters the key of a lock may have."""
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
+_ONE_BRACE = {"{{": "{", "}}": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """
+    The name of a lock, with fields that each call fills: `inventory/{sku}`, `order/{order.pk}`.
+
+    Literals and fields only: a field is a plain name and the public attributes to follow from it. No index, no
+    format and no conversion, so that rendering runs no code but attribute access. `{{` and `}}` stand for braces.
+    """
+
+    text: str
+    fields: tuple[str, ...]
+    """The names a call must have, without their attributes; distinct, in the order of the text."""
+    _segments: tuple[_Segment, ...] = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Return the template `text` stands for (cached); raise `InvalidLockName` if it stands for none."""
+        return _parse(text)
+
+    def render(self, values: Mapping[str, object]) -> str:
+        """
+        Return the key of the lock for these values; two keys of one template are equal only if all values are.
+
+        Values are equal here when they read the same: `7` and `"7"` are one key, `Decimal("1.0")` and
+        `Decimal("1.00")` two. Takes str, int, UUID, Decimal, date, datetime and enums of these. Raises
+        `InvalidLockName` for any other value, and for a text that `escape` refuses. What a property raises
+        passes through, except `AttributeError`.
+        """
+        key = "/".join([segment.render(values) for segment in self._segments])
+        if len(key) > MAX_KEY:
+            raise _too_long(f"the key of lock name {shown(self.text)}")
+        return key
+
+    def check_fields(self, available: Collection[str]) -> None:
+        """Raise `InvalidLockName` if a field needs a name that is not `available`; for use before the first call."""
+        for name in self.fields:
+            if name not in available:
+                close = difflib.get_close_matches(name, available, n=1)
+                names = ", ".join(available) or "none"
+                hint = f"did you mean {{{close[0]}}}?" if close else f"the names it may use: {names}."
+                raise InvalidLockName(f"lock name {shown(self.text)} uses {{{name}}}, which the call lacks; {hint}")
+
+
+def path(base: str, key: str) -> str:
+    """Return the path of the directory that holds the queue of `key`."""
+    return f"{base.rstrip('/')}/{key}"
+
+
+def key_of(base: str, path: str) -> str:
+    """Return the key whose queue is in `path`, the reverse of `path`; raise `InvalidLockName` if none can be."""
+    root = base.rstrip("/") + "/"
+    if not path.startswith(root) or path == root:
+        raise InvalidLockName(f"the path {shown(path)} belongs to no lock, as it is not below {shown(root)}.")
+    return path[len(root) :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    root: str
+    attributes: tuple[str, ...]
+    what: str  # the subject of an error about it
+
+    def text(self, values: Mapping[str, object]) -> str:
+        if self.root not in values:
+            raise InvalidLockName(f"{self.what} has no value; pass one, or take the field out of the name.")
+        value = values[self.root]
+        for attribute in self.attributes:
+            try:
+                value = getattr(value, attribute)
+            except AttributeError as error:
+                owner = shown(type(value).__name__)
+                raise InvalidLockName(f"{self.what} has no value: {owner} has no {shown(attribute)}.") from error
+        text = text_of(value, self.what)
+        check(text, self.what)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """
+    The literals (encoded) and fields between two slashes.
+
+    Where fields share a segment, each literal between two of them has a safe character that is `reserved`: it stands
+    for itself in literals and is percent-encoded in values. So these characters tell, in any key, where each value
+    begins and ends: `{a}:{b}` is no single key for `x:y`, `z` and `x`, `y:z`. A single field needs no such care.
+    """
+
+    parts: tuple[str | _Field, ...]
+    reserved: str
+    what: str
+
+    def render(self, values: Mapping[str, object]) -> str:
+        texts = [part if isinstance(part, str) else encode(part.text(values), self.reserved) for part in self.parts]
+        return finish("".join(texts), self.what)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Template:
+    what = f"lock name {shown(text)}"
+    if not text:
+        raise InvalidLockName("the lock name is empty; use a text that says what the lock guards.")
+    if len(text) > MAX_KEY:
+        raise _too_long(what)
+    check_characters(text, "lock name")
+    split: list[list[str | _Field]] = [[]]
+    for part in _parts(text, what):
+        if isinstance(part, _Field):
+            split[-1].append(part)
+        else:
+            first, *others = part.split("/")
+            split[-1].append(first)
+            split.extend([other] for other in others)
+    segments = tuple(_segment(parts, what) for parts in split)
+    fields = [part.root for segment in segments for part in segment.parts if isinstance(part, _Field)]
+    return Template(text, tuple(dict.fromkeys(fields)), segments)
+
+
+def _parts(text: str, what: str) -> Iterator[str | _Field]:
+    for token in _TOKEN.finditer(text):
+        if token["field"] is not None:
+            yield _field(token["field"], what)
+        elif token[0] in ("{", "}"):
+            raise InvalidLockName(f"{what} has a single {token[0]} at {token.start()}; double it if it is text.")
+        else:
+            yield _ONE_BRACE.get(token[0], token[0])
+
+
+def _field(text: str, what: str) -> _Field:
+    root, *attributes = text.split(".")
+    if not all(name.isidentifier() for name in (root, *attributes)):
+        raise InvalidLockName(
+            f"{what} has the field {shown(text)}; only a name and its attributes may stand between braces, "
+            "as in {order.pk}: no index, no call, no format and no conversion."
+        )
+    if any(name.startswith("_") for name in attributes):
+        raise InvalidLockName(f"{what} has the field {shown(text)}, a private attribute; use a public one.")
+    return _Field(root, tuple(attributes), f"field {shown(text)} of {what}")
+
+
+def _segment(split: list[str | _Field], what: str) -> _Segment:
+    parts: list[str | _Field] = []
+    for part in split:
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += part
+        elif part:
+            parts.append(part)
+    if not parts:
+        raise InvalidLockName(f"{what} has an empty segment; remove the leading, trailing or doubled slash.")
+    encoded = tuple(encode(part) if isinstance(part, str) else part for part in parts)
+    segment = _Segment(encoded, _reserved(parts, what), what)
+    if len(parts) == 1 and isinstance(parts[0], str):
+        segment.render({})  # a literal that can be no segment, such as `..`, is refused before the first call
+    return segment
+
+
+def _reserved(parts: list[str | _Field], what: str) -> str:
+    found = ""
+    for index, part in enumerate(parts[1:], start=1):
+        if isinstance(part, _Field):
+            if isinstance(parts[index - 1], _Field):
+                raise InvalidLockName(f"{what} has two fields side by side; put a separator such as : between them.")
+        elif index + 1 < len(parts):  # literals are merged, so there is a field on either side
+            separators = [char for char in unicodedata.normalize("NFC", part) if char in SAFE]
+            if not separators:
+                raise InvalidLockName(f"{what} has {shown(part)} between two fields; put a separator such as : there.")
+            found += min(separators, key=str.isalnum)  # punctuation first: the keys stay readable
+    return found
+
+
+def _too_long(what: str) -> InvalidLockName:
+    return InvalidLockName(f"{what} is longer than {MAX_KEY} characters; use a shorter one, or a digest.")

@@ -1,0 +1,155 @@
+"""The children of a lock's directory: what their names mean, and what is written into them."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from dataclasses import asdict, dataclass
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.segments import SEQUENCE_TAIL, shown
+
+MAX_PAYLOAD = 1024
+"""Bytes a payload may have."""
+
+_READABLE = 64 * 1024
+# A guid and a time are of no use when cut, and have at most 36 characters. The other texts are cut to the first limit
+# that fits; the last one always does, as JSON writes no character in more than six bytes.
+_KEPT = frozenset({"guid", "since"})
+_SHORT = 40
+_LIMITS = (512, 256, 128, 64, 32, 16)
+
+_SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
+_CURATOR = re.compile(
+    r"_c_(?P<guid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})-(?P<recipe>lock-|__READ__|__WRIT__)" + _SEQUENCE
+)
+_KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _SEQUENCE)
+
+
+class Kind(enum.Enum):
+    """What a contender wants: the lock, or one side of a read-write lock."""
+
+    LOCK = "lock-"
+    READ = "__READ__"
+    WRITE = "__WRIT__"
+
+
+# kazoo writes a plain lock and the write side of a read-write lock alike, and both exclude everyone.
+_KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A contender, as the name of its znode tells it."""
+
+    name: str
+    kind: Kind
+    guid: str
+    sequence: int
+
+
+def prefix(guid: str, kind: Kind = Kind.LOCK) -> str:
+    """
+    Return the name to create a contender with; the server appends the sequence number.
+
+    This is Apache Curator's grammar (its protected mode), so that its `InterProcessMutex` and
+    `InterProcessReadWriteLock` take part in the same queue. `guid` is a UUID in its 36 characters, by which a create
+    with a lost reply is found.
+    """
+    return f"_c_{guid}-{kind.value}"
+
+
+def bears(name: str, guid: str) -> bool:
+    """Tell whether this is the name of a node that was created with this guid, of whatever kind."""
+    return name.startswith(f"_c_{guid}-")
+
+
+def parse(name: str) -> Child | None:
+    """
+    Return the contender `name` stands for, or None for a name without a sequence number.
+
+    Such a name is the directory of a nested key. Curator's names and kazoo's are known. Raises `UnreadableQueue`
+    for any other name with a sequence number: to pass over a contender would be to grant the lock twice.
+    """
+    if not SEQUENCE_TAIL.search(name):
+        return None
+    match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
+    if match is None:
+        raise UnreadableQueue(
+            f"The queue of the lock holds {shown(name)}, which no known client writes, so nobody can tell whose turn "
+            "it is; find out who made it, and delete it or give that program another path."
+        )
+    # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
+    return Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Who a contender is, for people who look at the queue. No rule reads it, and it never holds arguments."""
+
+    version: int = 1
+    guid: str
+    host: str
+    pid: int
+    thread: str
+    what: str
+    """The work: the name of a view, or the name and id of a task."""
+    since: str
+    """When the contender came, ISO 8601 in UTC; by the clock of its host."""
+    template: str
+
+    def encode(self) -> bytes:
+        """Return JSON of at most 1024 bytes; what does not fit is cut, and ends in an ellipsis."""
+        attempts = (self._json(limit) for limit in _LIMITS)
+        return next(data for data in attempts if len(data) <= MAX_PAYLOAD)
+
+    def _json(self, limit: int) -> bytes:
+        fields = {
+            name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
+            for name, value in asdict(self).items()
+        }
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Payload | None:
+        """
+        Return the payload in `data`, or None if it is not one of ours; never raises.
+
+        Curator writes an IP address, kazoo a line of text, and anybody may write anything. What a payload of ours
+        lacks, or holds in another type, is empty or 0; fields of later versions are passed over.
+        """
+        if data is None or len(data) > _READABLE:
+            return None
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, dict) or not isinstance(found.get("guid"), str) or not found["guid"]:
+            return None
+        return cls(
+            version=_number(found.get("version")),
+            guid=_text(found.get("guid")),
+            host=_text(found.get("host")),
+            pid=_number(found.get("pid")),
+            thread=_text(found.get("thread")),
+            what=_text(found.get("what")),
+            since=_text(found.get("since")),
+            template=_text(found.get("template")),
+        )
+
+
+def _cut(text: str, limit: int) -> str:
+    # Cleaned first, so that the escape of a lone surrogate counts with all its characters.
+    text = _text(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _text(value: object) -> str:
+    # A lone surrogate would make every page or log line that shows the payload fail to encode.
+    return value[:MAX_PAYLOAD].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    # Bounded, as Python refuses to print an int of more than 4300 digits; a bool is an int, but no pid.
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else 0

@@ -1,0 +1,43 @@
+"""
+The signals of this package: bare objects, and who sends them with what.
+
+All are sent with `send_robust` on the thread "zklock-signals" of the process, one after the other in the order of the
+events, never on a thread that runs the lock protocol or the work. So a receiver can be slow, or fail, and delay neither
+a lock nor an abort; in turn it learns of an event a little later, and may not rely on the event still being true. An
+abort never depends on a signal. A receiver that uses the database closes its own connection, as in any thread.
+
+Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` the `Hold`, times are float seconds:
+
+`lock_acquired(lock, hold, waited)`
+    A lock was granted. `waited` is the time from the call to the grant. Sent once for each grant by ZooKeeper, so not
+    again when its owner takes a reentrant lock a second time.
+
+`lock_released(lock, hold, held)`
+    A lock was let go in order, by its owner. `held` is the time since the grant.
+
+`lock_lost(lock, hold, reason, receipt)`
+    A hold can no longer be trusted: its lease is over, its session expired or its node is gone. `reason` says which,
+    in words for a log. `receipt` tells what the abort did: how the work was stopped, how long that took, and whether
+    it swallowed the interrupt; None if nothing was to be stopped. Sent once that is known, instead of `lock_released`.
+
+`lock_contended(lock, waited)`
+    A lock was not acquired, because somebody else had it until the time to wait was over. `waited` is the time since
+    the call. Not sent when ZooKeeper was away: nobody can tell then who has the lock.
+
+Sent with `sender` = the `Session` class of `django_zklock.zk.session`:
+
+`connection_state_changed(state, previous, session_id)`
+    The connection of this process changed. `state` and `previous` are each "connecting", "connected", "suspended" (no
+    connection, the session may be alive) or "lost" (the session is over, and so are its locks). `session_id` is an int,
+    or None before the first session.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+connection_state_changed = Signal()
+lock_acquired = Signal()
+lock_released = Signal()
+lock_lost = Signal()
+lock_contended = Signal()

@@ -1,0 +1,450 @@
+"""
+Real ZooKeeper servers on loopback, started from the jars on this machine; for tests, benchmarks and trying things out.
+
+It knows how to start, stop, kill and pause server processes and nothing about locks, Django or kazoo.
+Run `python -m django_zklock.testing.ensemble --nodes 3` to have an ensemble in the foreground.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from django_zklock.testing.launcher import spawn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+#: All that Debian's ZooKeeper 3.8 loads as a server, alone or in a quorum; its many other dependencies stay untouched.
+DEBIAN_JARS: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
+DEBIAN_DIRECTORY: Final = Path("/usr/share/java")
+HOMEBREW_DIRECTORIES: Final = (
+    Path("/opt/homebrew/opt/zookeeper/libexec"),
+    Path("/usr/local/opt/zookeeper/libexec"),
+    Path("/home/linuxbrew/.linuxbrew/opt/zookeeper/libexec"),
+)
+
+#: Small and quick to start: these servers hold a few kilobytes and often live for seconds.
+JVM_OPTIONS: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+
+#: ZooKeeper's releases log through logback, which writes every DEBUG line unless told otherwise.
+LOGBACK: Final = """\
+<configuration>
+  <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{ISO8601} %-5p [%t] %c{1} - %m%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="OUT"/></root>
+</configuration>
+"""
+
+
+class ZooKeeperNotFound(RuntimeError):
+    """No ZooKeeper server, or no Java to run it, was found on this machine. The message says what to install."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} Install one with `apt-get install zookeeper` (Debian, Ubuntu) or `brew install zookeeper` "
+            "(macOS), or unpack a release from https://zookeeper.apache.org/releases.html and set ZOOKEEPER_HOME to "
+            "its directory. Without Java: `docker run --rm -p 2181:2181 zookeeper:3.9` is a server to use instead."
+        )
+
+
+class ServerFailed(RuntimeError):
+    """A server ended, or did not serve in time. The message ends with the last lines of its log."""
+
+
+def find_classpath() -> list[Path]:
+    """
+    Find the jars that make a ZooKeeper server: `$ZOOKEEPER_HOME` if it is set, else Debian's package, else Homebrew's.
+
+    Raises ZooKeeperNotFound, which says what to install. A ZOOKEEPER_HOME without a server in it raises too: falling
+    back to another version than the one asked for would go unnoticed.
+    """
+    home = os.environ.get("ZOOKEEPER_HOME")
+    if home:
+        jars = _jars_of_release(Path(home))
+        if not jars:
+            raise ZooKeeperNotFound(f"ZOOKEEPER_HOME is {home!r}, and there is no zookeeper*.jar in it or in its lib/.")
+        return jars
+    debian = [DEBIAN_DIRECTORY / f"{name}.jar" for name in DEBIAN_JARS]
+    if debian[0].exists():
+        missing = [str(jar) for jar in debian if not jar.exists()]
+        if missing:
+            raise ZooKeeperNotFound(f"Debian's zookeeper is here, but not {', '.join(missing)}.")
+        return debian
+    for directory in HOMEBREW_DIRECTORIES:
+        jars = _jars_of_release(directory)
+        if jars:
+            return jars
+    raise ZooKeeperNotFound("No ZooKeeper server was found.")
+
+
+def _jars_of_release(home: Path) -> list[Path]:
+    jars = sorted([*home.glob("lib/*.jar"), *home.glob("*.jar")])
+    return jars if any(jar.name.startswith("zookeeper") for jar in jars) else []
+
+
+def find_java() -> str:
+    """Find the `java` command: `$JAVA_HOME` if it has one, else the PATH. Raises ZooKeeperNotFound."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    java = shutil.which("java")
+    if java is None:
+        raise ZooKeeperNotFound("ZooKeeper needs Java, and there is no `java` on the PATH.")
+    return java
+
+
+def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
+    """
+    Send a four-letter command (`ruok`, `srvr`, `cons`, ...) to a server and return its answer.
+
+    `timeout`, in seconds, covers connecting and each read. Raises OSError (TimeoutError is one) if there is no answer.
+    """
+    with socket.create_connection((host, port), timeout=timeout) as connection:
+        connection.sendall(word.encode("ascii"))
+        answer = bytearray()
+        while chunk := connection.recv(65536):
+            answer += chunk
+    return answer.decode("utf-8", "replace")
+
+
+def free_ports(count: int) -> list[int]:
+    """
+    Pick free TCP ports of loopback, from below the range that outgoing connections take theirs from.
+
+    A port from that range (as binding to port 0 gives) can be lost while its server is down, and a client that keeps
+    trying to connect to it may even end up connected to itself. The randomness is the system's: tests often seed
+    `random`, and two runs with one seed would pick the same ports.
+    """
+    lowest_outgoing = 32768
+    with suppress(OSError, ValueError):
+        lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ceiling = lowest_outgoing if lowest_outgoing > 12000 else 65536
+    with ExitStack() as taken:
+        ports: list[int] = []
+        for _ in range(1000):
+            if len(ports) == count:
+                return ports
+            candidate = socket.socket()
+            try:
+                candidate.bind(("127.0.0.1", 10000 + secrets.randbelow(ceiling - 10000)))
+            except OSError:
+                candidate.close()
+                continue
+            taken.enter_context(candidate)  # held until all are picked, so that none is picked twice
+            ports.append(candidate.getsockname()[1])
+    raise OSError(f"found only {len(ports)} of {count} free ports on 127.0.0.1")
+
+
+class Server:
+    """
+    One ZooKeeper server of an Ensemble, as a process that can be stopped, killed, paused and started again.
+
+    It keeps its port and its data over restarts. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self, *, number: int, port: int, directory: Path, command: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        self.number: Final = number  # its `myid`, from 1
+        self.port: Final = port
+        self.directory: Final = directory
+        self.log: Final = directory / "server.log"
+        self._command = command
+        self._env = env
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Server {self.number} {self.address} {f'pid {self.pid}' if self.running else 'not running'}>"
+
+    @property
+    def address(self) -> str:
+        """Host and port, as a connection string."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """True while there is a process, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id. Raises ServerFailed if the server is not running."""
+        if self._process is None or self._process.poll() is not None:
+            raise ServerFailed(f"server {self.number} ({self.address}) is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process, without waiting for it to serve; does nothing if it is running."""
+        if self.running:
+            return
+        with self.log.open("ab") as log:
+            self._process = spawn(self._command, cwd=self.directory, env=self._env, output=log)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the process with SIGTERM, and with SIGKILL if it still runs after `timeout` seconds."""
+        self.terminate()
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+            self.kill()
+
+    def terminate(self) -> None:
+        """Ask the process to end (SIGTERM), without waiting for it."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)  # a paused process would see the SIGTERM only when resumed
+
+    def kill(self) -> None:
+        """End the process with SIGKILL, as a crash would, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Stop the process where it is (SIGSTOP): connections stay open, nothing is answered."""
+        pid = self.pid
+        os.kill(pid, signal.SIGSTOP)
+        if sys.platform == "linux":
+            # The signal takes effect a little later. WNOWAIT leaves the exit status to Popen, should the process end.
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def mode(self) -> str | None:
+        """Return 'leader', 'follower' or 'standalone'; None while the server is not serving or not answering."""
+        with suppress(OSError):
+            for line in four_letter("127.0.0.1", self.port, "srvr", timeout=1.0).splitlines():
+                if line.startswith("Mode: "):
+                    return line.removeprefix("Mode: ").strip()
+        return None
+
+    def wait_ready(self, timeout: float = 30.0) -> str:
+        """
+        Wait until the server serves clients, which in an ensemble takes a quorum, and return its mode.
+
+        Raises ServerFailed if the process ends or `timeout` seconds pass.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            mode = self.mode()
+            if mode is not None:
+                return mode
+            if not self.running:
+                raise ServerFailed(f"server {self.number} ({self.address}) is not running{self._tail()}")
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"server {self.number} ({self.address}) did not serve in {timeout:g} s{self._tail()}"
+                )
+            time.sleep(0.02)
+
+    def _tail(self) -> str:
+        with suppress(OSError):
+            return "\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+        return ""
+
+
+class Ensemble:
+    """
+    One ZooKeeper server, or three, on free loopback ports, for the length of a with block.
+
+        with Ensemble(nodes=3) as ensemble:
+            client = KazooClient(ensemble.hosts)
+            ensemble.leader.kill()
+
+    `tick` is ZooKeeper's tickTime in seconds. Session timeouts lie between 2 and 20 ticks unless `min_session_timeout`
+    and `max_session_timeout` (seconds) say otherwise. `container_check` is how often, in seconds, empty container
+    znodes are swept. `fsync=False` acknowledges writes before they are on disk: faster, and all that a test needs, as
+    no test pulls the plug. `properties` are further lines for zoo.cfg, `java_options` further options of the JVM, `env`
+    further environment variables. `port` is the first server's client port; the others get the next ones.
+
+    Without `directory`, data and logs live in a temporary directory, and `stop()` removes it: a second `start()` brings
+    up an empty ensemble on the same ports. With it they are left there. A single server keeps its data either way, as
+    long as only it is stopped and started.
+
+    The servers end with this process: orderly at exit, and on Linux also when it is killed.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        tick: float = 0.5,
+        directory: str | os.PathLike[str] | None = None,
+        container_check: float = 1.0,
+        min_session_timeout: float | None = None,
+        max_session_timeout: float | None = None,
+        fsync: bool = False,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        if nodes < 1 or nodes == 2:
+            raise ValueError(f"an ensemble has 1 server, or 3 or more, not {nodes}")
+        self.servers: list[Server] = []
+        self._directory = Path(directory) if directory is not None else None
+        self._temporary: Path | None = None  # set while running, if no directory was given
+        ports = free_ports(3 * nodes)
+        self._ports = ports[:nodes] if port is None else list(range(port, port + nodes))
+        self._quorum = list(zip(ports[nodes::2], ports[nodes + 1 :: 2], strict=True)) if nodes > 1 else []
+        self._config = {
+            "tickTime": f"{tick * 1000:.0f}",
+            "initLimit": "40",  # ticks; three JVMs that start at once on a small machine take their time
+            "syncLimit": "5",
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            "snapshot.trust.empty": "true",
+            **({"minSessionTimeout": f"{min_session_timeout * 1000:.0f}"} if min_session_timeout is not None else {}),
+            **({"maxSessionTimeout": f"{max_session_timeout * 1000:.0f}"} if max_session_timeout is not None else {}),
+            **{
+                f"server.{number}": f"127.0.0.1:{peer}:{election}"
+                for number, (peer, election) in enumerate(self._quorum, start=1)
+            },
+            **(properties or {}),
+        }
+        self._java_options = [
+            *JVM_OPTIONS,
+            f"-Dznode.container.checkIntervalMs={container_check * 1000:.0f}",
+            f"-Dzookeeper.forceSync={'yes' if fsync else 'no'}",
+            "-Dlogback.configurationFile=logback.xml",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            *java_options,
+        ]
+        self._env = {**os.environ, **(env or {})}
+        self._owner = os.getpid()
+
+    @property
+    def hosts(self) -> str:
+        """The servers as a connection string: `127.0.0.1:2181,127.0.0.1:2182`."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    @property
+    def leader(self) -> Server:
+        """The server that leads now. Raises ServerFailed if there is none."""
+        for server in self.servers:
+            if server.mode() in ("leader", "standalone"):
+                return server
+        raise ServerFailed(f"no server of {self.hosts} leads")
+
+    @property
+    def followers(self) -> list[Server]:
+        """The servers that follow now."""
+        return [server for server in self.servers if server.mode() == "follower"]
+
+    def url(self, chroot: str = "") -> str:
+        """Return the ensemble as a `zk://` URL, the form of `settings.ZKLOCK["URL"]`."""
+        return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
+
+    def start(self, timeout: float = 60.0) -> None:
+        """
+        Start all servers and wait until each of them serves.
+
+        Raises ZooKeeperNotFound, or ServerFailed if `timeout` seconds were not enough; nothing is left running then.
+        """
+        if self.servers:
+            return
+        java, classpath = find_java(), find_classpath()
+        directory = self._directory
+        if directory is None:
+            directory = self._temporary = Path(tempfile.mkdtemp(prefix="zklock-ensemble-"))
+        atexit.register(self.stop)
+        deadline = time.monotonic() + timeout
+        try:
+            for number, port in enumerate(self._ports, start=1):
+                self.servers.append(self._prepare(number, port, directory.resolve(), java, classpath))
+            for server in self.servers:
+                server.start()
+            for server in self.servers:
+                server.wait_ready(max(0.0, deadline - time.monotonic()))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop all servers, and remove the data if it is in a temporary directory. Does nothing if none was started."""
+        if os.getpid() != self._owner:  # a forked child runs our exit handlers too, but the servers are its parent's
+            return
+        atexit.unregister(self.stop)
+        for server in self.servers:
+            server.terminate()  # all at once: a quorum that loses one server would only start an election
+        for server in self.servers:
+            server.stop()
+        self.servers = []
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare(self, number: int, port: int, root: Path, java: str, classpath: Sequence[Path]) -> Server:
+        directory = root / f"server-{number}"
+        data = directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "myid").write_text(f"{number}\n")
+        config = {**self._config, "clientPort": str(port), "dataDir": str(data)}
+        (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        (directory / "logback.xml").write_text(LOGBACK)
+        command = [java, *self._java_options, "-cp", os.pathsep.join(map(str, classpath)), MAIN_CLASS, "zoo.cfg"]
+        return Server(number=number, port=port, directory=directory, command=command, env=self._env)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run an ensemble in the foreground until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m django_zklock.testing.ensemble", description=main.__doc__)
+    parser.add_argument("--nodes", type=int, default=1, help="1 (default), 3 or more")
+    parser.add_argument("--port", type=int, help="client port of the first server; the others get the next ones")
+    parser.add_argument("--tick", type=float, default=2.0, help="tickTime in seconds (default: 2.0, as in production)")
+    parser.add_argument("--directory", help="keep the data here; without it they are removed at the end")
+    parser.add_argument("--print-url", action="store_true", help="print nothing but the URL")
+    options = parser.parse_args(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with Ensemble(options.nodes, port=options.port, tick=options.tick, directory=options.directory) as ensemble:
+            print(ensemble.url(), flush=True)
+            if not options.print_url:
+                for server in ensemble.servers:
+                    print(f"server {server.number}: pid {server.pid}, {server.mode()}, log {server.log}", flush=True)
+                print("Ctrl-C stops it.", flush=True)
+            stop.wait()
+    except (ZooKeeperNotFound, ServerFailed, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

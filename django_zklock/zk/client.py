@@ -1,0 +1,253 @@
+"""
+Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
+
+The private names of kazoo that this package leans on are all used in this module and in `gateway`:
+`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._invoke`, `_socket`.
+`tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Auth, Connect
+from kazoo.retry import KazooRetry
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+from django_zklock.owner import gevent_patched
+
+
+FIRST_RETRY = 0.05  # seconds between two rounds through the hosts, at first
+RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own cap is an hour
+
+_PERMISSIONS = {
+    "r": Permissions.READ,
+    "w": Permissions.WRITE,
+    "c": Permissions.CREATE,
+    "d": Permissions.DELETE,
+    "a": Permissions.ADMIN,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """How to speak TLS; only the given authority is trusted, and the host name is checked unless told otherwise."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Return a fresh context, so that renewed certificates are read at the next connect."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.check_hostname
+        if self.ca:
+            # kazoo's own context trusts every public authority beside the given one.
+            context.load_verify_locations(self.ca)
+        else:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key, self.key_password)
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a session needs to know; times in seconds."""
+
+    hosts: tuple[tuple[str, int], ...]
+    base: str = "/zklock"
+    session_timeout: float = 20.0
+    connect_timeout: float = 5.0
+    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    acl: str | tuple[tuple[str, str, str], ...] = "open"
+    tls: TlsOptions | None = None
+
+    @property
+    def host_timeout(self) -> float:
+        """Seconds for one host to answer, so that every host gets its turn before the session is over."""
+        return min(self.connect_timeout, self.session_timeout / (2 * len(self.hosts)))
+
+    def acls(self) -> list[ACL]:
+        """Return the access list that every node is created with; never left to kazoo's open default."""
+        if self.acl == "open":
+            return list(OPEN_ACL_UNSAFE)
+        if self.acl == "creator":
+            return list(CREATOR_ALL_ACL)
+        return [ACL(_permissions(perms), Id(scheme, ident)) for scheme, ident, perms in self.acl]
+
+
+def _permissions(letters: str) -> int:
+    mask = 0
+    for letter in letters:
+        mask |= _PERMISSIONS[letter]
+    return mask
+
+
+class _Handler:
+    """
+    What our two handlers share: callbacks run at once on the connection's own thread.
+
+    kazoo's handlers hand callbacks to two more threads. Ours only ever put an event on a queue (`loop.Loop.post`),
+    so they may run where the reply is read: one thread less to cross, and every reply, watch event and change of
+    state keeps the order in which the server sent it.
+    """
+
+    options: Options
+    _running: bool
+
+    @property
+    def running(self) -> bool:
+        return False  # makes kazoo's results call back at once, too
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
+    ) -> socket.socket:
+        """
+        Connect to one host within its share of the session timeout.
+
+        kazoo would give the first host all of it, so one dead host could cost the session.
+        """
+        limit = self.options.host_timeout
+        sock = socket.create_connection(address, limit if timeout is None else min(timeout, limit))
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.options.tls is not None:
+                return self.options.tls.context().wrap_socket(sock, server_hostname=hostname)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+class _ThreadingHandler(_Handler, SequentialThreadingHandler):
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.options = options
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zklock-connection", daemon=True)
+        thread.start()
+        return thread
+
+
+def _handler(options: Options) -> Any:
+    if not gevent_patched():
+        return _ThreadingHandler(options)
+    from kazoo.handlers.gevent import SequentialGeventHandler  # noqa: PLC0415 - gevent is optional
+
+    class GeventHandler(_Handler, SequentialGeventHandler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.options = options
+
+    return GeventHandler()
+
+
+class _Connection(ConnectionHandler):
+    """kazoo's connection, which also remembers what the server granted."""
+
+    negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return super()._invoke(timeout, request, xid)
+        reply = super()._invoke(min(timeout, self.client.options.host_timeout), request, xid)
+        self.negotiated_timeout = reply[0].time_out / 1000.0
+        return reply
+
+
+class Client(KazooClient):
+    """A kazoo client with our handler, bounded back-off and the negotiated timeout."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        handler = _handler(options)
+        super().__init__(
+            hosts=",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in options.hosts),
+            timeout=options.session_timeout,
+            handler=handler,
+            default_acl=options.acls(),
+            auth_data=list(options.auth),
+            use_ssl=options.tls is not None,
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=FIRST_RETRY,
+                max_delay=options.session_timeout * RETRY_SHARE,
+                sleep_func=handler.sleep_func,
+            ),
+            logger=_logger(),
+        )
+        self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
+
+    @property
+    def negotiated_timeout(self) -> float:
+        """The session timeout that the server granted, in seconds."""
+        return float(self._connection.negotiated_timeout)
+
+    @property
+    def session_id(self) -> int | None:
+        """The id of the present session, the `ephemeralOwner` of its nodes."""
+        session_id = self._session_id
+        return int(session_id) if session_id else None
+
+    def drop_connection(self) -> None:
+        """Cut the connection (not the session), so that kazoo connects anew, to another server if there is one."""
+        sock = self._connection._socket
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # closed already
+
+    def forget_sockets(self) -> None:
+        """Close this process's copies of the descriptors, in a forked child: nothing is sent, the parent goes on."""
+        for sock in (self._connection._socket, self._connection._read_sock, self._connection._write_sock):
+            if sock is not None:
+                try:
+                    sock.close()
+                except OSError:
+                    pass
+
+
+class _Redact(logging.Filter):
+    """Keep credentials and session passwords out of kazoo's log lines, whatever the level."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "session_passwd" in str(record.msg):
+            return False
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                f"Auth(scheme={arg.scheme!r}, auth=...)" if isinstance(arg, Auth) else arg for arg in record.args
+            )
+        return True
+
+
+def _logger() -> logging.Logger:
+    logger = logging.getLogger("django_zklock.zk.kazoo")
+    if not any(isinstance(each, _Redact) for each in logger.filters):
+        logger.addFilter(_Redact())
+    return logger
+
+

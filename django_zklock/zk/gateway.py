@@ -1,0 +1,251 @@
+"""
+Knows the handful of requests that locks make of ZooKeeper, and sends them so that the server does the ordering.
+
+A session's requests are carried out in the order they are sent, so `enter` sends its create and its list back to
+back and both take one round trip. Every method runs on the loop's thread, returns at once, and answers through its
+callback, there too: with the value described, or with a `ZkError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Create2,
+    Delete,
+    GetChildren,
+    GetData,
+    Sync,
+    Transaction,
+    int_struct,
+    read_string,
+    write_string,
+)
+from kazoo.protocol.states import EventType
+
+from django_zklock.zk import clock
+from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError
+from django_zklock.zk.session import Session
+
+_EPHEMERAL_SEQUENTIAL = 3
+_CONTAINER = 4
+_PERSISTENT = 0
+_ANY_VERSION = -1
+
+Callback = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as the server described it."""
+
+    path: str
+    data: bytes
+    czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
+    owner: int  # id of the session that an ephemeral node belongs to, else 0
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+class _CreateContainer(Create):
+    """A create of kazoo's with the operation code for a container, which kazoo has no verb for (ZooKeeper 3.5.3)."""
+
+    type = 19
+
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> object:
+        return Create2.deserialize(buffer, offset)
+
+
+class _GetEphemerals(NamedTuple):
+    """List the ephemeral nodes of the own session below a path, which kazoo has no verb for (ZooKeeper 3.6)."""
+
+    prefix: str
+
+    type = 103
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.prefix))
+
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
+        (count,) = int_struct.unpack_from(buffer, offset)
+        offset += int_struct.size
+        paths = []
+        for _ in range(count):
+            path, offset = read_string(buffer, offset)
+            paths.append(path)
+        return paths
+
+
+class Watch:
+    """A watch on one node, told once of the first thing that happens to it; `cancel()` it when nobody cares."""
+
+    __slots__ = ("_callback", "_path", "_session")
+
+    def __init__(self, session: Session, path: str, callback: Callback) -> None:
+        self._session = session
+        self._path = path
+        self._callback: Callback | None = callback
+
+    def __call__(self, event: Any) -> None:
+        """Take kazoo's event, on kazoo's thread."""
+        if event.type != EventType.NONE:  # NONE: the connection broke; the session's observers are told of that
+            self._session.post(self._fire, event.type == EventType.DELETED)
+
+    def _fire(self, deleted: bool) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(deleted)
+
+    def cancel(self) -> None:
+        """Stop listening."""
+        self._callback = None
+        self._session.unwatch(self._path, self)
+
+
+class Gateway:
+    """The requests of the lock core, on one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._acl = session.options.acls()
+        self._containers = True  # until the server says it knows no containers
+
+    def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
+        """
+        Create an ephemeral sequential node below `parent` and list its children, in one round trip.
+
+        `on_created` gets the `Node`, `on_listed` the names. `NodeMissing` in both: the parent has to be made first.
+        The acknowledged create is a quorum write, so it extends the session's lease.
+        """
+        sent_at = clock.now()
+
+        def created(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                on_created(answer)
+                return
+            path, stat = answer
+            self.session.extend_lease(sent_at)
+            on_created(Node(path=path, data=data, czxid=stat.czxid, owner=stat.ephemeralOwner))
+
+        self.session.send(Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL), created)
+        self.children(parent, on_listed)
+
+    def children(self, parent: str, callback: Callback) -> None:
+        """List the names of a node's children."""
+        self.session.send(GetChildren(parent, None), callback)
+
+    def children_after_barrier(self, parent: str, callback: Callback) -> None:
+        """
+        List the names of a node's children as the leader knows them now.
+
+        The sync before the list is what makes the list final for a create whose answer was lost: without it, the
+        create may be carried out after a list that did not show it.
+        """
+
+        def synced(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                failures.append(answer)
+
+        failures: list[ZkError] = []
+        self.session.send(Sync(parent), synced)
+        self.children(parent, lambda answer: callback(failures[0] if failures else answer))
+
+    def read(self, path: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
+        """
+        Read a node into a `Node`; with `on_event` watch it, too: called once, with True when the node is deleted.
+
+        It is a read, not an "exists", because an "exists" of a missing node leaves a watch behind for ever
+        (ZOOKEEPER-442).
+        """
+        watch = Watch(self.session, path, on_event) if on_event is not None else None
+
+        def got(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+                return
+            data, stat = answer
+            callback(Node(path=path, data=data or b"", czxid=stat.czxid, owner=stat.ephemeralOwner))
+
+        self.session.send(GetData(path, watch), got)
+        return watch
+
+    def vouch(self, paths: Sequence[str], callback: Callback) -> None:
+        """
+        Have a quorum confirm that this session lives and that these nodes of it exist; extends the lease.
+
+        It is a transaction that checks the nodes and changes nothing: ordered by the leader and acknowledged by a
+        quorum like any write, and it wakes no watch. `callback` gets None, or the first path that is missing.
+        """
+        sent_at = clock.now()
+
+        def checked(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+                return
+            for path, result in zip(paths, answer, strict=False):
+                if isinstance(result, NoNodeError):
+                    callback(path)
+                    return
+                if isinstance(result, Exception) and getattr(result, "code", 0) not in (0, -2):
+                    callback(ZkError(f"ZooKeeper refused to check {path}: {type(result).__name__}"))
+                    return
+            self.session.extend_lease(sent_at)
+            callback(None)
+
+        self.session.send(Transaction([CheckVersion(path, _ANY_VERSION) for path in paths]), checked)
+
+    def delete(self, path: str, callback: Callback) -> None:
+        """Delete a node; `callback` gets None, also when there was none."""
+
+        def deleted(answer: Any) -> None:
+            callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing) else None)
+
+        self.session.send(Delete(path, _ANY_VERSION), deleted)
+
+    def make_parents(self, path: str, callback: Callback) -> None:
+        """
+        Create a node and all above it that is missing; `callback` gets None.
+
+        They are containers, which the server deletes by itself some time after the last child is gone; persistent
+        nodes where the server knows no containers.
+        """
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, Unsupported) and self._containers:
+                self._containers = False
+                self.make_parents(path, callback)
+            elif isinstance(answer, NodeMissing) and above:
+                self.make_parents(above, made_above)
+            else:
+                callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeExists) else None)
+
+        def made_above(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+            else:
+                self.make_parents(path, callback)
+
+        above = path.rpartition("/")[0]
+        if self._containers:
+            self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), answered)
+        else:
+            self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
+
+    def tidy(self, parent: str) -> None:
+        """Delete an empty parent, where the server does not do so by itself; the outcome does not matter."""
+        if not self._containers:
+            self.session.send(Delete(parent, _ANY_VERSION), lambda answer: None)
+
+    def own_nodes(self, below: str, callback: Callback) -> None:
+        """List the paths of all ephemeral nodes of this session below a path."""
+        self.session.send(_GetEphemerals(below), callback)

@@ -1,0 +1,391 @@
+"""
+Knows the ZooKeeper session of this process: its connection, its lease, its replacement. Knows nothing of locks.
+
+Everything here but `post`, `lease_until` and the plain attributes marked so runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import KazooState
+
+from django_zklock import signals
+from django_zklock.zk import clock
+from django_zklock.zk.client import Client, Options
+from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
+from django_zklock.zk.loop import Loop, Timer
+
+logger = logging.getLogger("django_zklock.zk")
+
+LEASE_SHARE = 0.4  # of the negotiated timeout; see `Session.lease_until`
+BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
+STALL_SHARE = 1 / 4  # of it without an answer, and the connection is taken for dead
+REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
+
+
+_Attached = TypeVar("_Attached")
+
+
+class State(str, enum.Enum):
+    """What is known of the connection."""
+
+    CONNECTING = "connecting"  # no session yet
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection; the session may be alive
+    LOST = "lost"  # the session is over
+
+    __str__ = str.__str__
+
+
+class Observer(Protocol):
+    """What is told of the session's changes, on the loop's thread."""
+
+    def on_connected(self, *, resumed: bool) -> None:
+        """There is a connection; `resumed` when it is the same session as before."""
+
+    def on_session_lost(self) -> None:
+        """The session is over, and all its nodes are gone or about to go."""
+
+    def on_suspect(self, reason: str) -> None:
+        """The session can't be vouched for at the moment."""
+
+    def on_vouched(self) -> None:
+        """A quorum has vouched for the session again, before its lease was over."""
+
+    def on_lease_over(self) -> None:
+        """The lease is over: the server may have given the locks of this session away."""
+
+
+class Session:
+    """
+    The one connection of this process to ZooKeeper, and the session it keeps up.
+
+    Lazily started, replaced when kazoo's thread has died or has been without a connection for too long, closed at
+    orderly exit, dropped (not closed) in a forked child. It has two threads: kazoo's, which reads and writes the
+    socket, and the loop, which runs the protocol.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pid = os.getpid()
+        self.loop = Loop("zklock-loop")
+        self.observers: dict[Observer, None] = {}  # loop thread; a dict keeps the order
+        # Written by the loop's thread, read by any: each is a plain value that is replaced whole.
+        self.state = State.CONNECTING
+        self.session_id: int | None = None
+        self.timeout = options.session_timeout  # seconds, as negotiated once connected
+        self.lease_until = float("-inf")  # on clock.now(); see `extend_lease`
+        self.suspect = True  # connection suspended, or the heartbeat late
+        self.last_problem = "no connection was made yet"
+        self._client: Client | None = None
+        self._dispatcher: Loop | None = None
+        self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first
+        self._stall_timer: Timer | None = None
+        self._replace_timer: Timer | None = None
+        self._lease_timer: Timer | None = None
+        self._spawn_pause = 0.0
+        self._closing = False
+        self._attached: dict[object, object] = {}
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads and begin to connect; returns at once."""
+        self.loop.start()
+        self.loop.post(self._spawn)
+
+    def close(self, timeout: float) -> None:
+        """End the session, so that all its locks are free at once; wait for that at most `timeout` seconds."""
+        if self.pid != os.getpid():
+            return
+        done = threading.Event()
+        self.loop.post(self._close, done)
+        done.wait(timeout)
+
+    def forget(self) -> None:
+        """Drop everything in a forked child: no thread of the parent runs here, and its socket stays the parent's."""
+        self._closing = True
+        if self._client is not None:
+            self._client.forget_sockets()
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Have `call(*args)` run on the loop's thread; from anywhere."""
+        self.loop.post(call, *args)
+
+    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        """Run somebody else's code on a thread of its own, in order, where it can delay nothing; from anywhere."""
+        self.loop.post(self._dispatch, call, *args)
+
+    def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        if self._dispatcher is None:
+            self._dispatcher = Loop("zklock-signals")
+            self._dispatcher.start()
+        self._dispatcher.post(call, *args)
+
+    def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
+        """Return what `kind(session)` made for this session, made once."""
+        if kind not in self._attached:
+            self._attached[kind] = kind(self)
+        return cast("_Attached", self._attached[kind])
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether requests can be sent."""
+        return self.state is State.CONNECTED
+
+    # --- the lease ----------------------------------------------------------------------------------------------
+
+    @property
+    def lease_valid(self) -> bool:
+        """Tell whether the lease holds now; by the clock alone, so that a paused process learns it on resume."""
+        return clock.now() < self.lease_until
+
+    def extend_lease(self, sent_at: float) -> None:
+        """
+        Take an acknowledged quorum write, sent at `sent_at` on `clock.now()`, as proof of the session.
+
+        The lease is 0.4 of the negotiated timeout from the moment of sending: a follower that is cut off from its
+        leader goes on answering pings and reads, so neither says anything; an acknowledged write says that the
+        leader knew the session after it was sent. The leader's own timer is restarted by the follower's reports,
+        half a tick apart, which leaves at least 0.417 T after a write in every legal configuration.
+        """
+        until = sent_at + LEASE_SHARE * self.timeout
+        if until <= self.lease_until:
+            return
+        self.lease_until = until
+        if self.suspect and self.connected:
+            self.suspect = False
+            self._tell(lambda observer: observer.on_vouched())
+        if self._lease_timer is None:
+            self._arm_lease_timer()
+
+    def _arm_lease_timer(self) -> None:
+        self._lease_timer = self.loop.call_later(max(0.0, self.lease_until - clock.now()), self._on_lease_timer)
+
+    def _on_lease_timer(self) -> None:
+        self._lease_timer = None
+        if self.lease_valid:
+            self._arm_lease_timer()
+        elif self.session_id is not None:
+            self._tell(lambda observer: observer.on_lease_over())
+
+    def doubt(self, reason: str) -> None:
+        """Mark the session as one that can't be vouched for at the moment."""
+        if not self.suspect:
+            self.suspect = True
+            self._tell(lambda observer: observer.on_suspect(reason))
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def send(self, request: Any, callback: Callable[[Any], None]) -> None:
+        """
+        Send a request of kazoo's; `callback` gets its answer or a `ZkError`, on the loop's thread.
+
+        Not to be called from a user's thread: kazoo's own hand-over to its thread swallows an exception that a
+        signal raises in it, and loses the request.
+        """
+        client = self._client
+        if client is None or not self.connected:
+            callback(OutcomeUnknown())
+            return
+        reply = Reply(self, callback)
+        self._sent[reply] = time.monotonic()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.timeout * STALL_SHARE, self._on_stall_timer)
+        client._call(request, reply)
+
+    def answered(self, reply: Reply, answer: Any) -> None:
+        """Take an answer from kazoo's thread, once per request."""
+        if self._sent.pop(reply, None) is None:
+            return
+        if isinstance(answer, OutcomeUnknown) and self._client is not None:
+            # kazoo fails the pending requests before it says SUSPENDED; nothing may be sent in between. Where the
+            # server itself gave no clear answer, a new connection is the way to a clear state.
+            self._suspend("the connection broke")
+            if not isinstance(answer.__cause__, ConnectionLoss):
+                self._client.drop_connection()
+        reply.callback(answer)
+
+    def _on_stall_timer(self) -> None:
+        self._stall_timer = None
+        if not self._sent or self._client is None:
+            return
+        oldest = next(iter(self._sent.values()))
+        left = oldest + self.timeout * STALL_SHARE - time.monotonic()
+        if left <= 0:
+            # kazoo restarts its own dead-man's timer with every request, so it would never notice.
+            logger.warning("no answer from ZooKeeper for %.1f s, connecting anew", self.timeout * STALL_SHARE - left)
+            self.doubt("ZooKeeper does not answer")
+            self._client.drop_connection()
+            left = self.timeout * STALL_SHARE
+        self._stall_timer = self.loop.call_later(left, self._on_stall_timer)
+
+    def unwatch(self, path: str, watcher: Callable[[Any], None]) -> None:
+        """Forget a watcher; the server's side of the watch ends with its node."""
+        client = self._client
+        if client is not None:
+            watchers = client._data_watchers.get(path)
+            if watchers is not None:
+                watchers.discard(watcher)
+
+    # --- the state of the connection ----------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        if self._closing:
+            return
+        client = Client(self.options)
+
+        def listener(state: str) -> None:
+            # On kazoo's thread, which must not be kept: take down what it knows now and go on.
+            self.loop.post(self._on_state, client, state, client.session_id, client.negotiated_timeout)
+
+        client.add_listener(listener)
+        self._client = client
+        client.start_async()
+        self._watch_over_client()
+
+    def _watch_over_client(self) -> None:
+        if self._replace_timer is not None:
+            self._replace_timer.cancel()
+        self._replace_timer = self.loop.call_later(REPLACE_AFTER * self.timeout, self._replace_client)
+
+    def _replace_client(self) -> None:
+        """Give up on a client that did not get through, or whose thread has died, and start a new one."""
+        self._replace_timer = None
+        if self._closing or self.connected:
+            return
+        old, self._client = self._client, None
+        if old is not None:
+            threading.Thread(target=_stop_client, args=(old,), name="zklock-stop", daemon=True).start()
+        self._end_of_session()
+        self._spawn()
+
+    def _on_state(self, client: Client, state: str, session_id: int | None, timeout: float) -> None:
+        if client is not self._client or self._closing:
+            return
+        if state == KazooState.CONNECTED and session_id is not None:
+            self._on_connected(session_id, timeout)
+        elif state == KazooState.SUSPENDED:
+            self._suspend("the connection to ZooKeeper is suspended")
+        elif state == KazooState.LOST:
+            self.last_problem = f"ZooKeeper ended the session ({client.client_state})"
+            self._end_of_session()
+            if client.client_state in ("CLOSED", "AUTH_FAILED"):
+                # kazoo's thread is at its end and will not come back by itself.
+                self._spawn_pause = min(max(0.1, 2 * self._spawn_pause), self.timeout / 4)
+                if self._replace_timer is not None:
+                    self._replace_timer.cancel()
+                self._replace_timer = self.loop.call_later(self._spawn_pause, self._replace_client)
+            else:
+                self._watch_over_client()
+
+    def _on_connected(self, session_id: int, timeout: float) -> None:
+        if self._replace_timer is not None:
+            self._replace_timer.cancel()
+            self._replace_timer = None
+        self._spawn_pause = 0.0
+        resumed = session_id == self.session_id
+        if not resumed:
+            self._end_of_session()
+            self.session_id = session_id
+        self.timeout = timeout or self.options.session_timeout
+        self._change_state(State.CONNECTED)
+        self._tell(lambda observer: observer.on_connected(resumed=resumed))
+
+    def _suspend(self, reason: str) -> None:
+        if self.state is not State.CONNECTED:
+            return
+        self.last_problem = reason
+        self._change_state(State.SUSPENDED)
+        self.doubt(reason)
+        self._watch_over_client()
+
+    def _end_of_session(self) -> None:
+        if self.session_id is None:
+            return
+        self.session_id = None
+        self.suspect = True
+        self.lease_until = float("-inf")
+        self._change_state(State.LOST)
+        unanswered, self._sent = self._sent, {}
+        for reply in unanswered:
+            reply.callback(SessionGone())
+        self._tell(lambda observer: observer.on_session_lost())
+
+    def _change_state(self, state: State) -> None:
+        previous, self.state = self.state, state
+        if state is previous:
+            return
+        logger.info("connection to ZooKeeper: %s, was %s", state, previous, extra={"session": self.session_id})
+        signal = signals.connection_state_changed
+        if signal.has_listeners(Session):
+            self.dispatch(_send_state, state, previous, self.session_id)
+
+    def _tell(self, call: Callable[[Observer], None]) -> None:
+        for observer in list(self.observers):
+            try:
+                call(observer)
+            except Exception:
+                # One lock's trouble must not keep the news from the others.
+                logger.exception("%r failed on a change of the session", observer)
+
+    def _close(self, done: threading.Event) -> None:
+        client, self._client = self._client, None
+        self._closing = True
+        self._end_of_session()
+        if client is None:
+            self._closed(done)
+            return
+
+        def stop() -> None:
+            _stop_client(client)
+            self._closed(done)
+
+        threading.Thread(target=stop, name="zklock-stop", daemon=True).start()
+
+    def _closed(self, done: threading.Event) -> None:
+        done.set()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
+        self.loop.stop()
+
+
+class Reply:
+    """What kazoo fills with the answer to a request, on its own thread; passes it on to the loop's."""
+
+    __slots__ = ("_session", "callback")
+
+    def __init__(self, session: Session, callback: Callable[[Any], None]) -> None:
+        self._session = session
+        self.callback = callback
+
+    def set(self, value: Any = None) -> None:
+        """Take the answer."""
+        self._session.loop.post(self._session.answered, self, value)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take the error."""
+        answer: ZkError = translate(error)
+        self._session.loop.post(self._session.answered, self, answer)
+
+
+def _send_state(state: State, previous: State, session_id: int | None) -> None:
+    signals.connection_state_changed.send_robust(
+        Session, state=str(state), previous=str(previous), session_id=session_id
+    )
+
+
+def _stop_client(client: Client) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception as error:  # kazoo raises plain Exceptions when its thread does not end in time
+        logger.debug("kazoo did not stop cleanly: %s", error)

@@ -1,0 +1,76 @@
+"""`python -m demo`: the shop at work, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from contextlib import ExitStack
+
+from demo.services import ServiceFailed, Site, end_on_signals, say, state_directory
+from demo.zookeeper import answers, ensure_jars
+from django_zklock.testing.ensemble import Ensemble
+
+
+def main() -> int:
+    """Start everything, show the traffic, and stop everything."""
+    end_on_signals()
+    with ExitStack() as stack:
+        try:
+            variables = {"ZKLOCK_URL": zookeeper(stack)}
+            site = stack.enter_context(Site(state_directory() / "demo", variables=variables, port=free_port(8000)))
+            open_shop(stack, site)
+            while True:
+                time.sleep(1)
+                site.check()
+        except KeyboardInterrupt:
+            say("\nStopping what was started ...")
+        except ServiceFailed as problem:
+            say(f"\n{problem}")
+            return 1
+    return 0
+
+
+def zookeeper(stack: ExitStack) -> str:
+    """Return the URL of the ZooKeeper that was named, if it answers, else of one that is started here."""
+    url = os.environ.get("ZKLOCK_URL", "")
+    if url and answers(url):
+        say("ZooKeeper: the one in ZKLOCK_URL.")
+        return url
+    if url:
+        say("Nobody answers at ZKLOCK_URL, so here is another ZooKeeper.")
+    ensure_jars()
+    ensemble = stack.enter_context(Ensemble(nodes=1))
+    say(f"ZooKeeper: {ensemble.hosts}, process {ensemble.servers[0].pid}.")
+    return f"{ensemble.url('shop')}?session_timeout=10"
+
+
+def open_shop(stack: ExitStack, site: Site) -> None:
+    """Migrate, start the web server and a worker, and let customers in."""
+    site.join()
+    site.manage("migrate", "--verbosity=0")
+    site.start_web()
+    site.start_workers(["worker"])
+    from demo.traffic import Traffic  # noqa: PLC0415 - imports the shop, which needs Django set up
+
+    traffic = Traffic(site)
+    stack.callback(traffic.stop)
+    say(f"\n    {site.url}        the shop\n    {site.url}admin/  log in as demo, password demo")
+    say(f"    {site.logs}  logs\n\nCtrl-C stops everything.\n")
+    traffic.start()
+
+
+def free_port(wanted: int) -> int:
+    """Return a port that can be listened on, or 0."""
+    with socket.socket() as candidate:
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind(("127.0.0.1", wanted))
+        except OSError:
+            return 0
+    return wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Customers: they buy over HTTP or by a task, come back after a conflict or an abort, and leave when it is sold out."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from celery.exceptions import TimeoutError as NoResult
+from shop.tasks import process_order, restock
+
+DOORS = ("view", "async view", "task")
+FINAL = ("sold", "sold out", "delivered", "gave up")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one try of one customer came to, and after how many seconds."""
+
+    door: str
+    sku: str
+    result: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """All answers so far; safe to use from several threads."""
+
+    tell: Callable[[Answer], None] | None = None
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, answer: Answer) -> None:
+        with self._mutex:
+            self._counts[answer.door, answer.result] += 1
+        if self.tell is not None:
+            self.tell(answer)
+
+    def count(self, result: str, *doors: str) -> int:
+        """Count the answers of one kind, through the doors named or through all."""
+        with self._mutex:
+            return sum(n for (door, what), n in self._counts.items() if what == result and (not doors or door in doors))
+
+    def unexpected(self) -> dict[str, int]:
+        """Return the answers that no customer should get."""
+        known = {*FINAL, "conflict", "aborted", "unavailable"} - {"gave up"}
+        with self._mutex:
+            return {f"{door}: {what}": n for (door, what), n in self._counts.items() if what not in known}
+
+
+class Customers:
+    """Sends customers to the shop and tallies the answers they get."""
+
+    def __init__(self, port: int, tally: Tally, *, patience: float = 60.0) -> None:
+        self.tally = tally
+        self.closed = threading.Event()  # set: whoever is not served yet gives up
+        self._port = port
+        self._patience = patience
+        self._csrf = self._fetch_csrf_token()
+
+    def crowd(self, skus: Iterable[str], *, doors: Iterable[str], at_once: int) -> None:
+        """Send one customer for each of `skus`, `at_once` at a time; return when all are served."""
+        with ThreadPoolExecutor(at_once) as pool:
+            for done in [pool.submit(self.buy, sku, door) for sku, door in zip(skus, itertools.cycle(doors))]:
+                done.result()
+
+    def buy(self, sku: str, door: str) -> str:
+        """Be one customer, who asks until the answer is final."""
+        ref = uuid.uuid4().hex
+        once = self._order if door == "task" else self._post
+        return self._insist(lambda: once(sku, door, ref), sku, door)
+
+    def deliver(self, sku: str, amount: int) -> str:
+        """Bring goods, by a task, until they are taken in."""
+        ref = uuid.uuid4().hex
+        return self._insist(lambda: self._result(restock.delay(sku, amount, ref)), sku, "delivery")
+
+    def _insist(self, ask: Callable[[], str], sku: str, door: str) -> str:
+        deadline = time.monotonic() + self._patience
+        while True:
+            began = time.monotonic()
+            result = ask()
+            if result not in FINAL and (self.closed.is_set() or time.monotonic() > deadline):
+                self.tally.add(Answer(door, sku, result, time.monotonic() - began))
+                result = "gave up"
+            self.tally.add(Answer(door, sku, result, time.monotonic() - began))
+            if result in FINAL:
+                return result
+            time.sleep(random.uniform(0.1, 0.3))
+
+    def _post(self, sku: str, door: str, ref: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Cookie": f"csrftoken={self._csrf}",
+            "X-CSRFToken": self._csrf,
+            "Connection": "close",
+        }
+        try:
+            connection.request("POST", f"/items/{sku}/{'buy' if door == 'view' else 'abuy'}/", f"ref={ref}", headers)
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            return f"no answer ({type(error).__name__})"
+        finally:
+            connection.close()
+        if response.status in (200, 410):
+            return str(json.loads(body)["result"])
+        if response.status == 503:
+            return "aborted" if b"lock lost" in body else "unavailable"
+        return "conflict" if response.status == 409 else f"status {response.status}"
+
+    def _order(self, sku: str, door: str, ref: str) -> str:
+        return self._result(process_order.delay(sku, 1, ref))
+
+    def _result(self, task: object) -> str:
+        try:
+            result = task.get(timeout=self._patience, interval=0.1, propagate=False)
+        except NoResult:
+            return "no answer (task)"
+        if not isinstance(result, BaseException):
+            return result if isinstance(result, str) else "delivered"
+        known = {"LockLost": "aborted", "ZooKeeperUnavailable": "unavailable", "LockTimeout": "conflict"}
+        return known.get(type(result).__name__, f"error {result!r}")
+
+    def _fetch_csrf_token(self) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection.request("GET", "/", headers={"Connection": "close"})
+        cookie = connection.getresponse().headers["Set-Cookie"] or ""
+        connection.close()
+        return cookie.partition("csrftoken=")[2].partition(";")[0]

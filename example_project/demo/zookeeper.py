@@ -1,0 +1,66 @@
+"""Finds a ZooKeeper for the demo: one that answers, or jars to start one from, or the line that installs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from django_zklock.testing.ensemble import ZooKeeperNotFound, find_classpath, find_java, four_letter
+
+
+def answers(url: str) -> bool:
+    """Tell whether a server of a `zk://` URL talks to us."""
+    for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "2181")
+        try:
+            if four_letter(name.strip("[]"), int(port), "srvr"):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def ensure_jars() -> None:
+    """Make sure that a server can be started here; install Debian's package where that is allowed."""
+    try:
+        find_java()
+        find_classpath()
+    except ZooKeeperNotFound as problem:
+        if "ZOOKEEPER_HOME" in os.environ or not may_install():
+            raise SystemExit(advice(problem)) from None
+    else:
+        return
+    print("Installing Debian's zookeeper package ...", flush=True)
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
+    packages = ["zookeeper", *([] if shutil.which("java") else ["default-jre-headless"])]
+    subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], check=True, env=env)
+    find_java()
+    find_classpath()
+
+
+def may_install() -> bool:
+    """Tell whether this is a machine with apt, and we are its administrator."""
+    return shutil.which("apt-get") is not None and os.geteuid() == 0
+
+
+def advice(problem: Exception) -> str:
+    """Return the command that fits this machine."""
+    lines = []
+    if shutil.which("apt-get"):
+        lines.append("sudo apt-get install zookeeper default-jre-headless")
+    if shutil.which("brew") or sys.platform == "darwin":
+        lines.append("brew install zookeeper")
+    if shutil.which("docker") or not lines:
+        lines.append("docker run -d -p 2181:2181 zookeeper:3.9   # then: export ZKLOCK_URL=zk://127.0.0.1:2181/shop")
+    reason = str(problem).partition(". ")[0]
+    return f"No ZooKeeper here ({reason}). Get one with:\n\n    " + "\n    ".join(lines) + "\n\nand try again."
+
+
+if __name__ == "__main__":
+    ensure_jars()
+    print(f"ZooKeeper: {Path(find_classpath()[0]).resolve().name}, Java: {find_java()}")

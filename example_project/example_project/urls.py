@@ -1,0 +1,8 @@
+"""The shop at the root, Django's admin beside it."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [path("admin/", admin.site.urls), path("", include("shop.urls"))]

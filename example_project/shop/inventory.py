@@ -1,0 +1,72 @@
+"""What changes stock: read it, think, write it back. Callers hold the lock of the item, or two sell the same piece."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from shop.models import Delivery, Item, Order
+
+
+class SoldOut(Exception):
+    """There are not that many left."""
+
+
+def sell(sku: str, quantity: int, *, ref: str, channel: str) -> Order:
+    """Sell `quantity` of an item. The same `ref` sells once, however often it is asked for."""
+    began_at = timezone.now()
+    if done := Order.objects.filter(ref=ref).first():
+        return done
+    item = read(sku, quantity)
+    time.sleep(settings.SHOP_THINK_TIME)  # the customer's card is being charged
+    return write_sale(item, quantity, ref, channel, began_at)
+
+
+async def asell(sku: str, quantity: int, *, ref: str, channel: str) -> Order:
+    """Do the same as `sell`, from async code."""
+    began_at = timezone.now()
+    if done := await Order.objects.filter(ref=ref).afirst():
+        return done
+    item = await sync_to_async(read)(sku, quantity)
+    await asyncio.sleep(settings.SHOP_THINK_TIME)
+    return await sync_to_async(write_sale)(item, quantity, ref, channel, began_at)
+
+
+def receive(sku: str, amount: int, *, ref: str) -> Item:
+    """Put a delivery on the shelf. The same `ref` counts once."""
+    item = Item.objects.get(pk=sku)
+    if Delivery.objects.filter(ref=ref).exists():
+        return item
+    time.sleep(settings.SHOP_THINK_TIME)  # somebody counts the boxes
+    item.stock += amount
+    with transaction.atomic():
+        Delivery.objects.create(item=item, amount=amount, ref=ref)
+        item.save(update_fields=["stock"])
+    return item
+
+
+def read(sku: str, quantity: int) -> Item:
+    """Read an item, and raise `SoldOut` if too few are left."""
+    item = Item.objects.get(pk=sku)
+    if item.stock < quantity:
+        raise SoldOut(sku)
+    return item
+
+
+def write_sale(item: Item, quantity: int, ref: str, channel: str, began_at: datetime) -> Order:
+    """
+    Write the order and the new stock, in one transaction that is the last step of a purchase.
+
+    An abort before it leaves nothing behind; an abort within it rolls both back.
+    """
+    item.stock -= quantity
+    with transaction.atomic():
+        order = Order.objects.create(item=item, quantity=quantity, channel=channel, ref=ref, began_at=began_at)
+        item.save(update_fields=["stock"])
+    return order

@@ -1,0 +1,79 @@
+"""The shop's pages: a sync view, an async view and a handler of a class-based view take turns on the same locks."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.views import View
+from django.views.decorators.csrf import ensure_csrf_cookie
+from django.views.decorators.http import require_POST
+
+from shop import inventory, tasks
+from shop.locking import locked
+from shop.models import AbortReceipt, Item, Order
+
+
+def answer(request: HttpRequest, text: str, *, status: int = 200) -> HttpResponse:
+    """Tell a program in JSON, and a person on the page they came from."""
+    if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
+        return JsonResponse({"result": text}, status=status)
+    messages.info(request, text)
+    return redirect("shop")
+
+
+def ref_of(request: HttpRequest) -> str:
+    """Return the request's own reference, so that sending it again is harmless."""
+    return request.POST.get("ref") or str(uuid.uuid4())
+
+
+@ensure_csrf_cookie
+def shop(request: HttpRequest) -> HttpResponse:
+    """Show stock, orders and aborts."""
+    context = {
+        "items": Item.objects.all(),
+        "orders": Order.objects.all()[:10],
+        "receipts": AbortReceipt.objects.all()[:10],
+    }
+    return render(request, "shop/shop.html", context)
+
+
+@require_POST
+@locked("inventory/{sku}", timeout=8)
+def buy(request: HttpRequest, sku: str) -> HttpResponse:
+    """Sell one, or say that it is sold out."""
+    try:
+        inventory.sell(sku, 1, ref=ref_of(request), channel="view")
+    except inventory.SoldOut:
+        return answer(request, "sold out", status=410)
+    return answer(request, "sold")
+
+
+@require_POST
+@locked("inventory")
+async def abuy(request: HttpRequest, sku: str) -> HttpResponse:
+    """Do the same in an async view: waiting for the lock costs no thread."""
+    try:
+        await inventory.asell(sku, 1, ref=ref_of(request), channel="async view")
+    except inventory.SoldOut:
+        return answer(request, "sold out", status=410)
+    return answer(request, "sold")
+
+
+class DeliveryView(View):
+    """Goods come in. The lock belongs on the handler, where a GET would not need it."""
+
+    @locked("inventory")
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        """Receive five."""
+        item = inventory.receive(sku, 5, ref=ref_of(request))
+        return answer(request, f"{item.stock} on the shelf")
+
+
+@require_POST
+def order(request: HttpRequest, sku: str) -> HttpResponse:
+    """Leave the purchase to a worker."""
+    tasks.process_order.delay(sku, 1, ref_of(request))
+    return answer(request, "ordered", status=202)

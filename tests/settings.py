@@ -1,0 +1,19 @@
+"""The settings of the tests: the least a project needs. ZKLOCK_URL names another ensemble than the local one."""
+
+from __future__ import annotations
+
+import os
+
+SECRET_KEY = "test"
+USE_TZ = True
+ROOT_URLCONF = "urls"
+ALLOWED_HOSTS = ["testserver"]
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django_zklock",
+]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+ZKLOCK = {"URL": os.environ.get("ZKLOCK_URL", "zk://127.0.0.1:2181/test")}

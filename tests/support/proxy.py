@@ -1,0 +1,507 @@
+"""
+A proxy on loopback that understands ZooKeeper's frames: delays them, loses them, cuts between two, counts them.
+
+It knows the first few bytes of a frame and nothing of what the requests mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import selectors
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from django_zklock.testing.ensemble import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+# ZooDefs.OpCode. CONNECT is createSession's: the first frame of a connection carries no opcode of its own.
+CONNECT, CLOSE = -10, -11
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, PING, GET_CHILDREN2 = 1, 2, 3, 4, 5, 8, 9, 11, 12
+CHECK, MULTI, CREATE2, CREATE_CONTAINER, AUTH, SET_WATCHES, SASL = 13, 14, 15, 19, 100, 101, 102
+
+#: What a client sends to keep or set up its connection, not on anybody's behalf.
+UPKEEP = frozenset({CONNECT, PING, AUTH, SET_WATCHES, SASL})
+
+# Transaction ids that say what a frame is, instead of numbering it.
+XID_WATCH_EVENT, XID_PING = -1, -2
+
+LARGEST_FRAME = 64 * 1024 * 1024
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds: close() then sends RST
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame as the client's end saw it: a request as it came in, or a reply as it was passed on."""
+
+    connection: int
+    request: bool
+    xid: int
+    opcode: int | None  # the request's, for its reply too; None for a watch event
+    time: float  # of time.monotonic()
+
+
+class Proxy:
+    """
+    A TCP proxy in front of one ZooKeeper server, for the length of a with block.
+
+        with Proxy(server.address) as proxy:
+            client = KazooClient(proxy.address)
+            fired = proxy.kill_after_op(CREATE)
+
+    Plain attributes, to be set at any time: `upstream` (the server of the *next* connections), `delay` (seconds that
+    each frame is held back, each way; frames keep their order and do not wait for one another), `drop_requests` and
+    `drop_replies` (that direction is read and thrown away: a half-open connection).
+
+    One thread runs one event loop for all connections. A fault is in place when the call that asked for it returns.
+    """
+
+    def __init__(self, upstream: str, *, delay: float = 0.0) -> None:
+        self.upstream = upstream
+        self.port: int = free_ports(1)[0]
+        self.delay = delay
+        self.drop_requests = False
+        self.drop_replies = False
+        self._changed = threading.Condition()  # notified on every frame, connection and end of a connection
+        self._frames: list[Frame] = []  # guarded by _changed
+        self._links: list[_Link] = []  # guarded by _changed
+        self._connected = 0  # guarded by _changed
+        self._hang = False  # this and the rest: written on the loop's thread only
+        self._listener: asyncio.AbstractServer | None = None
+        self._kills: list[_Kill] = []
+        self._op_delays: dict[int, float] = {}
+        self._loop = asyncio.SelectorEventLoop(_selector())
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{self.port}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<Proxy {self.address} -> {self.upstream}>"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen. A proxy is started once."""
+        self._thread.start()
+        self.refuse = False
+
+    def stop(self) -> None:
+        """Reset all connections and stop listening for good."""
+        if not self._thread.is_alive():
+            return
+        self.refuse = True
+        self.cut_all()
+        self._run(lambda: None)  # sockets are closed one turn of the loop after they were told to
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Faults
+
+    @property
+    def refuse(self) -> bool:
+        """True: nobody listens, new connections are refused. Open ones stay."""
+        return self._listener is None
+
+    @refuse.setter
+    def refuse(self, value: bool) -> None:
+        if value:
+            self._run(self._stop_listening)
+        else:
+            asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+
+    @property
+    def hang(self) -> bool:
+        """True: connections are accepted, and nothing is passed on. All of it is, in order, once this is False."""
+        return self._hang
+
+    @hang.setter
+    def hang(self, value: bool) -> None:
+        self._run(lambda: self._set_hang(value))
+
+    def cut_all(self) -> int:
+        """Reset all connections (RST, both ends), and return how many there were."""
+        return self._run(lambda: sum([link.reset() for link in self._links.copy()]))
+
+    def kill_before_op(self, opcode: int) -> threading.Event:
+        """
+        Reset the client's connection in place of passing on its next `opcode`, once.
+
+        What the client sent before it does reach the server. The event is set when it happened.
+        """
+        return self._add_kill(_Kill(opcode, after=False, fired=threading.Event()))
+
+    def kill_after_op(self, opcode: int) -> threading.Event:
+        """
+        Pass on the next `opcode`, swallow its reply and reset the client's connection then: a lost ACK, once.
+
+        The event is set when it happened; the server has carried the request out by then.
+        """
+        return self._add_kill(_Kill(opcode, after=True, fired=threading.Event()))
+
+    def delay_op(self, opcode: int, seconds: float) -> None:
+        """Hold back requests of this kind for so much longer, and what follows them too; 0 seconds ends it."""
+        self._run(lambda: self._op_delays.update({opcode: seconds}))
+
+    def heal(self) -> None:
+        """End all faults, the delay too; what hangs is passed on now."""
+        self.delay = 0.0
+        self.drop_requests = self.drop_replies = False
+        self._run(self._kills.clear)
+        self._run(self._op_delays.clear)
+        self.hang = False
+        self.refuse = False
+
+    # What was seen
+
+    @property
+    def frames(self) -> list[Frame]:
+        """All frames since the start or the last `reset()`, in order."""
+        with self._changed:
+            return self._frames.copy()
+
+    @property
+    def counts(self) -> Counter[int]:
+        """How many requests of each opcode clients sent, those that never reached the server too."""
+        return Counter(frame.opcode for frame in self.frames if frame.request and frame.opcode is not None)
+
+    @property
+    def requests(self) -> int:
+        """How many requests clients sent, pings and connection set-ups aside."""
+        return sum(frame.request and frame.opcode not in UPKEEP for frame in self.frames)
+
+    @property
+    def watch_events(self) -> int:
+        """How many watch events were passed on."""
+        return sum(frame.xid == XID_WATCH_EVENT for frame in self.frames)
+
+    @property
+    def connections(self) -> int:
+        """How many client connections are open."""
+        with self._changed:
+            return sum(link.client is not None for link in self._links)
+
+    @property
+    def connected(self) -> int:
+        """How many client connections there ever were."""
+        with self._changed:
+            return self._connected
+
+    def round_trips(self) -> int:
+        """Count how often clients waited for the network since the last `reset()`; see count_round_trips."""
+        return count_round_trips(self.frames)
+
+    def reset(self) -> None:
+        """Forget the frames; connections and faults stay as they are."""
+        with self._changed:
+            self._frames.clear()
+
+    def wait_for(self, condition: Callable[[], T], timeout: float = 10.0) -> T:
+        """
+        Wait until `condition()` is true, and return its value; it is asked again after each frame and connection.
+
+        It may look at this proxy, and must not set faults. Raises TimeoutError, which says what the proxy saw.
+        """
+        with self._changed:
+            value = self._changed.wait_for(condition, timeout)
+            if not value:
+                saw = f"{dict(self.counts)}, {self.connections} of {self.connected} connections open"
+                raise TimeoutError(f"{self}: not in {timeout:g} s; saw {saw}")
+            return value
+
+    # On the loop's thread
+
+    def _run(self, work: Callable[[], T]) -> T:
+        async def call() -> T:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await self._loop.create_server(self._accept, "127.0.0.1", self.port)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self) -> asyncio.Protocol:
+        with self._changed:
+            self._connected += 1
+            link = _Link(self, self._connected)
+            self._links.append(link)
+            self._changed.notify_all()
+        return _End(link.client_made, link.on_request, link.client_lost)
+
+    def _forget(self, link: _Link) -> None:
+        with self._changed:
+            if link in self._links:
+                self._links.remove(link)
+            self._changed.notify_all()
+
+    def _set_hang(self, value: bool) -> None:
+        self._hang = value
+        for link in self._links.copy():
+            link.requests.pump()
+            link.replies.pump()
+
+    def _add_kill(self, kill: _Kill) -> threading.Event:
+        self._run(lambda: self._kills.append(kill))
+        return kill.fired
+
+    def _take_kill(self, opcode: int) -> _Kill | None:
+        for kill in self._kills:
+            if kill.opcode == opcode:
+                self._kills.remove(kill)
+                return kill
+        return None
+
+    def _record(self, frame: Frame) -> None:
+        with self._changed:
+            self._frames.append(frame)
+            self._changed.notify_all()
+
+
+def count_round_trips(frames: Iterable[Frame]) -> int:
+    """
+    Count the batches of requests: a new one begins with each request that was sent after a reply to an earlier one.
+
+    That is how often somebody waited for the network. Pings, connection set-ups and watch events do not count.
+    """
+    trips = 0
+    answered: dict[int, bool] = {}  # by connection: was any request of the batch answered?
+    for frame in frames:
+        if frame.xid == XID_WATCH_EVENT or frame.opcode in UPKEEP:
+            continue
+        if not frame.request:
+            answered[frame.connection] = True
+        elif answered.get(frame.connection, True):
+            trips += 1
+            answered[frame.connection] = False
+    return trips
+
+
+@dataclass(frozen=True)
+class _Kill:
+    opcode: int
+    after: bool
+    fired: threading.Event
+
+
+class _Link:
+    """A client's connection and the one to the server that belongs to it."""
+
+    def __init__(self, proxy: Proxy, number: int) -> None:
+        self.number = number
+        self.client: asyncio.Transport | None = None
+        self.server: asyncio.Transport | None = None
+        self.requests = _Pipe(proxy)
+        self.replies = _Pipe(proxy)
+        self._proxy = proxy
+        self._dialling: asyncio.Task[None] | None = None
+        self._greeted = False  # the client sent its first frame
+        self._welcomed = False  # the server answered it
+        self._opcodes: dict[int, int] = {}  # of requests without a reply, by xid
+        self._doomed: dict[int, _Kill] = {}  # requests whose reply is to be swallowed, by xid
+
+    def client_made(self, transport: asyncio.Transport) -> None:
+        self.client = self.replies.transport = transport
+        if self._proxy.refuse:  # accepted just before the listener went
+            self.reset()
+            return
+        self._dialling = asyncio.get_running_loop().create_task(self._dial())
+
+    async def _dial(self) -> None:
+        host, _, port = self._proxy.upstream.rpartition(":")
+        end = _End(self._server_made, self._on_reply, self._server_lost)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: end, host, int(port))
+        except OSError:
+            self.reset()
+
+    def _server_made(self, transport: asyncio.Transport) -> None:
+        self.server = self.requests.transport = transport
+        self.requests.pump()
+
+    def on_request(self, data: bytes) -> None:
+        if not self._greeted:
+            self._greeted = True
+            xid, opcode = 0, CONNECT
+        else:
+            xid, opcode = struct.unpack_from(">ii", data, 4)
+            self._opcodes[xid] = opcode
+        self._proxy._record(Frame(self.number, True, xid, opcode, time.monotonic()))
+        kill = self._proxy._take_kill(opcode)
+        if kill is not None and not kill.after:
+            self._reset_client(kill.fired)
+            return
+        if kill is not None:
+            self._doomed[xid] = kill
+        if not self._proxy.drop_requests:
+            self.requests.put(lambda server: server.write(data), self._proxy._op_delays.get(opcode, 0.0))
+
+    def _on_reply(self, data: bytes) -> None:
+        xid: int = 0
+        opcode: int | None = CONNECT
+        if self._welcomed:
+            (xid,) = struct.unpack_from(">i", data, 4)
+            opcode = PING if xid == XID_PING else self._opcodes.pop(xid, None)
+        self._welcomed = True
+        kill = self._doomed.pop(xid, None)
+        if kill is not None:
+            fired = kill.fired
+            self.replies.put(lambda _: self._reset_client(fired))  # in its turn: earlier replies do arrive
+        elif not self._proxy.drop_replies:
+            self.replies.put(lambda client: self._pass_on(client, data, xid, opcode))
+
+    def _pass_on(self, client: asyncio.Transport, data: bytes, xid: int, opcode: int | None) -> None:
+        self._proxy._record(Frame(self.number, False, xid, opcode, time.monotonic()))
+        client.write(data)
+
+    def client_lost(self) -> None:
+        self.client = self.replies.transport = None
+        self.replies.clear()
+        if self.server is None and self._dialling is not None:
+            self._dialling.cancel()
+            self._proxy._forget(self)
+        else:
+            self.requests.put(lambda server: server.close())  # what is under way still reaches the server
+
+    def _server_lost(self) -> None:
+        self.server = self.requests.transport = None
+        self.requests.clear()
+        if self.client is None:
+            self._proxy._forget(self)
+        else:
+            self.replies.put(lambda client: client.close())
+
+    def _reset_client(self, fired: threading.Event) -> None:
+        _abort(self.client)
+        fired.set()
+
+    def reset(self) -> bool:
+        """Reset both ends now; return whether there was a client."""
+        had_client = self.client is not None
+        if self._dialling is not None:
+            self._dialling.cancel()
+        for transport in (self.client, self.server):
+            _abort(transport)
+        self.client = self.server = self.requests.transport = self.replies.transport = None
+        self.requests.clear()
+        self.replies.clear()
+        self._proxy._forget(self)
+        return had_client
+
+
+class _Pipe:
+    """One direction of a connection: what is to be done there, in order, each at its time."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.transport: asyncio.Transport | None = None  # None while not connected
+        self._proxy = proxy
+        self._queue: deque[tuple[float, Callable[[asyncio.Transport], object]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, action: Callable[[asyncio.Transport], object], extra: float = 0.0) -> None:
+        due = self._proxy._loop.time() + self._proxy.delay + extra
+        if self._queue:
+            due = max(due, self._queue[-1][0])
+        self._queue.append((due, action))
+        self.pump()
+
+    def pump(self) -> None:
+        """Do what is due now, and come back for the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._queue and self.transport is not None and not self._proxy.hang:
+            due, action = self._queue[0]
+            if due > self._proxy._loop.time():
+                self._timer = self._proxy._loop.call_at(due, self.pump)
+                return
+            self._queue.popleft()
+            action(self.transport)
+
+    def clear(self) -> None:
+        self._queue.clear()
+        self.pump()
+
+
+class _End(asyncio.Protocol):
+    """One socket, as frames: a four-byte length and so many bytes."""
+
+    def __init__(
+        self,
+        made: Callable[[asyncio.Transport], None],
+        frame: Callable[[bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._made, self._frame, self._lost = made, frame, lost
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._made(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            (length,) = struct.unpack_from(">i", self._buffer)
+            if not 0 <= length <= LARGEST_FRAME:
+                _abort(self._transport)  # not ZooKeeper's protocol: a four-letter command, perhaps
+                return
+            if len(self._buffer) < 4 + length:
+                return
+            frame = bytes(self._buffer[: 4 + length])
+            del self._buffer[: 4 + length]
+            self._frame(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost()
+
+
+def _abort(transport: asyncio.Transport | None) -> None:
+    if transport is not None and not transport.is_closing():
+        with contextlib.suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        transport.abort()
+
+
+def _selector() -> selectors.BaseSelector:
+    """Return a selector that keeps to a timeout by some 0.1 ms. Epoll alone rounds it up to the next millisecond."""
+    if sys.platform != "linux":
+        return selectors.DefaultSelector()
+
+    class PreciseSelector(selectors.EpollSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            if timeout is not None and timeout > 0 and self.fileno() < 1024:
+                select.select([self.fileno()], [], [], timeout)
+                timeout = 0
+            return super().select(timeout)
+
+    return PreciseSelector()

@@ -1,0 +1,326 @@
+"""Names, keys and paths: what a lock may be called, and that no two calls share a lock by accident."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+import enum
+import re
+import types
+import unicodedata
+import uuid
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.queue.names import MAX_KEY, Template, escape, key_of, path, unescape
+from django_zklock.queue.nodes import parse
+from django_zklock.queue.segments import MAX_SEGMENT
+
+ENDINGS = st.sampled_from(["", "0", "1234567890", "0000000005", "-000000005", "-2147483648", "__lock__0000000001"])
+TEXTS = st.builds(str.__add__, st.text(max_size=80), ENDINGS)
+# Few characters, so that a collision is likely where one is possible; with the hex digits of some escapes.
+DENSE = st.text("ab:-/% .é25", min_size=1, max_size=8)
+HOSTILE = {
+    "empty": "",
+    "dot": ".",
+    "dots": "..",
+    "nul": "a\x00b",
+    "newline": "a\n",
+    "delete": "a\x7f",
+    "c1": "a\x85",
+    "lone surrogate": "a\ud800",
+    "lone low surrogate": "\udfffa",
+    "bidi override": "a\u202eb",
+    "bidi isolate": "a\u2066b",
+    "huge": "x" * 100_000,
+    "huge of surrogates": "\ud800" * 100_000,
+    "huge of slashes": "/" * 100_000,
+    "huge of braces": "{" * 100_000,
+    "huge of marks": "a" + "\u0301\u0316" * 50_000,
+}
+
+
+def escaped(text: str) -> str:
+    try:
+        return escape(text)
+    except InvalidLockName:
+        assume(False)
+        raise
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    NOTHING = None
+
+
+class Order:
+    pk = 7
+    number = "2026/1"
+    _secret = "s"
+    customer = types.SimpleNamespace(name="Ann")
+
+    def total(self) -> int:
+        return 1
+
+    @property
+    def broken(self) -> int:
+        raise ZeroDivisionError
+
+
+@given(TEXTS)
+@example("e\u0301")
+@example("50%")
+@example("%30")
+@example("1234567890")
+def test_escaping_is_reversible(text: str) -> None:
+    """Unescaping gives back the text, in its canonical form."""
+    assert unescape(escaped(text)) == unicodedata.normalize("NFC", text)
+
+
+@given(TEXTS)
+@example("a/1234567890")
+@example("...")
+def test_an_escaped_text_is_one_plain_segment(text: str) -> None:
+    """No slash, no relative path, only characters ZooKeeper and a shell take as they are."""
+    segment = escaped(text)
+    assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
+    assert segment not in (".", "..")
+    assert len(segment) <= MAX_SEGMENT
+
+
+@given(TEXTS)
+@example("_c_2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111-lock-0000000005")
+@example("_c_2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111-lock--000000005")
+@example("0123456789abcdef0123456789abcdef__lock__0000000005")
+@example("order-123456789")
+def test_no_directory_of_a_key_looks_like_a_contender(text: str) -> None:
+    """The directory of a nested key is passed over when the queue of the outer key is read."""
+    segment = escaped(text)
+    assert not re.search(r"[0-9]{10}\Z", segment)
+    assert parse(segment) is None
+
+
+@given(TEXTS, TEXTS)
+def test_different_texts_have_different_segments(one: str, other: str) -> None:
+    """Two segments are the same only for texts that look the same."""
+    assume(unicodedata.normalize("NFC", one) != unicodedata.normalize("NFC", other))
+    assert escaped(one) != escaped(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "segment"),
+    [
+        ("plain-name_1.0~a:b@c=d+e,f", "plain-name_1.0~a:b@c=d+e,f"),
+        ("a/b", "a%2Fb"),
+        ("50%", "50%25"),
+        ("é", "%C3%A9"),
+        ("e\u0301", "%C3%A9"),
+        ("1234567890", "123456789%30"),
+        ("tel-123456789", "tel-12345678%39"),
+        ("...", "..."),
+    ],
+)
+def test_segments_stay_as_they_are(text: str, segment: str) -> None:
+    """The escaping is a contract with other programs and with the locks that are held during an upgrade."""
+    assert escape(text) == segment
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("where", ["escape", "template", "value"])
+@pytest.mark.timeout(5)
+def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
+    """It is refused before anything is sent, in no time, by a short message that any log can take."""
+    with pytest.raises(InvalidLockName) as caught:  # noqa: PT012 - one of three
+        if where == "escape":
+            escape(text)
+        elif where == "template":
+            Template.parse(text)
+        else:
+            Template.parse("a/{b}").render({"b": text})
+    assert str(caught.value).isascii()
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+@given(st.text())
+def test_any_text_is_a_template_or_refused(text: str) -> None:
+    """Whatever stands in the code or the settings, the one error that can come is ours."""
+    with contextlib.suppress(InvalidLockName):
+        template = Template.parse(text)
+        template.render(dict.fromkeys(template.fields, "x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "key"),
+    [
+        ("plain/name", {}, "plain/name"),
+        ("inventory/{sku}", {"sku": "a/b"}, "inventory/a%2Fb"),
+        ("inventory/{sku}", {"sku": "50%", "other": None}, "inventory/50%25"),
+        ("invoice-{id}", {"id": "2026-11"}, "invoice-2026-11"),
+        ("{a}:{b}", {"a": "x:y", "b": "z"}, "x%3Ay:z"),
+        ("{a}:{b}", {"a": "x", "b": "y:z"}, "x:y%3Az"),
+        ("{a} - {b}", {"a": "x - y", "b": "z"}, "x%20%2D%20y%20-%20z"),
+        ("a/{order.pk}", {"order": Order()}, "a/7"),
+        ("a/{order.customer.name}", {"order": Order()}, "a/Ann"),
+        ("a/{order.number}", {"order": Order()}, "a/2026%2F1"),
+        ("{{x}}/{x}", {"x": 1}, "%7Bx%7D/1"),
+        ("{{{x}}}", {"x": 1}, "%7B1%7D"),
+        ("orders/{id}", {"id": 1234567890}, "orders/123456789%30"),
+        ("orders/{a}-{b}", {"a": 1, "b": 234567890}, "orders/1-23456789%30"),
+        ("orders/n{id}0", {"id": 123456789}, "orders/n123456789%30"),
+        ("{x}", {"x": -5}, "-5"),
+        ("{x}", {"x": Colour.RED}, "red"),
+        ("{x}", {"x": decimal.Decimal("1.50")}, "1.50"),
+        ("{x}", {"x": datetime.date(2026, 11, 1)}, "2026-11-01"),
+        (
+            "{x}",
+            {"x": datetime.datetime(2026, 11, 1, 12, tzinfo=datetime.timezone.utc)},
+            "2026-11-01T12:00:00+00:00",
+        ),
+        ("{x}", {"x": uuid.UUID(int=10)}, "00000000-0000-0000-0000-00000000000a"),
+    ],
+)
+def test_keys_stay_as_they_are(text: str, values: dict[str, object], key: str) -> None:
+    """The key of a call is a contract, as its segments are."""
+    assert Template.parse(text).render(values) == key
+
+
+@given(
+    literals=st.lists(st.text("ab:-/ %é25", min_size=1, max_size=3), min_size=1, max_size=4),
+    lead=st.booleans(),
+    data=st.data(),
+)
+def test_different_values_have_different_keys(literals: list[str], lead: bool, data: st.DataObject) -> None:
+    """However fields and literals stand side by side, the values can be told from the key."""
+    pieces = [f"{{f{index}}}{literal}" for index, literal in enumerate(literals)]
+    text = "".join(pieces) + ("{last}" if lead else "")
+    try:
+        template = Template.parse(text)
+    except InvalidLockName:
+        assume(False)
+    values = st.tuples(*[DENSE] * len(template.fields))
+    one, other = data.draw(values), data.draw(values)
+    assume(one != other)
+    try:
+        keys = [template.render(dict(zip(template.fields, row, strict=True))) for row in (one, other)]
+    except InvalidLockName:
+        assume(False)
+    assert keys[0] != keys[1]
+
+
+@given(st.text(":-a", min_size=1, max_size=5), st.text(":-a", min_size=1, max_size=5))
+def test_a_value_never_passes_for_a_separator(one: str, other: str) -> None:
+    """The parts of a segment with two fields can be cut at its separator."""
+    left, _, right = Template.parse("{a}:{b}").render({"a": one, "b": other}).partition(":")
+    assert (unescape(left), unescape(right)) == (one, other)
+
+
+@given(DENSE)
+def test_a_value_adds_no_segment(value: str) -> None:
+    """A slash in a value leads to no other directory."""
+    assume(value not in (".", ".."))
+    assert Template.parse("a/{b}/c").render({"b": value}).count("/") == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/", "/a", "a/", "a//b", "a/../{b}", "a/./b",
+        "{", "}", "a{", "a}b", "{a", "a}", "{{a}", "{a}}",
+        "{}", "{0}", "{a[0]}", "{a!r}", "{a:>3}", "{a:}", "{a b}", "{a()}", "{a.}", "{.a}", "{a..b}", "{a/b}",
+        "{a._b}", "{a.__class__}", "{a.b.__dict__}",
+        "{a}{b}", "{a} {b}", "{a}é{b}", "{a}{{{b}",
+    ],
+)  # fmt: skip
+def test_a_template_has_only_literals_and_plain_fields(text: str) -> None:
+    """What looks like code, or cannot keep two values apart, is refused when the name is read."""
+    with pytest.raises(InvalidLockName):
+        Template.parse(text)
+
+
+def test_a_refused_field_is_named() -> None:
+    """The message says which part of the name is wrong."""
+    with pytest.raises(InvalidLockName, match=r"'inv/\{a\}/\{b\[0\]\}' has the field 'b\[0\]'"):
+        Template.parse("inv/{a}/{b[0]}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "",
+        True,
+        False,
+        1.5,
+        b"a",
+        [1],
+        object(),
+        Order(),
+        Order,
+        Colour.NOTHING,
+        10**300,
+        pytest.param(10**10_000, id="huge"),
+    ],
+)
+def test_a_value_without_a_sure_text_is_refused(value: object) -> None:
+    """An object's address, or nothing at all, would be another lock in every process, or one lock for everything."""
+    with pytest.raises(InvalidLockName, match=r"field 'b' of lock name 'a/\{b\}'"):
+        Template.parse("a/{b}").render({"b": value})
+
+
+@pytest.mark.parametrize(
+    "field", ["order.total", "order.missing", "order.pk.missing", "missing", "order", "order.customer"]
+)
+def test_a_field_that_leads_to_no_value_is_refused(field: str) -> None:
+    """A method, a missing attribute and a missing argument are named with the field and the name of the lock."""
+    with pytest.raises(InvalidLockName, match=f"field '{re.escape(field)}' of lock name 'a/"):
+        Template.parse(f"a/{{{field}}}").render({"order": Order()})
+
+
+def test_the_error_of_a_property_passes_through() -> None:
+    """A bug in the caller's model is not the name's fault."""
+    with pytest.raises(ZeroDivisionError):
+        Template.parse("a/{order.broken}").render({"order": Order()})
+
+
+def test_a_whole_key_has_a_limit() -> None:
+    """Segments that fit one by one can be too long together."""
+    fields = [f"f{index}" for index in range(6)]
+    template = Template.parse("/".join(f"{{{name}}}" for name in fields))
+    assert len(template.render(dict.fromkeys(fields, "x" * 100))) < MAX_KEY
+    with pytest.raises(InvalidLockName, match="1000"):
+        template.render(dict.fromkeys(fields, "x" * MAX_SEGMENT))
+
+
+def test_fields_are_the_names_a_call_must_have() -> None:
+    """Each once, in order, and without attributes."""
+    assert Template.parse("{b.x}/{a}/{b.y}-{{c}}").fields == ("b", "a")
+    assert Template.parse("plain").fields == ()
+
+
+def test_an_unknown_field_is_refused_with_a_suggestion() -> None:
+    """A typing error shows when the function is decorated, not when it is first called."""
+    template = Template.parse("inventory/{skuu}")
+    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
+        template.check_fields(["request", "sku"])
+    with pytest.raises(InvalidLockName, match="may use: none"):
+        template.check_fields([])
+    template.check_fields({"skuu", "request"})
+
+
+@pytest.mark.parametrize("base", ["/zklock", "/zklock/", "/a/b", "/"])
+def test_a_path_leads_back_to_its_key(base: str) -> None:
+    """The key can be told from the path of its directory."""
+    assert key_of(base, path(base, "a/b%2Fc")) == "a/b%2Fc"
+    assert "//" not in path(base, "a")
+
+
+@pytest.mark.parametrize("other", ["/zklocks/a", "/zklock", "/zklock/", "/", "", "zklock/a"])
+def test_a_path_elsewhere_has_no_key(other: str) -> None:
+    """A path that is not below the base is no lock's."""
+    with pytest.raises(InvalidLockName):
+        key_of("/zklock", other)

@@ -1,0 +1,174 @@
+"""The children of a lock's directory: their names and their payload."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, parse, prefix
+
+GUID = "2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111"
+HEX = "2bd53a55ce0a4d7b9a4fa8e7f2e1d111"
+PAYLOAD = Payload(
+    guid=GUID,
+    host="web-1",
+    pid=42,
+    thread="MainThread",
+    what="shop.views.buy",
+    since="2026-11-20T10:00:00.000000+00:00",
+    template="inventory/{sku}",
+)
+ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.sampled_from(["\ud800" * 2000, "\x00" * 2000, "é" * 9000])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.uuids(), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
+def test_a_name_tells_what_it_was_made_of(guid: uuid.UUID, kind: Kind, sequence: int) -> None:
+    """Whatever number the server appends, by its own format, the contender can be read from the name."""
+    name = prefix(str(guid), kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
+    assert parse(name) == Child(name, kind, str(guid), sequence)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "guid", "sequence"),
+    [
+        (f"_c_{GUID}-lock-0000000005", Kind.LOCK, GUID, 5),
+        (f"_c_{GUID}-lock--000000005", Kind.LOCK, GUID, -5),
+        (f"_c_{GUID}-lock--2147483648", Kind.LOCK, GUID, -(2**31)),
+        (f"_c_{GUID}-__READ__0000000005", Kind.READ, GUID, 5),
+        (f"_c_{GUID}-__WRIT__-000000005", Kind.WRITE, GUID, -5),
+        (f"{HEX}__lock__0000000012", Kind.LOCK, HEX, 12),
+        (f"{HEX}__rlock__0000000012", Kind.READ, HEX, 12),
+        (f"{HEX}__lock__-2147483647", Kind.LOCK, HEX, -(2**31) + 1),
+    ],
+)
+def test_the_names_of_curator_and_kazoo_are_known(name: str, kind: Kind, guid: str, sequence: int) -> None:
+    """Clients of other kinds stand in the same queue."""
+    assert parse(name) == Child(name, kind, guid, sequence)
+
+
+@pytest.mark.parametrize("name", ["a", "", "locks", "leases", "123456789", f"_c_{GUID}-lock-", "123456789%30", "é"])
+def test_a_name_without_a_number_is_no_contender(name: str) -> None:
+    """The directory of a nested key is passed over."""
+    assert parse(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0000000001",
+        "lock-0000000001",
+        f"_c_{GUID}-lock-000000005",
+        f"_c_{GUID}-lock-00000000055",
+        f"_c_{GUID}-lease-0000000001",
+        f"_c_{GUID}-lock---000000005",
+        f"_c_{GUID[:-1]}-lock-0000000001",
+        f"x_c_{GUID}-lock-0000000001",
+        f"{HEX}__semaphore__0000000001",
+        f"{HEX[:-1]}__lock__0000000001",
+        "n_-000000001",
+        "é\u202e\ud800" * 50 + "0000000001",
+    ],
+)
+def test_a_numbered_name_nobody_knows_is_refused(name: str) -> None:
+    """A contender must not be passed over because its client is unknown; the message names it in ASCII."""
+    with pytest.raises(UnreadableQueue) as caught:
+        parse(name)
+    assert str(caught.value).isascii()
+    assert ascii(name)[:20] in str(caught.value)
+
+
+@given(st.text())
+def test_any_name_is_read_or_refused(name: str) -> None:
+    """No child, whoever made it, raises anything but our error."""
+    with contextlib.suppress(UnreadableQueue):
+        parse(name)
+
+
+def test_a_payload_comes_back_as_it_was() -> None:
+    """Short fields are kept to the letter."""
+    assert Payload.decode(PAYLOAD.encode()) == PAYLOAD
+
+
+@given(st.text(max_size=20), st.integers(0, 2**31 - 1))
+def test_short_texts_of_any_script_come_back(text: str, pid: int) -> None:
+    """Names of hosts, threads and views need not be English."""
+    payload = replace(PAYLOAD, host=text, thread=text, what=text, template=text, pid=pid)
+    assert Payload.decode(payload.encode()) == payload
+
+
+@given(ANY_TEXT, ANY_TEXT, ANY_TEXT, ANY_TEXT, ANY_TEXT, ANY_TEXT, st.integers() | st.just(10**5000))
+@example(*["\x00" * 5000] * 6, 2**31 - 1)
+@example(*["\U0001f512" * 5000] * 6, 2**31 - 1)
+@example(*["\\" * 5000] * 6, 2**31 - 1)
+@example(*["\ud800" * 5000] * 6, 2**31 - 1)
+def test_a_payload_never_exceeds_its_limit(
+    guid: str, host: str, thread: str, what: str, since: str, template: str, pid: int
+) -> None:
+    """Whatever the fields hold, it is JSON in UTF-8 of at most 1 KiB."""
+    payload = Payload(guid=guid, host=host, pid=pid, thread=thread, what=what, since=since, template=template)
+    data = payload.encode()
+    assert len(data) <= MAX_PAYLOAD
+    assert json.loads(data.decode()).keys() == asdict(payload).keys()
+
+
+def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
+    """The guid finds the contender, so a long name of a view must not cost it."""
+    payload = Payload.decode(replace(PAYLOAD, what="x" * 5000, template="y" * 5000).encode())
+    assert payload is not None
+    assert payload.what.startswith("xxx")
+    assert payload.what.endswith("…")
+    assert (payload.guid, payload.since) == (PAYLOAD.guid, PAYLOAD.since)
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+@example(b"10.0.0.1")
+@example(b"[" * 60_000)
+@example(b'{"guid":' * 5000)
+@example(b'{"guid":"a","pid":' + b"9" * 60_000 + b"}")
+@example(b'{"guid":"a","pid":NaN}')
+@example(b"\xff\xfe")
+def test_no_bytes_make_decoding_raise(data: bytes) -> None:
+    """Whatever another program wrote, reading it gives a payload or None."""
+    assert isinstance(Payload.decode(data), (Payload, type(None)))
+
+
+@given(st.dictionaries(st.sampled_from([*asdict(PAYLOAD), "new"]), JSON))
+def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, object]) -> None:
+    """A later version, or a hand-made node, shows what can be shown, in the right types."""
+    payload = Payload.decode(json.dumps({**fields, "guid": GUID}).encode())
+    assert payload is not None
+    assert payload.guid == GUID
+    for name, value in asdict(payload).items():
+        assert type(value) is (int if name in ("pid", "version") else str)
+        str(value).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        b"",
+        b"192.168.0.7",
+        b"web-1 42",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"guid": 1}',
+        b'{"guid": ""}',
+        b" " * 70_000 + b"{}",
+    ],
+)
+def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
+    """Curator writes an address, kazoo a line; neither is taken for ours, nor is anything huge."""
+    assert Payload.decode(data) is None

@@ -1,0 +1,71 @@
+"""The order of the queue."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.nodes import Kind, prefix
+from django_zklock.queue.order import LAST_SEQUENCE, ordered
+
+PREFIXES = st.builds(lambda guid, kind: prefix(str(guid), kind), st.uuids(), st.sampled_from(Kind)) | st.builds(
+    lambda guid, word: f"{guid.hex}__{word}__", st.uuids(), st.sampled_from(["lock", "rlock"])
+)
+QUEUES = st.dictionaries(st.integers(0, LAST_SEQUENCE), PREFIXES, max_size=12)
+
+
+def name(sequence: int) -> str:
+    return prefix(str(uuid.uuid4())) + "%010d" % sequence  # noqa: UP031 - as the server writes it
+
+
+@given(QUEUES, st.randoms(use_true_random=False))
+def test_contenders_stand_in_the_order_of_their_numbers(queue: dict[int, str], random: random.Random) -> None:
+    """Neither the guid nor the client's grammar nor the order of the listing has a say."""
+    names = [f"{start}{sequence:010d}" for sequence, start in queue.items()]
+    random.shuffle(names)
+    assert [child.sequence for child in ordered(names)] == sorted(queue)
+
+
+def test_the_order_is_not_that_of_strings() -> None:
+    """A later contender of another client stays behind, though its name sorts first."""
+    later, earlier = "0" * 32 + "__lock__0000000007", name(6)
+    assert later < earlier
+    assert [child.name for child in ordered([later, earlier])] == [earlier, later]
+
+
+def test_directories_of_nested_keys_are_passed_over() -> None:
+    """The directory `a/b` does not wait for the lock `a`."""
+    mine = name(3)
+    assert [child.name for child in ordered(["nested", mine, "123456789%30"])] == [mine]
+    assert ordered(["nested"]) == ()
+    assert ordered([]) == ()
+
+
+@pytest.mark.parametrize("sequence", [-1, -5, -(2**31), LAST_SEQUENCE + 1, 2**31 - 1])
+def test_an_exhausted_counter_closes_the_lock(sequence: int) -> None:
+    """Past the end ZooKeeper's numbers say nothing about who came first; the message says how to start anew."""
+    with pytest.raises(UnreadableQueue, match="delete the directory"):
+        ordered([name(1), name(sequence)])
+
+
+def test_the_last_number_is_still_taken() -> None:
+    """The limit is the first number that is refused."""
+    assert ordered([name(LAST_SEQUENCE)])[0].sequence == LAST_SEQUENCE
+
+
+def test_a_repeated_number_closes_the_lock() -> None:
+    """Two contenders with one number would both be first."""
+    one, other = name(4), name(4)
+    with pytest.raises(UnreadableQueue, match="same sequence number"):
+        ordered([one, name(2), other])
+
+
+def test_an_unknown_contender_closes_the_lock() -> None:
+    """It is not passed over, wherever it stands."""
+    with pytest.raises(UnreadableQueue, match="lock-0000000009"):
+        ordered([name(1), "lock-0000000009"])

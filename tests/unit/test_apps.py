@@ -1,0 +1,54 @@
+"""The wiring of settings, checks and session when Django starts."""
+
+from __future__ import annotations
+
+from django.apps import apps
+from django.test import override_settings
+
+from django_zklock import conf
+from django_zklock.apps import client_options
+from django_zklock.zk.client import Options, TlsOptions
+
+
+def test_label_is_short() -> None:
+    """Check ids and permissions begin with `zklock`, whatever the package is called."""
+    assert apps.get_app_config("zklock").name == "django_zklock"
+
+
+def test_changed_settings_are_seen() -> None:
+    """`override_settings` works: no value outlives the settings it was read from."""
+    before = conf.current()
+    with override_settings(ZKLOCK={"URL": "zk://h/other"}):
+        assert conf.current().base == "/other/zklock"
+    assert conf.current() == before
+
+
+def test_other_settings_leave_the_configuration_alone() -> None:
+    """A change that is none of ours costs nothing."""
+    before = conf.current()
+    with override_settings(SECRET_KEY="other"):
+        assert conf.current() is before
+
+
+def test_session_gets_all_that_the_settings_say() -> None:
+    """Each value that concerns the session is handed on as it was read."""
+    raw = {
+        "URL": "zk+tls://user:pw@h1,[::1]:2182/app?session_timeout=9&connect_timeout=2",
+        "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
+    }
+    with override_settings(ZKLOCK=raw):
+        assert client_options() == Options(
+            hosts=(("h1", 2181), ("::1", 2182)),
+            base="/app/zklock",
+            session_timeout=9.0,
+            connect_timeout=2.0,
+            auth=(("digest", "user:pw"),),
+            acl="creator",
+            tls=TlsOptions(ca="ca", cert="cert", key="key", key_password="pw", check_hostname=False),
+        )
+
+
+def test_plain_connection_has_no_tls() -> None:
+    """TLS is None where it is off, not a set of empty options."""
+    with override_settings(ZKLOCK={"URL": "zk://h"}):
+        assert client_options().tls is None

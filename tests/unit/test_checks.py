@@ -1,0 +1,98 @@
+"""The system checks: the problems of `settings.ZKLOCK`, and what works but is unwise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.core import checks as django_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.test import override_settings
+
+from django_zklock import checks, conf
+
+IDS = re.compile(r"zklock\.[EW]\d{3}")
+
+
+def run(raw: object, *, deploy: bool = False) -> list[django_checks.CheckMessage]:
+    with override_settings(ZKLOCK=raw):
+        messages = django_checks.run_checks(include_deployment_checks=deploy)
+    return [message for message in messages if IDS.fullmatch(str(message.id))]
+
+
+def ids(raw: object, *, deploy: bool = False) -> list[str | None]:
+    return [message.id for message in run(raw, deploy=deploy)]
+
+
+def test_every_problem_becomes_an_error() -> None:
+    """The checks say what the validator says: same words, same hints, same numbers."""
+    raw = {"URL": "zk://h:port", "ROOTS": "/x", "ACL": "none", "LOCKS": {"a": {}}}
+    assert [(message.id, message.msg, message.hint) for message in run(raw)] == [
+        (f"zklock.{problem.id}", problem.message, problem.hint) for problem in conf.problems(raw)
+    ]
+    assert ids(raw) == ["zklock.E002", "zklock.E003", "zklock.E007", "zklock.E010"]
+
+
+def test_checks_fail_the_command() -> None:
+    """`manage.py check` ends with an error, and names it."""
+    with override_settings(ZKLOCK=None), pytest.raises(SystemCheckError, match=r"zklock\.E001"):
+        call_command("check")
+
+
+def test_sound_settings_are_left_in_peace() -> None:
+    """A sensible configuration gets no message, not even before a deployment."""
+    assert run({"URL": "zk+tls://zk1.example.org/app"}, deploy=True) == []
+    assert run({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, deploy=True) == []
+
+
+@pytest.mark.parametrize("keys", [{}, {"AUTH": "user:pw"}])
+def test_plain_text_to_another_machine_is_warned_of(keys: dict[str, str]) -> None:
+    """Before a deployment, only TLS or this very machine will do: credentials do not guard a session."""
+    raw = {"URL": "zk://127.0.0.1,10.0.0.1/app", **keys}
+    assert ids(raw, deploy=True) == ["zklock.W001"]
+    assert ids(raw) == []
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(5.9, ["zklock.W002"]), (6, [])])
+def test_short_session_is_warned_of(seconds: float, expected: list[str]) -> None:
+    """A lease that an ordinary pause outlasts is worth a word, at any time."""
+    assert ids({"URL": "zk://localhost/app", "SESSION_TIMEOUT": seconds}) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"URL": "zk://localhost"}, ["zklock.W003"]),
+        ({"URL": "zk://localhost", "ROOT": "/app"}, []),
+        ({"URL": "zk://localhost/app"}, []),
+    ],
+)
+def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: list[str]) -> None:
+    """Two projects with default settings and one ensemble would share every name."""
+    assert ids(raw, deploy=True) == expected
+    assert ids(raw) == []
+
+
+def test_warnings_wait_until_the_errors_are_gone() -> None:
+    """What cannot be read is not judged."""
+    assert ids({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, deploy=True) == ["zklock.E004"]
+
+
+def test_table_lists_every_id() -> None:
+    """The ids in the code and the ids in the documentation of the module are the same."""
+    documented = set(IDS.findall(str(checks.__doc__)))
+    with open(str(conf.__file__)) as source:
+        errors = {f"zklock.{id}" for id in re.findall(r'"(E\d{3})"', source.read())}
+    with open(str(checks.__file__)) as source:
+        warnings = set(re.findall(r'id="(zklock\.W\d{3})"', source.read()))
+    assert documented == errors | warnings
+
+
+@pytest.mark.parametrize(
+    ("raw", "deploy"),
+    [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)],
+)
+def test_every_message_has_a_hint(raw: dict[str, object], deploy: bool) -> None:
+    """Who reads a warning learns what to do."""
+    assert all(message.hint for message in run(raw, deploy=deploy))

@@ -1,0 +1,61 @@
+"""The errors: one root, default messages, and the builtins beside it."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from django_zklock import exceptions
+from django_zklock.exceptions import ZkLockError
+
+ERRORS = [
+    value for value in vars(exceptions).values() if inspect.isclass(value) and value.__module__ == exceptions.__name__
+]
+IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
+
+
+@pytest.mark.parametrize("error", IN_THE_TREE)
+def test_message_defaults_to_first_line_of_docstring(error: type[ZkLockError]) -> None:
+    """An error that is raised without a message still says what happened."""
+    assert str(error()) == (inspect.getdoc(error) or "").splitlines()[0]
+
+
+@pytest.mark.parametrize("error", IN_THE_TREE)
+def test_message_and_lock_are_kept(error: type[ZkLockError]) -> None:
+    """An error carries the words it was given, and the key of its lock."""
+    raised = error("gone", lock="inventory/1")
+    assert (str(raised), raised.lock) == ("gone", "inventory/1")
+
+
+@pytest.mark.parametrize("error", IN_THE_TREE)
+def test_lock_is_none_where_there_is_none(error: type[ZkLockError]) -> None:
+    """The attribute can be read from every error."""
+    assert error().lock is None
+
+
+def test_interrupt_alone_stands_outside_the_tree() -> None:
+    """Every error has the one root, but for the interrupt, which no `except Exception` may swallow."""
+    assert [error for error in ERRORS if not issubclass(error, ZkLockError)] == [exceptions.LockLostInterrupt]
+    assert not issubclass(exceptions.LockLostInterrupt, Exception)
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (exceptions.LockTimeout, TimeoutError),
+        (exceptions.LockNotHeld, RuntimeError),
+        (exceptions.ZooKeeperUnavailable, ConnectionError),
+        (exceptions.InvalidLockName, ValueError),
+    ],
+)
+def test_builtin_a_caller_would_catch_is_a_base(error: type[ZkLockError], builtin: type[Exception]) -> None:
+    """Code that knows only Python's own errors catches ours."""
+    with pytest.raises(builtin):
+        raise error
+
+
+def test_both_ways_of_not_acquiring_share_a_base() -> None:
+    """One `except LockNotAcquired` covers a lock that is busy and one that was waited for in vain."""
+    assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)
+    assert issubclass(exceptions.LockTimeout, exceptions.LockNotAcquired)
