@@ -113,13 +113,22 @@ class TaskAbort(Abort):
         return _uncancel(self._task) <= self._cancelling
 
 
-def _cancelling(task: asyncio.Task[Any]) -> int:
-    # Python 3.10 does not count cancellations, so there any cancellation during an abort is taken for the abort.
-    return task.cancelling() if sys.version_info >= (3, 11) else 0
+if sys.version_info >= (3, 11):
 
+    def _cancelling(task: asyncio.Task[Any]) -> int:
+        return task.cancelling()
 
-def _uncancel(task: asyncio.Task[Any]) -> int:
-    return task.uncancel() if sys.version_info >= (3, 11) else 0
+    def _uncancel(task: asyncio.Task[Any]) -> int:
+        return task.uncancel()
+
+else:
+    # Cancellations are not counted there, so any cancellation during an abort is taken for the abort.
+
+    def _cancelling(task: asyncio.Task[Any]) -> int:
+        return 0
+
+    def _uncancel(task: asyncio.Task[Any]) -> int:
+        return 0
 
 
 class GreenletAbort(Abort):
@@ -182,7 +191,9 @@ class MainThreadAbort(Abort):
             raise LockLostInterrupt(self._reason)
 
 
-_main_thread_aborts: list[MainThreadAbort] = []  # of the blocks the main thread is in, outermost first; main thread only
+_main_thread_aborts: list[
+    MainThreadAbort
+] = []  # of the blocks the main thread is in, outermost first; main thread only
 _previous_handler: Any = None
 
 

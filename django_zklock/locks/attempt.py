@@ -73,7 +73,7 @@ class Attempt(Generic[_Waiter]):
         self, session: Session, terms: Terms, waiter: _Waiter, *, timeout: float | None, only_look: bool = False
     ) -> None:
         self.terms = terms
-        self.waiter = waiter
+        self.waiter: _Waiter = waiter
         self.timeout = timeout
         self._session = session
         self._began = time.monotonic()

@@ -467,7 +467,9 @@ class Contender:
             try:
                 call(answer)
             except Exception as error:
-                logger.exception("the protocol failed for lock %s", self._request.key, extra={"lock": self._request.key})
+                logger.exception(
+                    "the protocol failed for lock %s", self._request.key, extra={"lock": self._request.key}
+                )
                 self._fail(ZkLockError(f"The lock protocol failed: {error!r}."))
 
         return guarded

@@ -219,8 +219,10 @@ class Hold:
         try:
             if self._count and not self._grant.inherited:
                 self._contender.abandon()
-                warnings.warn(f"{self!r} was dropped without being released", ResourceWarning, source=self)
-        except Exception:  # noqa: S110 - half-built, or the interpreter is going down
+                warnings.warn(
+                    f"{self!r} was dropped without being released", ResourceWarning, stacklevel=2, source=self
+                )
+        except Exception:  # noqa: BLE001, S110 - half-built, or the interpreter is going down
             pass
 
 

@@ -64,7 +64,7 @@ class Lock:
         name: str,
         *,
         fields: Mapping[str, object] | None = None,
-        timeout: float | timedelta | None | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
         abort_on: str | Unset = UNSET,
         grace: float | timedelta | Unset = UNSET,
         reentrant: bool | Unset = UNSET,
@@ -99,7 +99,7 @@ class Lock:
                 grace=0.0 if isinstance(options.grace, Unset) else options.grace,
             ),
             reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
-            what=self._what or os.path.basename(sys.argv[0]) or "python",  # noqa: PTH119 - "-c" is no path
+            what=self._what or os.path.basename(sys.argv[0]) or "python",
         )
 
     # --- as threading.Lock and RLock --------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def zk_lock(
     name: str,
     *,
     fields: Mapping[str, object] | None = None,
-    timeout: float | timedelta | None | Unset = UNSET,
+    timeout: float | timedelta | Unset | None = UNSET,
     abort_on: str | Unset = UNSET,
     grace: float | timedelta | Unset = UNSET,
     reentrant: bool | Unset = UNSET,
@@ -405,7 +405,9 @@ def _deliver(signal: Signal, kwargs: dict[str, Any]) -> None:
 def _report_contention(attempt: Attempt[Any], error: BaseException) -> None:
     if isinstance(error, LockNotAcquired):
         session = attempt.contender.session
-        _send_from(session, signals.lock_contended, lock=attempt.terms.key, waited=attempt.waited if attempt.timeout else 0.0)
+        _send_from(
+            session, signals.lock_contended, lock=attempt.terms.key, waited=attempt.waited if attempt.timeout else 0.0
+        )
 
 
 def _is_busy(attempt: Attempt[Any], outcome: Outcome | None) -> bool:

@@ -63,7 +63,7 @@ class Registry:
         """Pass on no more."""
         self.members.pop(member, None)
 
-    def depart(self, parent: str, guid: str, path: str | None, done: Callable[[bool], None] | None = None) -> None:
+    def depart(self, parent: str, guid: str, path: str | None, done: Callable[[bool], object] | None = None) -> None:
         """
         See to it that a node goes, however long it takes.
 
@@ -139,7 +139,7 @@ class Departure:
     """One node that has to go; tries until it is gone or its session is."""
 
     def __init__(
-        self, registry: Registry, parent: str, guid: str, path: str | None, done: Callable[[bool], None] | None
+        self, registry: Registry, parent: str, guid: str, path: str | None, done: Callable[[bool], object] | None
     ) -> None:
         self.guid = guid
         self._registry = registry

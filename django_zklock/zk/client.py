@@ -14,7 +14,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -24,7 +24,6 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from django_zklock.owner import gevent_patched
-
 
 FIRST_RETRY = 0.05  # seconds between two rounds through the hosts, at first
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own cap is an hour
@@ -72,7 +71,7 @@ class Options:
     session_timeout: float = 20.0
     connect_timeout: float = 5.0
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    acl: str | tuple[tuple[str, str, str], ...] = "open"
+    acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
     tls: TlsOptions | None = None
 
     @property
@@ -82,10 +81,8 @@ class Options:
 
     def acls(self) -> list[ACL]:
         """Return the access list that every node is created with; never left to kazoo's open default."""
-        if self.acl == "open":
-            return list(OPEN_ACL_UNSAFE)
-        if self.acl == "creator":
-            return list(CREATOR_ALL_ACL)
+        if isinstance(self.acl, str):
+            return list(CREATOR_ALL_ACL if self.acl == "creator" else OPEN_ACL_UNSAFE)
         return [ACL(_permissions(perms), Id(scheme, ident)) for scheme, ident, perms in self.acl]
 
 
@@ -249,5 +246,3 @@ def _logger() -> logging.Logger:
     if not any(isinstance(each, _Redact) for each in logger.filters):
         logger.addFilter(_Redact())
     return logger
-
-

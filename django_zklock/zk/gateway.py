@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import (
@@ -65,12 +65,12 @@ class _CreateContainer(Create):
         return Create2.deserialize(buffer, offset)
 
 
-class _GetEphemerals(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _GetEphemerals:
     """List the ephemeral nodes of the own session below a path, which kazoo has no verb for (ZooKeeper 3.6)."""
 
     prefix: str
-
-    type = 103
+    type: ClassVar[int] = 103
 
     def serialize(self) -> bytes:
         return bytes(write_string(self.prefix))

@@ -387,5 +387,5 @@ def _stop_client(client: Client) -> None:
     try:
         client.stop()
         client.close()
-    except Exception as error:  # kazoo raises plain Exceptions when its thread does not end in time
+    except Exception as error:  # noqa: BLE001 - kazoo raises plain Exceptions when its thread does not end in time
         logger.debug("kazoo did not stop cleanly: %s", error)

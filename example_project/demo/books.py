@@ -49,12 +49,8 @@ def orders(skus: Iterable[str]) -> int:
 
 def next_at_work(sku: str, after: datetime) -> datetime | None:
     """Return when the first purchase of an item began that began after a moment; None if there is none yet."""
-    return (
-        Order.objects.filter(item=sku, began_at__gt=after)
-        .order_by("began_at")
-        .values_list("began_at", flat=True)
-        .first()
-    )
+    first = Order.objects.filter(item=sku, began_at__gt=after).order_by("began_at").first()
+    return first.began_at if first is not None else None
 
 
 def receipts() -> int:

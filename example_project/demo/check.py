@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import ExitStack
 
-from demo.services import Site, end_on_signals, say, state_directory
+from demo.services import ServiceFailed, Site, end_on_signals, say, state_directory
 from demo.zookeeper import ensure_jars
 from django_zklock.testing.ensemble import Ensemble
 
@@ -61,4 +61,9 @@ def variables(ensemble: Ensemble | None, *, unsafe: bool) -> dict[str, str | Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nStopped.")
+    except ServiceFailed as problem:
+        sys.exit(f"\nFAILED: {problem}")

@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery.exceptions import TimeoutError as NoResult
 from shop.tasks import process_order, restock
 
 DOORS = ("view", "async view", "task")
-FINAL = ("sold", "sold out", "delivered", "gave up")
+FINAL = ("sold", "sold out", "delivered")
+GAVE_UP = "gave up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Tally:
 
     def unexpected(self) -> dict[str, int]:
         """Return the answers that no customer should get."""
-        known = {*FINAL, "conflict", "aborted", "unavailable"} - {"gave up"}
+        known = {*FINAL, GAVE_UP, "conflict", "aborted", "unavailable"}
         with self._mutex:
             return {f"{door}: {what}": n for (door, what), n in self._counts.items() if what not in known}
 
@@ -73,29 +75,27 @@ class Customers:
             for done in [pool.submit(self.buy, sku, door) for sku, door in zip(skus, itertools.cycle(doors))]:
                 done.result()
 
-    def buy(self, sku: str, door: str) -> str:
+    def buy(self, sku: str, door: str) -> None:
         """Be one customer, who asks until the answer is final."""
         ref = uuid.uuid4().hex
         once = self._order if door == "task" else self._post
-        return self._insist(lambda: once(sku, door, ref), sku, door)
+        self._insist(lambda: once(sku, door, ref), sku, door)
 
-    def deliver(self, sku: str, amount: int) -> str:
+    def deliver(self, sku: str, amount: int) -> None:
         """Bring goods, by a task, until they are taken in."""
         ref = uuid.uuid4().hex
-        return self._insist(lambda: self._result(restock.delay(sku, amount, ref)), sku, "delivery")
+        self._insist(lambda: self._result(restock.delay(sku, amount, ref)), sku, "delivery")
 
-    def _insist(self, ask: Callable[[], str], sku: str, door: str) -> str:
+    def _insist(self, ask: Callable[[], str], sku: str, door: str) -> None:
         deadline = time.monotonic() + self._patience
-        while True:
+        while time.monotonic() < deadline and not self.closed.is_set():
             began = time.monotonic()
             result = ask()
-            if result not in FINAL and (self.closed.is_set() or time.monotonic() > deadline):
-                self.tally.add(Answer(door, sku, result, time.monotonic() - began))
-                result = "gave up"
             self.tally.add(Answer(door, sku, result, time.monotonic() - began))
             if result in FINAL:
-                return result
+                return
             time.sleep(random.uniform(0.1, 0.3))
+        self.tally.add(Answer(door, sku, GAVE_UP, self._patience))
 
     def _post(self, sku: str, door: str, ref: str) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
@@ -116,14 +116,12 @@ class Customers:
             connection.close()
         if response.status in (200, 410):
             return str(json.loads(body)["result"])
-        if response.status == 503:
-            return "aborted" if b"lock lost" in body else "unavailable"
-        return "conflict" if response.status == 409 else f"status {response.status}"
+        return {409: "conflict", 503: "unavailable"}.get(response.status, f"status {response.status}")
 
     def _order(self, sku: str, door: str, ref: str) -> str:
         return self._result(process_order.delay(sku, 1, ref))
 
-    def _result(self, task: object) -> str:
+    def _result(self, task: Any) -> str:
         try:
             result = task.get(timeout=self._patience, interval=0.1, propagate=False)
         except NoResult:

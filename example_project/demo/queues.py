@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from types import TracebackType
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+
+logging.getLogger("kazoo").setLevel(logging.ERROR)  # this client is cut off on purpose, and need not tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +49,7 @@ class Site:
     Each is the leader of a process group of its own, so that a Ctrl-C reaches only us, and we stop them in order.
     """
 
-    def __init__(self, home: Path, *, variables: dict[str, str | None], port: int = 0) -> None:
+    def __init__(self, home: Path, *, variables: Mapping[str, str | None], port: int = 0) -> None:
         self.logs = home / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.port = port or free_ports(1)[0]

@@ -61,7 +61,7 @@ def stop_zookeeper(ensemble: Ensemble, queues: Queues, skus: Sequence[str], *, s
             raise NoChance("three locks were never held at once")
         time.sleep(0.02)
     server = ensemble.servers[0]
-    server.stop()
+    server.kill()
     time.sleep(seconds)
     server.start()
     server.wait_ready()

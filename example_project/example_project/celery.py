@@ -15,21 +15,21 @@ from kombu.utils.json import dumps
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 
 
-class Channel(filesystem.Channel):  # type: ignore[misc]
+class Channel(filesystem.Channel):
     """
     Write a message under another name first, and rename it.
 
     kombu writes in place, so a second worker can pick up a message whose text is not there yet; it would crash on it.
     """
 
-    def _put(self, queue: str, payload: object, **_kwargs: Any) -> None:
-        message = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
-        draft = message.with_suffix(".draft")
-        draft.write_text(dumps(payload))
-        draft.rename(message)
+    def _put(self, queue: str, message: Any, **_kwargs: Any) -> None:
+        final = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
+        draft = final.with_suffix(".draft")
+        draft.write_text(dumps(message))
+        draft.rename(final)
 
 
-class Transport(filesystem.Transport):  # type: ignore[misc]
+class Transport(filesystem.Transport):
     """kombu's file system transport with the channel above."""
 
     Channel = Channel

@@ -191,11 +191,12 @@ def test_a_machine_without_zookeeper_is_told_what_to_install(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_in_the_foreground_it_ends_with_its_signal(number: signal.Signals) -> None:
+def test_in_the_foreground_it_ends_with_its_signal(number: signal.Signals, tmp_path: Path) -> None:
     """`python -m` prints the URL, and its server goes when it goes; on Linux even when it was killed."""
     if number == signal.SIGKILL and sys.platform != "linux":
         pytest.skip("needs PR_SET_PDEATHSIG")
     command = [sys.executable, "-m", "django_zklock.testing.ensemble", "--print-url"]
+    command += ["--directory", str(tmp_path)]  # nobody is left to remove one of its own after a SIGKILL
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()

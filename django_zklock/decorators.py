@@ -1,0 +1,280 @@
+"""
+Knows how a lock goes round a function: `@zk_locked` for views, Celery tasks and plain functions, sync and async.
+
+One core, `_Locked`, and two thin shells. What a call is made of, and what becomes of it when the lock is not to be had,
+its surroundings know: a view, plain code, or a Celery task (`contrib.celery`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ImproperlyConfigured
+from django.views import View
+
+from django_zklock import conf, responses
+from django_zklock.conf import UNSET, LockOptions, Unset
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.lock import Lock
+from django_zklock.queue.names import Template
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Name: TypeAlias = str | Callable[..., str]
+
+
+class Surroundings(Protocol):
+    """What a call runs in: it has defaults of its own, and knows what to do without the lock."""
+
+    @property
+    def what(self) -> str:
+        """The work, as others in the queue may see it; never its arguments."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for the lock where nothing else is said."""
+
+    @property
+    def on_conflict(self) -> str:
+        """What to do after that where nothing else is said."""
+
+    def refused(self, error: ZkLockError, on_conflict: str) -> Any:
+        """Return what the call returns without having had the lock, or raise."""
+
+    def lost(self, error: LockLost, on_conflict: str) -> Any:
+        """Return what the call returns when the lock was lost under it, or raise."""
+
+
+class Code:
+    """Plain code: waits 10 s, then raises."""
+
+    timeout = 10.0
+    on_conflict = "raise"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def refused(self, error: ZkLockError, on_conflict: str) -> None:
+        if on_conflict != "skip" or not isinstance(error, LockNotAcquired):
+            raise error
+
+    def lost(self, error: LockLost, on_conflict: str) -> None:
+        raise error
+
+
+def zk_locked(
+    name: Name,
+    *,
+    timeout: float | timedelta | Unset | None = UNSET,
+    on_conflict: str | Unset = UNSET,
+    abort_on: str | Unset = UNSET,
+    grace: float | timedelta | Unset = UNSET,
+    reentrant: bool | Unset = UNSET,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """
+    Run a view, a task or any function only while it holds a lock.
+
+    `name` is one of `ZKLOCK["LOCKS"]`, or else a path template; its fields are the call's arguments, defaults applied:
+    `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself.
+
+    Put it below decorators that make something else of the function, such as `@shared_task`. A streamed response is
+    sent after the lock was released.
+
+    Args:
+        name: as above.
+        timeout: seconds to wait for the lock; 0 does not wait, None waits for ever. Default: 5 in views, 0 in Celery
+            tasks, else 10.
+        on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
+            function returns None, a view answers 204, a task ends as REVOKED); "respond" (views: 409 with
+            Retry-After); "retry" (Celery: the task is sent again after a moment, its own retries uncounted).
+            Elsewhere the last two raise. Default: "respond" in views, "retry" in Celery tasks, else "raise".
+        abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
+        grace: seconds that a suspended connection may last before that. Default 0.
+        reentrant: whether its owner may take the lock again. Default True.
+
+    """
+    options = conf.given_options(
+        timeout=timeout, on_conflict=on_conflict, abort_on=abort_on, grace=grace, reentrant=reentrant
+    )
+    if not isinstance(name, str) and not callable(name):
+        raise TypeError(f"zk_locked needs the name of a lock or a callable that returns it, not {name!r}.")
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        _refuse_unlockable(function)
+        locked = _Locked(name, options, function)
+        wrapper = _async_shell(locked) if iscoroutinefunction(function) else _sync_shell(locked)
+        functools.update_wrapper(wrapper, function)
+        # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
+        wrapper.__signature__ = locked.signature  # type: ignore[attr-defined]
+        locked.wrapper = wrapper
+        return cast("Callable[P, R]", wrapper)
+
+    return decorate
+
+
+def _sync_shell(locked: _Locked) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = locked.call(args, kwargs)
+        try:
+            with call.lock:
+                call.entered = True
+                return _refuse_awaitable(locked.function(*args, **kwargs), locked)
+        except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
+            return call.without_lock(error)
+
+    return wrapper
+
+
+def _async_shell(locked: _Locked) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = locked.call(args, kwargs)
+        try:
+            async with call.lock:
+                call.entered = True
+                return await locked.function(*args, **kwargs)
+        except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
+            return call.without_lock(error)
+
+    return wrapper
+
+
+class _Locked:
+    """A decorated function: from its arguments to the lock of one call."""
+
+    def __init__(self, name: Name, options: LockOptions, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.options = options
+        self.function = function
+        self.signature = inspect.signature(function)
+        self.wrapper: Callable[..., Any] = function
+        self._takes_anything = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
+        self._check_fields()
+
+    def __repr__(self) -> str:
+        return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        """Return what one call is about."""
+        _refuse_async_dispatch(self.function, args)
+        name, fields = self._name_and_fields(args, kwargs)
+        around = self._surroundings(args)
+        options = self.options.merged_over(conf.current().options_for(name))
+        timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
+        lock = Lock(
+            name,
+            fields=fields,
+            timeout=timeout,
+            abort_on=options.abort_on,
+            grace=options.grace,
+            reentrant=options.reentrant,
+            what=around.what,
+        )
+        on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
+        return _Call(lock, around, on_conflict)
+
+    def _name_and_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
+        if not isinstance(self.name, str):
+            # The key as it is: a brace in it is no field.
+            return self.name(*args, **kwargs).replace("{", "{{").replace("}", "}}"), {}
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        fields: dict[str, object] = {}
+        for parameter in self.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                fields.update(bound.arguments[parameter.name])
+            else:
+                fields[parameter.name] = bound.arguments[parameter.name]
+        return self.name, fields
+
+    def _surroundings(self, args: tuple[Any, ...]) -> Surroundings:
+        request = responses.find_request(args)
+        if request is not None:
+            return responses.ViewCall(request, f"view {self!r}")
+        if "celery" in sys.modules:
+            # Not imported before Celery is, so that a project without it needs none.
+            task = import_module("django_zklock.contrib.celery").running_task(self.wrapper)
+            if task is not None:
+                return cast("Surroundings", task)
+        return Code(repr(self))
+
+    def _check_fields(self) -> None:
+        """Refuse a template that asks for what the function does not get, as soon as the settings can be read."""
+        if not isinstance(self.name, str) or self._takes_anything:
+            return
+        try:
+            path = conf.current().options_for(self.name).path
+        except ImproperlyConfigured:
+            return  # the system checks will say what is wrong
+        Template.parse(path or self.name).check_fields(self.signature.parameters)
+
+
+class _Call:
+    """One call of a decorated function."""
+
+    def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
+        self.lock = lock
+        self.entered = False
+        self._around = around
+        self._on_conflict = on_conflict
+
+    def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
+        """Return what the call returns, if the error is about this lock; one from inside the work goes on."""
+        if not self.entered and not isinstance(error, LockLost):
+            return self._around.refused(error, self._on_conflict)
+        if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
+            return self._around.lost(error, self._on_conflict)
+        raise error
+
+
+def _refuse_unlockable(function: object) -> None:
+    if isinstance(function, type):
+        raise TypeError(
+            f'@zk_locked locks functions, not the class {function.__name__}; for a view, decorate its handlers ("get", '
+            f'"post"), or use @method_decorator(zk_locked(...), name="post") on the class.'
+        )
+    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
+        raise TypeError(
+            "@zk_locked got a task, not a function, so calling the task would not take the lock; put @zk_locked below "
+            "the decorator that makes the task:\n    @shared_task\n    @zk_locked(...)\n    def ..."
+        )
+    if not callable(function):
+        raise TypeError(
+            f'@zk_locked needs the name of a lock first, as in @zk_locked("inventory/{{sku}}"); it got {function!r}.'
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{getattr(function, '__qualname__', function)} is a generator, which runs after the call that made it has "
+            'returned and the lock is released; use "with zk_lock(...)" inside it.'
+        )
+
+
+def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
+    if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
+        return
+    bound = inspect.unwrap(function)  # method_decorator hands us a partial of the bound method
+    bound = bound.func if isinstance(bound, functools.partial) else bound
+    view = getattr(bound, "__self__", args[0] if args else None)
+    if isinstance(view, View) and view.view_is_async:
+        raise ImproperlyConfigured(
+            f"{type(view).__name__}.dispatch returns before its async handler has run, so a lock on it would protect "
+            "nothing; put @zk_locked on the handlers: async def get(...), async def post(...)."
+        )
+
+
+def _refuse_awaitable(result: R, locked: _Locked) -> R:
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"{locked!r} is a sync function and returned an awaitable, whose work would run after the lock is "
+            'released; make it an "async def".'
+        )
+    return result

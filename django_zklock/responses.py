@@ -1,0 +1,78 @@
+"""Knows what a view answers when its lock is not to be had: 409, 503 or 204, as page or as JSON."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template import TemplateDoesNotExist, loader
+
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+
+logger = logging.getLogger("django_zklock.responses")
+
+RETRY_AFTER_CONFLICT = 1  # seconds
+RETRY_AFTER_OUTAGE = 5  # seconds
+
+_DETAILS = {
+    409: "Somebody else is working on this right now. Please try again in a moment.",
+    503: "This is not possible at the moment. Please try again in a few seconds.",
+}
+
+
+def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
+    """Return the request among the first two arguments (the second, in a method), Django's own where it is wrapped."""
+    for argument in args[:2]:
+        request = getattr(argument, "_request", argument)  # Django REST framework's wraps it
+        if isinstance(request, HttpRequest):
+            return request
+    return None
+
+
+class ViewCall:
+    """A call of a view: waits 5 s, then answers."""
+
+    timeout = 5.0
+    on_conflict = "respond"
+
+    def __init__(self, request: HttpRequest, what: str) -> None:
+        self.what = what
+        self._request = request
+
+    def refused(self, error: ZkLockError, on_conflict: str) -> HttpResponse:
+        """Answer 409 when somebody else has the lock, 503 when nobody can tell who has."""
+        if on_conflict == "skip" and isinstance(error, LockNotAcquired):
+            return HttpResponse(status=204)
+        if on_conflict not in ("respond", "skip"):
+            raise error
+        if isinstance(error, LockNotAcquired):
+            return self._answer(409, RETRY_AFTER_CONFLICT)
+        logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
+        return self._answer(503, RETRY_AFTER_OUTAGE)
+
+    def lost(self, error: LockLost, on_conflict: str) -> HttpResponse:
+        """Answer 503, and have the transaction of the request rolled back: its work was cut off in the middle."""
+        if on_conflict != "respond":
+            raise error
+        for connection in connections.all(initialized_only=True):
+            if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
+                connection.set_rollback(True)
+        logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
+        return self._answer(503, RETRY_AFTER_OUTAGE)
+
+    def _answer(self, status: int, retry_after: int) -> HttpResponse:
+        response: HttpResponse
+        detail = _DETAILS[status]
+        if self._request.get_preferred_type(["text/html", "application/json"]) == "application/json":
+            response = JsonResponse({"detail": detail, "retry_after": retry_after}, status=status)
+        else:
+            try:
+                page = loader.get_template(f"{status}.html").render({"detail": detail}, self._request)
+            except TemplateDoesNotExist:
+                response = HttpResponse(detail, status=status, content_type="text/plain; charset=utf-8")
+            else:
+                response = HttpResponse(page, status=status)
+        response["Retry-After"] = str(retry_after)
+        return response

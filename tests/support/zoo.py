@@ -1,0 +1,158 @@
+"""What a test knows about the ZooKeeper it runs on: a plain client beside the locks, the queues, and other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.test import override_settings
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from django_zklock.queue import nodes
+from django_zklock.queue.segments import SEQUENCE_TAIL
+from django_zklock.testing.ensemble import Ensemble
+
+T = TypeVar("T")
+TESTS = Path(__file__).parent.parent
+
+
+def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str = "") -> T:
+    """Return the first true value of `condition()`; fail when there is none within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(message or f"not within {timeout} s: {condition}")
+        time.sleep(0.005)
+
+
+class Zoo:
+    """One test's namespace in an ensemble."""
+
+    def __init__(self, hosts: str, ensemble: Ensemble) -> None:
+        self.ensemble = ensemble
+        self.hosts = hosts
+        self.chroot = f"/t{uuid.uuid4().hex[:8]}"
+        self.base = f"{self.chroot}/zklock"
+        self._client: KazooClient | None = None
+
+    def url(self, hosts: str | None = None, session_timeout: float = 4) -> str:
+        return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
+
+    def settings(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> dict[str, Any]:
+        """A value for `settings.ZKLOCK` in this namespace."""
+        return {"URL": self.url(hosts, session_timeout), **more}
+
+    @contextlib.contextmanager
+    def configured(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> Iterator[None]:
+        """Point the locks of this process here; its session is closed at the end."""
+        with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
+            yield
+
+    @property
+    def client(self) -> KazooClient:
+        """A plain client, to look and to meddle; it takes part in no lock unless told."""
+        if self._client is None:
+            self._client = KazooClient(hosts=self.ensemble.hosts, timeout=10)
+            self._client.start(timeout=30)
+        return self._client
+
+    def children(self, key: str) -> list[str]:
+        """The contenders of a key, first come first."""
+        try:
+            names = self.client.get_children(f"{self.base}/{key}")
+        except NoNodeError:
+            return []
+        return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
+
+    def contenders(self, path: str | None = None) -> list[str]:
+        """The paths of all contenders in this namespace."""
+        path = path or self.base
+        try:
+            names = self.client.get_children(path)
+        except NoNodeError:
+            return []
+        found = []
+        for name in names:
+            below = f"{path}/{name}"
+            found += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
+        return found
+
+    def payloads(self, key: str) -> list[nodes.Payload | None]:
+        """What the contenders of a key say of themselves, first come first."""
+        return [nodes.Payload.decode(self.client.get(f"{self.base}/{key}/{name}")[0]) for name in self.children(key)]
+
+    def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
+        """Wait until a key has exactly so many contenders; return them."""
+        eventually(
+            lambda: len(self.children(key)) == count,
+            timeout,
+            f"{key}: not {count} contenders",
+        )
+        return self.children(key)
+
+    def assert_empty(self, timeout: float = 2.0) -> None:
+        """Fail unless every queue of this namespace is empty within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while (left := self.contenders()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert left == [], "contenders left behind: " + "; ".join(
+            f"{path} {self.client.get(path)[0]!r}" for path in left if self.client.exists(path)
+        )
+
+    @contextlib.contextmanager
+    def hold_elsewhere(self, key: str) -> Iterator[str]:
+        """Have a foreign client hold a lock; yields its node's path."""
+        path = self.client.create(
+            f"{self.base}/{key}/{nodes.prefix(str(uuid.uuid4()))}",
+            b"foreign",
+            ephemeral=True,
+            sequence=True,
+            makepath=True,
+        )
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(NoNodeError):
+                self.client.delete(path)
+
+    def spawn(self, script: str, *arguments: str, hosts: str | None = None, **env: str) -> subprocess.Popen[str]:
+        """
+        Run Python code in a process of its own, set up for locks in this namespace; text pipes to all its ends.
+
+        The caller ends it, by `communicate` or `kill`.
+        """
+        prelude = "import django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
+        return subprocess.Popen(
+            [sys.executable, "-u", "-c", prelude + script, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=TESTS,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "settings",
+                "ZKLOCK_URL": self.url(hosts),
+                "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+                **env,
+            },
+        )
+
+    def close(self) -> None:
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                if self._client.connected:
+                    self._client.delete(self.chroot, recursive=True)
+            self._client.stop()
+            self._client.close()
