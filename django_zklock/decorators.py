@@ -152,7 +152,8 @@ class _Locked:
         self.name = name
         self.options = options
         self.function = function
-        self.signature = inspect.signature(function)
+        # method_decorator hands over a partial of the bound method that claims to wrap the unbound one.
+        self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
         self.wrapper: Callable[..., Any] = function
         self._takes_anything = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
         self._check_fields()
@@ -259,8 +260,7 @@ def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) 
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
     if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
         return
-    bound = inspect.unwrap(function)  # method_decorator hands us a partial of the bound method
-    bound = bound.func if isinstance(bound, functools.partial) else bound
+    bound = function.func if isinstance(function, functools.partial) else function
     view = getattr(bound, "__self__", args[0] if args else None)
     if isinstance(view, View) and view.view_is_async:
         raise ImproperlyConfigured(

@@ -16,7 +16,7 @@ for folder in ("queue", "control", "processed", "results"):
 # The locks. `inventory` guards the read-modify-write of one item's stock, for views and tasks alike.
 ZKLOCK = {
     "URL": env.str("ZKLOCK_URL", default="zk://127.0.0.1:2181/shop"),
-    "LOCKS": {"inventory": {"path": "inventory/{sku}", "timeout": 8}},
+    "LOCKS": {"inventory": {"path": "inventory/{sku}", "timeout": 5}},
 }
 SHOP_UNSAFE = env.bool("UNSAFE", default=False)  # use no locks at all, to see what goes wrong without them
 SHOP_THINK_TIME = env.float("SHOP_THINK_TIME", default=0.25)  # seconds between reading the stock and writing it

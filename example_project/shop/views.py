@@ -41,7 +41,7 @@ def shop(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@locked("inventory/{sku}", timeout=8)
+@locked("inventory/{sku}")
 def buy(request: HttpRequest, sku: str) -> HttpResponse:
     """Sell one, or say that it is sold out."""
     try:

@@ -1,0 +1,213 @@
+"""`@zk_locked` on plain functions, and its refusals of what could not work."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.test import override_settings
+from support.zoo import Zoo
+
+from django_zklock import zk_lock, zk_locked
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockTimeout
+
+pytestmark = pytest.mark.zookeeper
+
+
+@dataclass
+class Order:
+    pk: int
+
+
+def test_fields_come_from_bound_arguments_with_defaults(zoo: Zoo) -> None:
+    """A field is the argument the function gets, however it was passed, attributes and defaults included."""
+    seen: list[list[str]] = []
+
+    @zk_locked("order/{order.pk}/{kind}/{extra}")
+    def work(order: Order, /, kind: str = "full", **more: str) -> None:
+        seen.append(zoo.contenders())
+
+    work(Order(7), extra="a/b")
+    assert seen[0][0].rpartition("/")[0] == f"{zoo.base}/order/7/full/a%2Fb"
+
+
+def test_a_callable_names_the_lock(zoo: Zoo) -> None:
+    """A callable gets the call's arguments and returns the key, in which a brace is a brace."""
+
+    @zk_locked(lambda sku, **_: f"callable/{sku}")
+    def work(sku: str, *, amount: int) -> list[str]:
+        return zoo.contenders()
+
+    assert work("{x}", amount=1)[0].rpartition("/")[0] == f"{zoo.base}/callable/%7Bx%7D"
+
+
+def test_settings_name_path_and_options(zoo: Zoo) -> None:
+    """A name out of `LOCKS` has its path and options; those of the decorator win."""
+    locks = {"inventory": {"path": "inventory/{sku}", "timeout": 0, "on_conflict": "skip"}}
+    with override_settings(ZKLOCK=zoo.settings(LOCKS=locks)):
+
+        @zk_locked("inventory")
+        def work(sku: str) -> str:
+            return "done"
+
+        @zk_locked("inventory", on_conflict="raise")
+        def work_or_raise(sku: str) -> str:
+            return "done"
+
+        assert work("7") == "done"
+        with zoo.hold_elsewhere("inventory/7"):
+            assert work("7") is None
+            with pytest.raises(LockBusy):
+                work_or_raise("7")
+
+
+def test_a_function_waits_and_then_raises(zoo: Zoo) -> None:
+    """A function raises LockTimeout after its time to wait, and says who is ahead."""
+
+    @zk_locked("slow", timeout=0.2)
+    def work() -> None: ...
+
+    with zoo.hold_elsewhere("slow"), pytest.raises(LockTimeout, match="slow") as caught:
+        work()
+    assert caught.value.lock == "slow"
+
+
+async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
+    """The lock of an async function covers its awaits."""
+
+    @zk_locked("async")
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return len(await asyncio.to_thread(zoo.children, "async"))
+
+    assert inspect.iscoroutinefunction(work)
+    assert await asyncio.gather(work(), work()) == [2, 1]  # the second waits while the first works
+
+
+def test_an_error_from_inside_is_not_taken_for_a_conflict(zoo: Zoo) -> None:
+    """A LockBusy of another lock, taken inside, passes through "skip"."""
+
+    @zk_locked("outer", on_conflict="skip")
+    def work() -> None:
+        with zk_lock("inner", timeout=0):
+            pass
+
+    with zoo.hold_elsewhere("inner"), pytest.raises(LockBusy):
+        work()
+
+
+def test_a_locked_function_may_call_itself(zoo: Zoo) -> None:
+    """The lock of a decorator is reentrant."""
+
+    @zk_locked("recursive", timeout=0)
+    def work(depth: int) -> int:
+        return len(zoo.children("recursive")) if depth == 0 else work(depth - 1)
+
+    assert work(3) == 1
+
+
+def test_the_signature_is_kept(zoo: Zoo) -> None:
+    """The decorated function looks as it did, to `inspect.signature` and to `getfullargspec`, which Celery uses."""
+
+    def work(a: int, b: str = "x", *, c: bool = False) -> None:
+        """Docstring."""
+
+    locked = zk_locked("signature")(work)
+    assert inspect.signature(locked) == inspect.signature(work)
+    assert inspect.getfullargspec(locked).args == ["a", "b"]
+    assert (locked.__name__, locked.__doc__) == ("work", "Docstring.")
+
+
+def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
+    """A template that names no argument fails at the decorator, with a suggestion."""
+    with pytest.raises(InvalidLockName, match="sku"):
+
+        @zk_locked("inventory/{skuu}")
+        def work(sku: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_conflict": "retyr"}, "on_conflict"),
+        ({"abort_on": "never ever"}, "abort_on"),
+        ({"timeout": -1}, "timeout"),
+        ({"grace": "soon"}, "grace"),
+        ({"reentrant": "yes"}, "reentrant"),
+    ],
+)
+def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
+    """A value that means nothing fails at the decorator, by name."""
+    with pytest.raises(ValueError, match=said):
+        zk_locked("x", **options)
+
+
+def test_a_class_is_refused() -> None:
+    """A class can't be locked; the error names method_decorator."""
+    with pytest.raises(TypeError, match="method_decorator"):
+        zk_locked("x")(Order)
+
+
+def test_a_task_object_is_refused() -> None:
+    """A decorator above @shared_task would be skipped by the worker; the error says to swap them."""
+    from celery import shared_task
+
+    with pytest.raises(TypeError, match="below"):
+
+        @zk_locked("x")
+        @shared_task
+        def work() -> None: ...
+
+
+def test_generators_are_refused() -> None:
+    """The body of a generator would run after the release; the error says what to do."""
+
+    def sync() -> Iterator[int]:
+        yield 1
+
+    async def async_() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (sync, async_):
+        with pytest.raises(TypeError, match="inside it"):
+            zk_locked("x")(function)
+
+
+def test_a_decorator_without_a_name_is_refused() -> None:
+    """`@zk_locked` without parentheses fails at the first call, with an example."""
+
+    @zk_locked
+    def work() -> None: ...
+
+    with pytest.raises(TypeError):
+        work()
+    with pytest.raises(TypeError, match="inventory"):
+        work("argument")
+
+
+def test_a_sync_function_that_returns_an_awaitable_is_refused(zoo: Zoo) -> None:
+    """What a coroutine would do after the release is not protected, so it is refused and closed."""
+
+    async def later() -> None: ...
+
+    @zk_locked("lambda")
+    def work() -> Any:
+        return later()
+
+    with pytest.raises(TypeError, match="async def"):
+        work()
+
+
+async def test_a_sync_function_is_refused_inside_a_running_loop(zoo: Zoo) -> None:
+    """To wait would block the loop; the error names the async way."""
+
+    @zk_locked("loop")
+    def work() -> None: ...
+
+    with pytest.raises(SynchronousOnlyOperation, match="async with"):
+        work()

@@ -1,0 +1,169 @@
+"""`@zk_locked` on views: sync, async and class-based, with the lock free, taken, lost and out of reach."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import AsyncClient, Client, override_settings
+from support import viewsite
+from support.zoo import Zoo
+
+from django_zklock.exceptions import LockBusy, ZooKeeperUnavailable
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
+
+POSTED = ["class", "class-decorated", "class-dispatched", "async-class"]
+GOT = ["buy-now", "abuy"]
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    viewsite.inside.clear()
+    viewsite.go_on.clear()
+    with override_settings(ROOT_URLCONF="support.viewsite"):
+        yield
+    viewsite.go_on.set()
+
+
+@pytest.mark.parametrize("view", GOT)
+def test_a_view_runs_when_its_lock_is_free(zoo: Zoo, client: Client, view: str) -> None:
+    """A locked view answers as it would without the decorator."""
+    response = client.get(f"/{view}/7/")
+    assert (response.status_code, response.content) == (200, b"bought")
+
+
+@pytest.mark.parametrize("view", POSTED)
+def test_a_handler_of_a_class_runs_when_its_lock_is_free(zoo: Zoo, client: Client, view: str) -> None:
+    """A locked handler of a class-based view answers as it would without the decorator, however it was decorated."""
+    assert client.post(f"/{view}/7/").content == b"bought"
+
+
+@pytest.mark.parametrize("view", POSTED + GOT)
+def test_a_view_whose_lock_is_taken_answers_409(zoo: Zoo, client: Client, view: str) -> None:
+    """A conflict is 409 with Retry-After, in every kind of view, and only for the same key."""
+    call = client.post if view in POSTED else client.get
+    with zoo.hold_elsewhere("stock/7"):
+        response = call(f"/{view}/7/")
+        assert response.status_code == 409
+        assert int(response["Retry-After"]) >= 1
+        assert call(f"/{view}/8/").status_code == 200
+    assert call(f"/{view}/7/").status_code == 200
+
+
+@pytest.mark.parametrize("view", ["buy", "abuy"])
+def test_two_requests_for_one_key_take_turns(zoo: Zoo, view: str) -> None:
+    """While one request is in the view, another one for the same key is not."""
+    first: list[int] = []
+    thread = threading.Thread(target=lambda: first.append(Client().get(f"/{view}/7/?linger").status_code))
+    thread.start()
+    try:
+        assert viewsite.inside.wait(10)
+        assert Client().get("/buy-now/7/").status_code == 409
+    finally:
+        viewsite.go_on.set()
+        thread.join()
+    assert first == [200]
+    assert Client().get("/buy-now/7/").status_code == 200
+
+
+async def test_an_async_client_meets_the_same_lock(zoo: Zoo) -> None:
+    """An async view under an event loop excludes and is excluded as a sync one."""
+    client = AsyncClient()
+    assert (await client.get("/abuy/7/")).status_code == 200
+    with zoo.hold_elsewhere("stock/7"):
+        assert (await client.get("/abuy/7/")).status_code == 409
+
+
+def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
+    """Values put into a template are those the call would see, escaped."""
+    response = client.get("/buy/a%2525b/")
+    assert response.content == b"bought 1 of a%25b"
+    assert zoo.client.get_children(f"{zoo.base}/stock") == ["a%2525b"]
+
+
+def test_json_is_answered_to_who_prefers_json(zoo: Zoo, client: Client) -> None:
+    """The answer to a conflict is JSON where the client asks for it, and text else."""
+    with zoo.hold_elsewhere("stock/7"):
+        answer = client.get("/buy-now/7/", headers={"accept": "application/json"})
+        assert json.loads(answer.content)["retry_after"] == int(answer["Retry-After"])
+        assert client.get("/buy-now/7/")["Content-Type"].startswith("text/plain")
+
+
+@override_settings(
+    TEMPLATES=[
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "OPTIONS": {
+                "loaders": [("django.template.loaders.locmem.Loader", {"409.html": "<p>wait: {{ detail }}</p>"})]
+            },
+        }
+    ]
+)
+def test_the_projects_own_page_is_answered_if_there_is_one(zoo: Zoo, client: Client) -> None:
+    """A template 409.html is what a browser sees."""
+    with zoo.hold_elsewhere("stock/7"):
+        answer = client.get("/buy-now/7/", headers={"accept": "text/html"})
+    assert answer.content.startswith(b"<p>wait: Somebody else")
+    assert answer.status_code == 409
+
+
+def test_a_conflict_can_raise_or_skip(zoo: Zoo, client: Client) -> None:
+    """`on_conflict` is heeded in views: "raise" raises, "skip" answers 204."""
+    with zoo.hold_elsewhere("stock/7"):
+        with pytest.raises(LockBusy):
+            client.get("/buy-or-raise/7/")
+        assert client.get("/buy-or-skip/7/").status_code == 204
+
+
+def test_a_view_without_zookeeper_answers_503(zoo: Zoo, client: Client) -> None:
+    """When nobody can tell who has the lock, a view says so with 503 and Retry-After; "raise" raises it."""
+    (port,) = free_ports(1)
+    with zoo.configured(f"127.0.0.1:{port}"):
+        response = client.get("/buy-now/7/")
+        assert response.status_code == 503
+        assert int(response["Retry-After"]) >= 1
+        with pytest.raises(ZooKeeperUnavailable):
+            client.get("/buy-or-raise/7/")
+
+
+def test_a_view_whose_lock_is_lost_answers_503(zoo: Zoo) -> None:
+    """The work of a view is stopped when its lock is lost, and the client told to try again."""
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(Client().get("/buy/7/?linger").status_code))
+    thread.start()
+    try:
+        assert viewsite.inside.wait(10)
+        (name,) = zoo.children("stock/7")
+        zoo.client.delete(f"{zoo.base}/stock/7/{name}")
+        thread.join(0.5)  # a thread is stopped between two bytecodes, so not before it wakes
+    finally:
+        viewsite.go_on.set()
+        thread.join()
+    assert answers == [503]
+
+
+@pytest.mark.parametrize("view", ["async-class-dispatched", "async-class-overridden"])
+def test_dispatch_of_an_async_view_is_refused(zoo: Zoo, client: Client, view: str) -> None:
+    """A lock round `dispatch` of an async class-based view would protect nothing, so the first request says so."""
+    with pytest.raises(ImproperlyConfigured, match="async def get"):
+        client.post(f"/{view}/7/")
+
+
+def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
+    """Others in the queue see which view has the lock, and nothing it was called with."""
+    thread = threading.Thread(target=lambda: Client().get("/buy/secret-sku/?linger"))
+    thread.start()
+    try:
+        assert viewsite.inside.wait(10)
+        (payload,) = zoo.payloads("stock/secret-sku")
+        assert payload is not None
+        assert payload.what == "view support.viewsite.buy"
+        assert payload.template == "stock/{sku}"
+    finally:
+        viewsite.go_on.set()
+        thread.join()

@@ -1,0 +1,106 @@
+"""A site of locked views, for the tests of the decorator: this module is its URLconf."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from django_zklock import zk_locked
+
+inside = threading.Event()
+"""Set by a view that is in the middle of its work."""
+go_on = threading.Event()
+"""Awaited by the views that are told to linger."""
+
+
+@zk_locked("stock/{sku}")
+def buy(request: HttpRequest, sku: str, quantity: int = 1) -> HttpResponse:
+    if "linger" in request.GET:
+        inside.set()
+        go_on.wait(20)
+    return HttpResponse(f"bought {quantity} of {sku}")
+
+
+@zk_locked("stock/{sku}", timeout=0)
+def buy_now(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse("bought")
+
+
+@zk_locked("stock/{sku}", timeout=0, on_conflict="raise")
+def buy_or_raise(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse("bought")
+
+
+@zk_locked("stock/{sku}", timeout=0, on_conflict="skip")
+def buy_or_skip(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse("bought")
+
+
+@zk_locked("stock/{sku}", timeout=0)
+async def abuy(request: HttpRequest, sku: str) -> HttpResponse:
+    await asyncio.sleep(0)
+    if "linger" in request.GET:
+        inside.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+    return HttpResponse("bought")
+
+
+class Buy(View):
+    @zk_locked("stock/{sku}", timeout=0)
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse("bought")
+
+
+@method_decorator(zk_locked("stock/{sku}", timeout=0), name="post")
+class BuyDecorated(View):
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse("bought")
+
+
+@method_decorator(zk_locked("stock/{sku}", timeout=0), name="dispatch")
+class BuyDispatched(View):
+    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse("bought")
+
+
+class AsyncBuy(View):
+    @zk_locked("stock/{sku}", timeout=0)
+    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse("bought")
+
+
+@method_decorator(zk_locked("stock/{sku}"), name="dispatch")
+class AsyncBuyDispatched(View):
+    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse("bought")
+
+
+class AsyncBuyOverridden(View):
+    @zk_locked("stock/{sku}")
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return HttpResponse("bought")
+
+
+urlpatterns = [
+    path("buy/<str:sku>/", buy),
+    path("buy-now/<str:sku>/", buy_now),
+    path("buy-or-raise/<str:sku>/", buy_or_raise),
+    path("buy-or-skip/<str:sku>/", buy_or_skip),
+    path("abuy/<str:sku>/", abuy),
+    path("class/<str:sku>/", Buy.as_view()),
+    path("class-decorated/<str:sku>/", BuyDecorated.as_view()),
+    path("class-dispatched/<str:sku>/", BuyDispatched.as_view()),
+    path("async-class/<str:sku>/", AsyncBuy.as_view()),
+    path("async-class-dispatched/<str:sku>/", AsyncBuyDispatched.as_view()),
+    path("async-class-overridden/<str:sku>/", AsyncBuyOverridden.as_view()),
+]
