@@ -28,7 +28,7 @@ from django_zklock.zk.session import Session
 logger = logging.getLogger("django_zklock.locks")
 
 WATCH_SELF_AFTER = 0.25  # seconds of holding; shorter holds are spared the watch on their own node
-MAX_TURNS = 50  # entries into the queue that come to nothing, before something must be very wrong
+MAX_ENTRIES = 50  # into the queue, that come to nothing one after the other, before something must be very wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class Contender:
         self._registry: Registry | None = None
         self._phase = Phase.AWAITING
         self._turn = 0  # answers to an earlier turn are not for this one
+        self._entries = 0  # since it last had a place in the queue
         self._guid = ""
         self._node: Node | None = None
         self._grant: Grant | None = None
@@ -171,10 +172,11 @@ class Contender:
 
     def _enter(self) -> None:
         self._turn += 1
+        self._entries += 1
         if self._phase is Phase.GONE:
             return
-        if self._turn > MAX_TURNS:
-            self._fail(ZkLockError(f"No way into the queue of {self._request.key!r} after {MAX_TURNS} tries."))
+        if self._turn > MAX_ENTRIES:
+            self._fail(ZkLockError(f"No way into the queue of {self._request.key!r} after {MAX_ENTRIES} tries."))
             return
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
         self._guid = str(uuid.uuid4())
@@ -246,6 +248,7 @@ class Contender:
             self.registry.heartbeat.keep(answer.path, self._on_own_node_gone)
             self._list()
         elif isinstance(answer, (Node, NodeMissing)):
+            self.registry.guids.discard(self._guid)
             self._enter()
         else:
             self._falter(answer, Phase.UNSURE)
@@ -278,6 +281,7 @@ class Contender:
             self._on_own_node_gone()
             return
         self.placed = True
+        self._entries = 0
         if isinstance(verdict, rules.Granted):
             self._first()
             return
@@ -332,8 +336,8 @@ class Contender:
             return
         self._phase = Phase.HOLDING
         self._grant = Grant(self._session, self._request.key, node.path, node.czxid)
-        self._timer = self._session.loop.call_later(WATCH_SELF_AFTER, self._watch_self)
         self._conclude(self._grant)
+        self._timer = self._session.loop.call_later(WATCH_SELF_AFTER, self._watch_self)
 
     def _watch_self(self) -> None:
         """Notice when the own node is deleted by somebody else."""

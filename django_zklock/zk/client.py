@@ -9,10 +9,12 @@ The private names of kazoo that this package leans on are all used in this modul
 from __future__ import annotations
 
 import logging
+import math
+import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -142,6 +144,22 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
     def __init__(self, options: Options) -> None:
         super().__init__()
         self.options = options
+
+    def select(self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
+        """Wait as `select.select` does, without its limit of 1024 descriptors; kazoo makes a selector each time."""
+        if not hasattr(select, "poll"):
+            return super().select(readers, writers, _, timeout)
+        poller = select.poll()
+        for reader in readers:
+            poller.register(reader, select.POLLIN)
+        for writer in writers:
+            poller.register(writer, select.POLLOUT)
+        ready = {fd for fd, _ in poller.poll(None if timeout is None else math.ceil(timeout * 1000))}
+        return (
+            [reader for reader in readers if reader.fileno() in ready],
+            [writer for writer in writers if writer.fileno() in ready],
+            [],
+        )
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zklock-connection", daemon=True)

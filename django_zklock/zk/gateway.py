@@ -99,7 +99,7 @@ class Watch:
     def __call__(self, event: Any) -> None:
         """Take kazoo's event, on kazoo's thread."""
         if event.type != EventType.NONE:  # NONE: the connection broke; the session's observers are told of that
-            self._session.post(self._fire, event.type == EventType.DELETED)
+            self._session.loop.deliver(self._fire, event.type == EventType.DELETED)
 
     def _fire(self, deleted: bool) -> None:
         callback, self._callback = self._callback, None

@@ -8,10 +8,13 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 logger = logging.getLogger("django_zklock.zk")
+
+_Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Timer:
@@ -37,14 +40,20 @@ class Loop:
     """
     One daemon thread (one greenlet where gevent has patched threads) that runs everything it is given, in order.
 
-    `post` is the only way in for others. It is a single call into C that takes no lock which a signal handler or a
+    `post` is the way in for anybody. It is a single call into C that takes no lock which a signal handler or a
     finalizer could find taken, so it is safe at any moment in any thread: an exception that hits the caller comes
     before the event is on the queue or after it, never in between.
+
+    `deliver` is the way in for a thread of the client's own, which no exception strikes: it runs the event itself if
+    the loop is at rest, and so spares the change of threads. Whichever thread runs, only one does at a time.
     """
 
     def __init__(self, name: str) -> None:
-        self._events: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
-        self._timers: list[tuple[float, int, Timer]] = []  # loop thread only
+        self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
+        self._delivered: deque[_Event] = deque()
+        self._turn = threading.Lock()  # held while events run
+        self._timers: list[tuple[float, int, Timer]] = []  # guarded by _turn
+        self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _turn
         self._order = itertools.count()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -53,47 +62,66 @@ class Loop:
         self._thread.start()
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Have `call(*args)` run on the loop's thread; from anywhere."""
+        """Have `call(*args)` run; from anywhere."""
         self._events.put((call, args))
+
+    def deliver(self, call: Callable[..., object], *args: Any) -> None:
+        """Have `call(*args)` run, after what was delivered before; never from a thread that runs users' code."""
+        self._delivered.append((call, args))
+        if self._turn.acquire(blocking=False):
+            try:
+                self._run_delivered()
+            finally:
+                self._turn.release()
+        else:
+            self._events.put(_NOTHING)  # who runs now may have looked already
 
     def stop(self) -> None:
         """End the thread after what is on the queue."""
         self._events.put(None)
 
     def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
-        """Run `call()` in `delay` seconds; from the loop's thread only."""
+        """Run `call()` in `delay` seconds; from an event only."""
         timer = Timer(call)
-        heapq.heappush(self._timers, (time.monotonic() + delay, next(self._order), timer))
+        due = time.monotonic() + delay
+        heapq.heappush(self._timers, (due, next(self._order), timer))
+        if due < self._wakes_at:
+            self._events.put(_NOTHING)
         return timer
 
-    @property
-    def here(self) -> bool:
-        """Tell whether the caller runs on the loop's thread."""
-        return threading.current_thread() is self._thread
-
     def _run(self) -> None:
-        while True:
+        event: _Event | None = _NOTHING
+        while event is not None:
+            with self._turn:
+                self._run_delivered()
+                self._guarded(*event)
+                self._run_timers()
+                pause = self._timers[0][0] - time.monotonic() if self._timers else None
+                self._wakes_at = self._timers[0][0] if self._timers else float("inf")
+            event = _NOTHING  # or the last event would be kept alive while idle
             try:
-                event = self._events.get(timeout=self._until_next_timer())
+                event = self._events.get(timeout=None if pause is None else max(0.0, pause))
             except queue.Empty:
                 pass
-            else:
-                if event is None:
-                    return
-                call, args = event
-                self._guarded(call, *args)
-                del event, call, args  # or the last event would be kept alive while idle
-            while self._timers and self._timers[0][0] <= time.monotonic():
-                self._guarded(heapq.heappop(self._timers)[2].run)
 
-    def _until_next_timer(self) -> float | None:
-        if not self._timers:
-            return None
-        return max(0.0, self._timers[0][0] - time.monotonic())
+    def _run_delivered(self) -> None:
+        while self._delivered:
+            self._guarded(*self._delivered.popleft())
 
-    def _guarded(self, call: Callable[..., object], *args: Any) -> None:
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            self._guarded(heapq.heappop(self._timers)[2].run, ())
+
+    def _guarded(self, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
             call(*args)
         except Exception:
             # The thread serves every lock of the process: one bad event must not end it.
             logger.exception("an event of the lock protocol failed: %r", call)
+
+
+def _nothing() -> None:
+    pass
+
+
+_NOTHING: _Event = (_nothing, ())

@@ -245,7 +245,7 @@ class Session:
 
         def listener(state: str) -> None:
             # On kazoo's thread, which must not be kept: take down what it knows now and go on.
-            self.loop.post(self._on_state, client, state, client.session_id, client.negotiated_timeout)
+            self.loop.deliver(self._on_state, client, state, client.session_id, client.negotiated_timeout)
 
         client.add_listener(listener)
         self._client = client
@@ -369,12 +369,12 @@ class Reply:
 
     def set(self, value: Any = None) -> None:
         """Take the answer."""
-        self._session.loop.post(self._session.answered, self, value)
+        self._session.loop.deliver(self._session.answered, self, value)
 
     def set_exception(self, error: BaseException) -> None:
         """Take the error."""
         answer: ZkError = translate(error)
-        self._session.loop.post(self._session.answered, self, answer)
+        self._session.loop.deliver(self._session.answered, self, answer)
 
 
 def _send_state(state: State, previous: State, session_id: int | None) -> None:

@@ -18,8 +18,9 @@ def main() -> int:
     end_on_signals()
     with ExitStack() as stack:
         try:
-            variables = {"ZKLOCK_URL": zookeeper(stack)}
-            site = stack.enter_context(Site(state_directory() / "demo", variables=variables, port=free_port(8000)))
+            home = stack.enter_context(state_directory("demo"))
+            variables = {"SHOP_THINK_TIME": "0.8", **os.environ, "ZKLOCK_URL": zookeeper(stack)}
+            site = stack.enter_context(Site(home, variables=variables, port=free_port(8000)))
             open_shop(stack, site)
             while True:
                 time.sleep(1)

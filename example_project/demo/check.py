@@ -22,11 +22,11 @@ TICK, SESSION = 0.5, 4.0  # seconds
 def main() -> int:
     """Run the check; return 0 only if the books balance."""
     unsafe = os.environ.get("UNSAFE", "").lower() in ("1", "true", "yes", "on")
-    home = state_directory() / "check"
-    shutil.rmtree(home, ignore_errors=True)
     end_on_signals()
     began = time.monotonic()
     with ExitStack() as stack:
+        home = stack.enter_context(state_directory("check"))
+        shutil.rmtree(home)
         ensemble = None
         if not unsafe:
             ensure_jars()

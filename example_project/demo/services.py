@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -29,11 +30,21 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def state_directory() -> Path:
-    """Return the checkout's `.demo`, which is made if it is not there."""
-    directory = PROJECT.parent / ".demo"
-    directory.mkdir(exist_ok=True)
-    return directory
+@contextmanager
+def state_directory(name: str) -> Iterator[Path]:
+    """
+    Have a directory in the checkout's `.demo` for ourselves.
+
+    A second shop on the same database but with another ZooKeeper would sell everything twice.
+    """
+    directory = PROJECT.parent / ".demo" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with directory.with_suffix(".lock").open("w") as taken:
+        try:
+            fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServiceFailed(f"another one uses {directory} already") from None
+        yield directory
 
 
 def end_on_signals() -> None:

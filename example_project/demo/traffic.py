@@ -14,7 +14,7 @@ from demo.load import DOORS, Answer, Customers, Tally
 from demo.services import Site, say
 
 SKUS = ("chair", "desk", "kettle", "lamp", "mug", "rug")
-CUSTOMERS = 4
+CUSTOMERS = 6
 
 
 class Traffic:

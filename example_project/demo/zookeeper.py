@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 
 from django_zklock.testing.ensemble import ZooKeeperNotFound, find_classpath, find_java, four_letter
 
+#: Debian's jars and a Java without windows; its package `zookeeper` would bring a service and a desktop's libraries.
+PACKAGES = ("libzookeeper-java", "default-jre-headless")
+
 
 def answers(url: str) -> bool:
     """Tell whether a server of a `zk://` URL talks to us."""
@@ -34,11 +37,12 @@ def ensure_jars() -> None:
             raise SystemExit(advice(problem)) from None
     else:
         return
-    print("Installing Debian's zookeeper package ...", flush=True)
+    print(f"Installing ZooKeeper: apt-get install {' '.join(PACKAGES)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
-    packages = ["zookeeper", *([] if shutil.which("java") else ["default-jre-headless"])]
-    subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], check=True, env=env)
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
+        done = subprocess.run(["apt-get", "-qq", *command], env=env, check=False, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            raise SystemExit(f"apt-get {command[0]} failed. Mend that, or set ZOOKEEPER_HOME, and try again.")
     find_java()
     find_classpath()
 
@@ -52,7 +56,7 @@ def advice(problem: Exception) -> str:
     """Return the command that fits this machine."""
     lines = []
     if shutil.which("apt-get"):
-        lines.append("sudo apt-get install zookeeper default-jre-headless")
+        lines.append(f"sudo apt-get install {' '.join(PACKAGES)}")
     if shutil.which("brew") or sys.platform == "darwin":
         lines.append("brew install zookeeper")
     if shutil.which("docker") or not lines:

@@ -1,0 +1,166 @@
+"""A connection that breaks between a request and its reply costs no lock, leaves no node, and grants nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.locks import contender
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "warm/a"
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+@pytest.fixture
+def warm(zoo: Zoo) -> None:
+    """Make the key's directory, and have it stay."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+
+
+def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
+    """Take the lock, and see that the one node in its queue is the one that was granted."""
+    with within(timeout), zk_lock(key, timeout=timeout) as hold:
+        hold.check()
+        assert [f"{zoo.base}/{key}/{name}" for name in zoo.children(key)] == [hold.path]
+        stat = zoo.client.exists(hold.path)
+        assert (stat.czxid, stat.ephemeralOwner) == (hold.token, session().session_id)
+    assert zoo.children(key) == []
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
+def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, opcode: int, when: str) -> None:
+    """Whether the create was carried out or not, there is one node, and it is granted the lock once."""
+    fired = getattr(proxy, when)(opcode)
+    take_and_count(zoo)
+    assert fired.is_set()
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [CREATE2, CREATE_CONTAINER])
+def test_making_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+    """The same when the key, and all above it, is new."""
+    fired = getattr(proxy, when)(opcode)
+    take_and_count(zoo, "cold/and/deep")
+    assert fired.is_set()
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [SYNC, GET_DATA])
+def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, warm: None, opcode: int, when: str) -> None:
+    """A cut while the outcome of a create is found out starts that over."""
+    lost = proxy.kill_after_op(CREATE2)
+    second = getattr(proxy, when)(opcode)
+    take_and_count(zoo)
+    assert lost.is_set()
+    assert second.is_set()
+
+
+def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+    """Who gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
+    lost = proxy.kill_after_op(CREATE2)
+    proxy.refuse = True
+    with within(0.5 + 1), pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, timeout=0.5):
+        pass
+    assert lost.is_set()
+    assert len(zoo.children(KEY)) == 1
+    proxy.heal()
+    connected()
+    eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
+
+
+def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+    """The node of an earlier session is nobody's, even if it is found by its guid."""
+    lost = proxy.kill_after_op(CREATE2)
+    proxy.refuse = True
+    waiter = Elsewhere(lambda: take_and_count(zoo, timeout=8))
+    assert lost.wait(5)
+    expire(zoo)
+    proxy.heal()
+    waiter.result()
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str) -> None:
+    """The node is gone in the end, and the caller is not kept."""
+    lock = zk_lock(KEY)
+    lock.acquire()
+    fired = getattr(proxy, when)(DELETE)
+    with within(1):
+        lock.release()
+    assert fired.wait(1)
+    eventually(lambda: zoo.children(KEY) == [], 2, "the node of a release that was cut stays")
+    take_and_count(zoo)
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("others", [1, 3])
+def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str, others: int) -> None:
+    """A waiter whose look at the one ahead is cut keeps its place, and is woken all the same."""
+    holders = [zoo.hold_elsewhere(KEY) for _ in range(others)]
+    for holder in holders:
+        holder.__enter__()
+    fired = getattr(proxy, when)(GET_DATA)
+    waiter = Elsewhere(lambda: take_and_count(zoo, timeout=12))
+    assert fired.wait(5)
+    proxy.wait_for(lambda: proxy.counts[GET_DATA] == 2)
+    assert len(zoo.children(KEY)) == others + 1
+    for holder in holders:
+        holder.__exit__(None, None, None)
+    waiter.result()
+
+
+def test_the_one_ahead_may_go_during_the_cut(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+    """A watch that is lost with its connection loses no wake-up."""
+    with zoo.hold_elsewhere(KEY):
+        waiter = Elsewhere(lambda: take_and_count(zoo, timeout=12))
+        proxy.wait_for(lambda: proxy.counts[GET_DATA])
+        proxy.refuse = True
+        proxy.cut_all()
+    assert zoo.wait_contenders(KEY, 1)
+    proxy.heal()
+    waiter.result()
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, warm: None, when: str) -> None:
+    """The next one, on a new connection, vouches for the lock in time."""
+    with zk_lock(KEY, abort_on="lost") as hold:
+        fired = getattr(proxy, when)(MULTI)
+        assert fired.wait(5)
+        eventually(lambda: session().suspect)
+        eventually(lambda: not session().suspect)
+        hold.check()
+        assert zoo.client.exists(hold.path).czxid == hold.token
+
+
+def test_many_cuts_do_not_use_up_a_waiter(
+    zoo: Zoo, proxy: Proxy, warm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the connection broke during a wait, a lost session is still survived."""
+    monkeypatch.setattr(contender, "MAX_ENTRIES", 4)
+    with zoo.hold_elsewhere(KEY):
+        waiter = Elsewhere(lambda: take_and_count(zoo, timeout=15))
+        for _ in range(6):
+            proxy.wait_for(lambda: proxy.counts[GET_DATA])
+            proxy.reset()
+            proxy.cut_all()
+        proxy.wait_for(lambda: proxy.counts[GET_DATA])
+        expire(zoo)
+        zoo.wait_contenders(KEY, 1)
+        zoo.wait_contenders(KEY, 2)
+    waiter.result()

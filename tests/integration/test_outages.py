@@ -1,0 +1,196 @@
+"""No call outlives its deadline by more than a second, whatever ZooKeeper does, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import Elsewhere, connected, proxied, session, within
+from support.proxy import GET_DATA, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = pytest.mark.zookeeper
+
+LATER = 1.0  # seconds that a call may outlive its deadline
+CONNECT_TIMEOUT = 3  # seconds, as the namespace's URL says
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with proxied(zoo) as proxy:
+        yield proxy
+
+
+@contextlib.contextmanager
+def stopped(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
+    server = zoo.ensemble.servers[0]
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+@contextlib.contextmanager
+def killed(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
+    server = zoo.ensemble.servers[0]
+    server.kill()
+    try:
+        yield
+    finally:
+        server.start()
+        server.wait_ready()
+
+
+@contextlib.contextmanager
+def refusing(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
+    proxy.refuse = True
+    proxy.cut_all()
+    yield
+    proxy.heal()
+
+
+@contextlib.contextmanager
+def hanging(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
+    proxy.hang = True
+    yield
+    proxy.heal()
+
+
+Outage = Callable[[Zoo, Proxy], contextlib.AbstractContextManager[None]]
+outages = pytest.mark.parametrize("outage", [stopped, killed, refusing, hanging], ids=lambda each: each.__name__)
+
+
+def enter(timeout: float) -> None:
+    with zk_lock("a", timeout=timeout):
+        raise AssertionError("nobody could have granted this")
+
+
+def calls_that_need_zookeeper() -> dict[str, tuple[Callable[[], object], float]]:
+    """What a user can call, and the seconds it has."""
+    return {
+        "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
+        "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
+        "with timeout=1": (lambda: enter(1), 1 + LATER),
+        "with timeout=0": (lambda: enter(0), LATER),
+        "acquire()": (lambda: zk_lock("a").acquire(timeout=30), CONNECT_TIMEOUT + LATER),
+        "locked()": (lambda: zk_lock("a").locked(), CONNECT_TIMEOUT + LATER),
+    }
+
+
+def make_all_calls(names: tuple[str, ...] | None = None) -> None:
+    """Make them all at once, each in a thread of its own; none is answered, and none is late."""
+    calls = {name: call for name, call in calls_that_need_zookeeper().items() if names is None or name in names}
+    running = {name: Elsewhere(call) for name, (call, _) in calls.items()}
+    for name, (_, limit) in calls.items():
+        with pytest.raises(ZooKeeperUnavailable):
+            running[name].result()
+        assert running[name].took <= limit, f"{name} took {running[name].took:.2f} s"
+
+
+@outages
+def test_first_use_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+    """A process that has never reached ZooKeeper is told so in time."""
+    assert zoo.client.connected
+    with outage(zoo, proxy):
+        make_all_calls()
+
+
+@outages
+def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+    """An outage that begins under a live session delays no call past its deadline, a release included."""
+    assert zoo.client.connected
+    held = zk_lock("held", abort_on="never")
+    held.acquire()
+    with outage(zoo, proxy):
+        with within(LATER):
+            held.release()
+        make_all_calls(("acquire(timeout=0.5)", "acquire(blocking=False)", "with timeout=1", "with timeout=0"))
+    eventually(lambda: zoo.children("held") == [], 10, "the node of a release during an outage stays")
+
+
+@outages
+def test_a_waiter_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+    """An outage in the middle of a wait ends no later than the wait."""
+    with zoo.hold_elsewhere("a"):
+        waiter = Elsewhere(lambda: enter(1))
+        proxy.wait_for(lambda: proxy.counts[GET_DATA])
+        with outage(zoo, proxy):
+            with pytest.raises(LockTimeout):
+                waiter.result()
+            assert waiter.took <= 1 + LATER
+        eventually(lambda: len(zoo.children("a")) == 1, 10, "the one who gave up is still in the queue")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid:2181", "127.0.0.1:{closed}", "{blackhole}"])
+def test_an_address_without_zookeeper_keeps_the_deadline(zoo: Zoo, host: str) -> None:
+    """A name that nobody resolves, a port that nobody listens on, an address that answers nothing at all."""
+    with contextlib.ExitStack() as stack:
+        host = host.format(closed=free_ports(1)[0], blackhole=stack.enter_context(blackhole()))
+        stack.enter_context(zoo.configured(host))
+        make_all_calls(("acquire(timeout=0.5)", "acquire(blocking=False)", "with timeout=1", "with timeout=0"))
+
+
+@contextlib.contextmanager
+def blackhole() -> Iterator[str]:
+    """An address whose SYNs are dropped: the listener's queue is full, and nobody accepts."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield "127.0.0.1:{}".format(listener.getsockname()[1])
+
+
+def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None:
+    """Who has time left when ZooKeeper comes back gets the lock."""
+    proxy.refuse = True
+
+    def take() -> None:
+        with zk_lock("a", timeout=10) as hold:
+            hold.check()
+
+    waiter = Elsewhere(take)
+    eventually(lambda: session().loop._timers)  # it waits for a session
+    proxy.heal()
+    waiter.result()
+
+
+def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
+    """The deadline is absolute: a wake-up does not start the wait anew."""
+    with contextlib.ExitStack() as stack:
+        ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
+        leaving = [
+            threading.Timer(0.35 * place, zoo.client.delete, [path]) for place, path in enumerate(ahead[:0:-1], start=1)
+        ]
+        for timer in leaving:
+            timer.start()
+        began = time.monotonic()
+        with within(1.5 + LATER):
+            assert zk_lock("a").acquire(timeout=1.5) is None
+        assert time.monotonic() - began >= 1.5
+        for timer in leaving:
+            timer.join()
+
+
+def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> None:
+    """When ZooKeeper is back, so are the locks, a quarter of the session timeout or so later."""
+    with zk_lock("a"):
+        pass
+    proxy.refuse = True
+    proxy.cut_all()
+    with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=5):
+        pass
+    proxy.heal()
+    with within(3):
+        connected()
+    with zk_lock("a", timeout=1) as hold:
+        hold.check()

@@ -1,0 +1,254 @@
+"""
+A Celery application whose tasks take locks, for real worker processes and for the test that sends to them.
+
+Its broker is a folder, named by CELERY_HOME; without it, in the test's own process, messages go nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, current_task
+from celery.backends.filesystem import FilesystemBackend
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import worker_ready
+from kombu.transport import TRANSPORT_ALIASES, filesystem
+from kombu.utils.json import dumps
+
+from django_zklock import zk_lock, zk_locked
+from django_zklock.exceptions import LockBusy, LockNotAcquired
+
+HOME = "CELERY_HOME"
+
+
+class Channel(filesystem.Channel):
+    """Write a message under another name first: kombu writes in place, and a reader can come too early."""
+
+    def _put(self, queue: str, message: Any, **_kwargs: Any) -> None:
+        final = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
+        draft = final.with_suffix(".draft")
+        draft.write_text(dumps(message))
+        draft.rename(final)
+
+
+class Transport(filesystem.Transport):
+    """kombu's file system transport with the channel above."""
+
+    Channel = Channel
+
+
+class Results(FilesystemBackend):
+    """Write a result under another name first, for the same reason."""
+
+    def set(self, key: bytes, value: str | bytes) -> None:
+        final = Path(os.fsdecode(self._filename(key)))
+        draft = final.with_name(f".{uuid.uuid4()}")
+        draft.write_bytes(value if isinstance(value, bytes) else value.encode())
+        draft.rename(final)
+
+
+TRANSPORT_ALIASES["filesystem"] = "support.celeryapp:Transport"
+
+
+def configure(app: Celery, home: Path) -> Celery:
+    """Point an application to the broker and the results in a folder."""
+    for name in ("messages", "control", "results"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    app.conf.update(
+        broker_url="filesystem://",
+        broker_transport_options={
+            "data_folder_in": str(home / "messages"),
+            "data_folder_out": str(home / "messages"),
+            "control_folder": str(home / "control"),
+            "polling_interval": 0.02,
+        },
+        result_backend=f"support.celeryapp:Results+file://{home / 'results'}",
+        worker_prefetch_multiplier=1,
+        broker_connection_retry_on_startup=False,
+    )
+    return app
+
+
+app = Celery("celeryapp", set_as_current=False)
+if HOME in os.environ:
+    configure(app, Path(os.environ[HOME]))
+else:
+    app.conf.update(broker_url="memory://", result_backend="cache+memory://")
+
+
+@worker_ready.connect
+def say_ready(**_kwargs: Any) -> None:
+    Path(os.environ[HOME], "ready").touch()
+
+
+# --- what the tasks do under their lock -----------------------------------------------------------------------------
+
+
+def do(verb: str, argument: Any) -> Any:
+    """Do the work of a task."""
+    if verb == "linger":  # until told to go on
+        gate = Path(argument)
+        (gate / "entered").write_text(str(os.getpid()))
+        while not (gate / "open").exists():
+            time.sleep(0.01)
+    elif verb == "sleep":  # in one blocking call
+        time.sleep(argument)
+    elif verb == "spin":  # in Python
+        until = time.monotonic() + argument
+        while time.monotonic() < until:
+            pass
+    elif verb == "fail":
+        raise ValueError(argument)
+    return account()
+
+
+def account() -> dict[str, Any]:
+    """Return what the running task knows of itself."""
+    request = current_task.request
+    return {
+        "pid": os.getpid(),
+        "args": list(request.args),
+        "kwargs": request.kwargs,
+        "retries": request.retries,
+        "headers": request.headers,
+        "expires": request.expires,
+        "limits": request.timelimit,
+        "priority": (request.delivery_info or {}).get("priority"),
+        "queue": (request.delivery_info or {}).get("routing_key"),
+    }
+
+
+# --- the tasks ------------------------------------------------------------------------------------------------------
+
+
+@app.task(name="ping")
+def ping() -> int:
+    return os.getpid()
+
+
+@app.task(name="plain")
+@zk_locked("{key}")
+def plain(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
+@app.task(name="bound", bind=True, max_retries=3)
+@zk_locked("{key}")
+def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
+@app.task(name="greedy", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)
+@zk_locked("{key}")
+def greedy(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
+@app.task(name="patient")
+@zk_locked("{key}", timeout=60, on_conflict="raise")
+def patient(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
+@app.task(name="late", acks_late=True, reject_on_worker_lost=True)
+@zk_locked("{key}", timeout=60)
+def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
+@app.task(name="raising")
+@zk_locked("{key}", on_conflict="raise")
+def raising(key: str) -> Any:
+    return account()
+
+
+@app.task(name="again", autoretry_for=(LockNotAcquired,), max_retries=100, default_retry_delay=0)
+@zk_locked("{key}", on_conflict="raise")
+def again(key: str) -> Any:
+    return account()
+
+
+@app.task(name="skipping")
+@zk_locked("{key}", on_conflict="skip")
+def skipping(key: str) -> Any:
+    return account()
+
+
+@app.task(name="follow")
+def follow(before: Any, mark: str) -> None:
+    Path(mark).touch()
+
+
+@zk_locked("{key}")
+def helper(key: str) -> None: ...
+
+
+@app.task(name="helped")
+def helped(key: str) -> float:
+    """Call a locked function that is no task; return how long it waited."""
+    began = time.monotonic()
+    try:
+        helper(key)
+    except LockNotAcquired:
+        pass
+    return time.monotonic() - began
+
+
+@app.task(name="calls")
+def calls(key: str) -> str:
+    """Call another task as a function; return what came of it."""
+    try:
+        plain(key)
+    except LockBusy as error:
+        return str(error)
+    return "no conflict"
+
+
+_tally: list[str] = []
+
+
+@app.task(name="increment")
+@zk_locked("{key}", timeout=60)
+def increment(key: str, path: str) -> int:
+    """Count in a file, with time for others between reading and writing."""
+    counter = Path(path)
+    value = int(counter.read_text()) if counter.exists() else 0
+    time.sleep(0.02)
+    counter.write_text(str(value + 1))
+    return os.getpid()
+
+
+@app.task(name="storm")
+def storm(key: str, rounds: int, seed: int) -> int:
+    """Take a lock again and again while soft time limits strike at odd moments; return how many struck."""
+    chance = random.Random(seed)
+    struck = 0
+    lock = zk_lock(key)
+    for _ in range(rounds):
+        striker = threading.Thread(target=_strike_after, args=(chance.uniform(0, 0.006),))
+        try:
+            striker.start()
+            with lock:
+                pass
+            _until_struck(striker)
+        except SoftTimeLimitExceeded:
+            struck += 1
+    return struck
+
+
+def _strike_after(delay: float) -> None:
+    time.sleep(delay)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def _until_struck(striker: threading.Thread) -> None:
+    while striker.is_alive():
+        time.sleep(0.001)
+    time.sleep(0.05)

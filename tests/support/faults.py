@@ -1,0 +1,162 @@
+"""What the tests of faults share: the process's own session, a thread to wait in, and connections that can be frozen."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from kazoo.client import KazooClient
+from support.proxy import Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock.zk import process
+from django_zklock.zk.client import Client
+from django_zklock.zk.session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+def session() -> Session:
+    """Return the session of this process."""
+    return process.current()
+
+
+def client() -> Client:
+    """Return the kazoo client of this process's session."""
+    found = session()._client
+    assert found is not None
+    return found
+
+
+def connected() -> Session:
+    """Wait until the session of this process is connected; return it."""
+    found = session()
+    eventually(lambda: found.connected and found.session_id, message=f"not connected: {found.last_problem}")
+    return found
+
+
+@contextlib.contextmanager
+def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy]:
+    """Have the locks of this process talk to the first server through a proxy, which is healed at the end."""
+    with Proxy(zoo.ensemble.servers[0].address) as proxy, zoo.configured(proxy.address, session_timeout, **more):
+        try:
+            yield proxy
+        finally:
+            proxy.heal()
+        if process.peek() is not None:
+            connected()  # so that the session can be closed, and leaves nothing to the next test
+
+
+@contextlib.contextmanager
+def within(limit: float) -> Iterator[None]:
+    """Fail if the block takes longer than `limit` seconds, however it ends."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        took = time.monotonic() - began
+        assert took <= limit, f"took {took:.2f} s, not {limit:g} s at most"
+
+
+def be_stopped(limit: float = 10.0) -> None:
+    """Work that does nothing but wait to be stopped; it fails if it is not."""
+    threading.Event().wait(limit)
+    raise AssertionError(f"nobody stopped the work within {limit:g} s")
+
+
+def expire(zoo: Zoo) -> None:
+    """End the session of this process, as its time would: a second client takes it over and closes it."""
+    victim = client()
+    thief = KazooClient(hosts=zoo.ensemble.hosts, client_id=victim.client_id, timeout=4)
+    thief.start(timeout=10)
+    thief.stop()
+    thief.close()
+
+
+class Elsewhere(threading.Thread, Generic[T]):
+    """A thread that makes one call; `result()` gives what it returned or raises what it raised."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        self.took = 0.0  # seconds
+        self.start()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self._value.append(self._call())
+        except BaseException as error:  # noqa: BLE001 - handed to the one who asks
+            self._error = error
+        finally:
+            self.took = time.monotonic() - began
+
+    def result(self, timeout: float = 15.0) -> T:
+        self.join(timeout)
+        assert not self.is_alive(), f"still at it after {timeout:g} s"
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+
+class Wire:
+    """
+    A listening port that passes bytes on to another, and can be frozen: nothing passes, and nobody is told.
+
+    For what does not speak ZooKeeper's client protocol, such as a follower and its leader.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._thawed = threading.Event()
+        self._thawed.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self.port: int = self._listener.getsockname()[1]
+
+    def freeze(self) -> None:
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        self._thawed.set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self.thaw()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._thawed.wait()
+                sink.sendall(data)
+        for each in (source, sink):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,63 @@
+"""Exceptions that strike at a chosen moment: at the n-th line of some functions, or when a timer fires."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+
+class Struck(Exception):
+    """As a soft time limit: an ordinary exception, raised by a signal handler anywhere in the main thread."""
+
+
+class LineStrike:
+    """Raises `Struck` at one line event of the given functions; tells what line it was."""
+
+    def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
+        self._codes: set[CodeType] = {_code(function) for function in functions}
+        self._left = at
+        self.where = ""
+
+    def __enter__(self) -> LineStrike:
+        self._previous = sys.gettrace()
+        sys.settrace(self._on_call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._previous)
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._on_line if frame.f_code in self._codes else None
+
+    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line" and not self.where:
+            self._left -= 1
+            if self._left < 0:
+                self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+                raise Struck(self.where)
+        return self._on_line
+
+
+def _code(function: Any) -> CodeType:
+    function = getattr(function, "__func__", function)
+    return function.__code__  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
+    """Have a signal handler raise in the main thread after `delay` seconds, unless the block ends first."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, delay)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)

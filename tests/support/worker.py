@@ -1,0 +1,127 @@
+"""Real Celery worker processes: started, waited for, sent to, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from celery import Celery
+from celery.result import AsyncResult
+from support import celeryapp
+from support.zoo import TESTS, Zoo, eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Gate:
+    """What a task with the verb "linger" waits at, under its lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / uuid.uuid4().hex
+        self.path.mkdir()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def wait_entered(self, timeout: float = 20) -> int:
+        """Wait until a task has the lock; return its process id."""
+        note = self.path / "entered"
+        return int(eventually(lambda: note.exists() and note.read_text(), timeout, "no task came to the gate"))
+
+    def open(self) -> None:
+        """Let the task go on, and all that come after it."""
+        (self.path / "open").touch()
+
+
+class Worker:
+    """One `celery worker` with a broker of its own, for the length of a with block."""
+
+    def __init__(
+        self, zoo: Zoo, home: Path, *, pool: str = "prefork", concurrency: int = 2, session_timeout: float = 4
+    ) -> None:
+        self.zoo = zoo
+        self.home = home
+        self.log = home / "log"
+        self.app = celeryapp.configure(Celery("client", set_as_current=False), home)
+        self._command = [
+            *(sys.executable, "-m", "celery", "-A", "support.celeryapp", "worker"),
+            *(f"--pool={pool}", f"--concurrency={concurrency}", "--queues=celery,other", "--loglevel=INFO"),
+            *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={uuid.uuid4().hex}@test"),
+        ]
+        self._env = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "settings",
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+            "ZKLOCK_URL": zoo.url(session_timeout=session_timeout),
+            celeryapp.HOME: str(home),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def __enter__(self) -> Self:
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            eventually(self._is_ready, 30, "the worker was not ready in 30 s")
+        except BaseException:
+            print(self.log.read_text(errors="replace"))
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, "the worker ended"
+        return (self.home / "ready").exists()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ProcessLookupError):  # the group is the worker and its pool
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.app.close()
+
+    def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
+        """Send a task; `options` are those of `apply_async`."""
+        return self.app.send_task(name, args, **options)
+
+    def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
+        """Send a task and return its result."""
+        return self.get(self.send(name, *args, **options), timeout)
+
+    def get(self, result: AsyncResult[Any], timeout: float = 20) -> Any:
+        """Return a task's result, or raise its error."""
+        return result.get(timeout=timeout, interval=0.01)
+
+    def wait_failed(self, result: AsyncResult[Any], timeout: float = 20) -> BaseException:
+        """Return the error that a task ends with."""
+        error = result.get(timeout=timeout, interval=0.01, propagate=False)
+        assert isinstance(error, BaseException), error
+        return error
+
+    def gate(self) -> Gate:
+        return Gate(self.home)
+
+    def children(self) -> set[int]:
+        """The process ids of the pool."""
+        return {child.pid for child in psutil.Process(self.process.pid).children()}
+
+    def stop(self, timeout: float = 20) -> int:
+        """Ask for a warm shutdown, wait for it, and return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)

@@ -1,0 +1,64 @@
+"""The user's view of the types: checked by mypy, never run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.http import HttpRequest, HttpResponse
+from typing_extensions import assert_type
+
+from django_zklock import Hold, Lock, zk_lock, zk_locked
+from django_zklock.exceptions import LockNotAcquired
+
+
+@zk_locked("inventory/{sku}", timeout=timedelta(seconds=2), on_conflict="respond", abort_on="lost", grace=1)
+def view(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse(sku)
+
+
+@zk_locked("inventory/{sku}")
+async def async_view(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse(sku)
+
+
+@zk_locked(lambda sku: f"inventory/{sku}", timeout=None)
+def function(sku: str, amount: int = 1) -> int:
+    return amount
+
+
+assert_type(view(HttpRequest(), "a"), HttpResponse)
+assert_type(function("a", amount=2), int)
+function(1)  # type: ignore[arg-type]
+
+
+def use() -> None:
+    with zk_lock("invoice/2026-11", timeout=5) as hold:
+        assert_type(hold, Hold)
+        assert_type(hold.token, int)
+        assert_type(hold.lost, bool)
+        assert_type(hold.lease_remaining, float)
+        hold.check()
+        hold.add_lost_callback(lambda lost: lost.token)
+        hold.wait_lost(timeout=0.1)
+    lock = Lock("a/{b}", fields={"b": 1})
+    assert_type(lock.acquire(blocking=False), Hold | None)
+    assert_type(lock.locked(), bool)
+    lock.release()
+
+
+async def use_async() -> None:
+    assert_type(await async_view(HttpRequest(), "a"), HttpResponse)
+    async with zk_lock("a") as hold:
+        assert_type(hold, Hold)
+    lock = zk_lock("a")
+    assert_type(await lock.aacquire(timeout=1), Hold | None)
+    await lock.arelease()
+
+
+def catch() -> None:
+    try:
+        use()
+    except LockNotAcquired as error:
+        assert_type(error.lock, str | None)
+    except TimeoutError:
+        pass
