@@ -1,0 +1,167 @@
+"""Locks over TLS and behind credentials, on a server that asks for them; nothing secret in any log."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.testing.ensemble import DEBIAN_DIRECTORY, Ensemble, free_ports
+
+pytestmark = pytest.mark.zookeeper
+
+# What the server needs beside its own jars to speak TLS; Debian ships them as dependencies of ZooKeeper.
+NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
+NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
+
+
+@dataclass(frozen=True)
+class Pki:
+    """A certificate authority, and one certificate of it for the server and the client alike."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    both: Path
+
+
+def openssl(*arguments: str, cwd: Path) -> None:
+    subprocess.run(["openssl", *arguments], cwd=cwd, check=True, capture_output=True)
+
+
+def make_pki(directory: Path) -> Pki:
+    directory.mkdir()
+    new_key = ["-newkey", "rsa:2048", "-nodes"]
+    openssl("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test-ca", cwd=directory)
+    openssl("req", *new_key, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=localhost", cwd=directory)
+    (directory / "san").write_text("subjectAltName=DNS:localhost")
+    openssl(
+        *"x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out node.pem -extfile san".split(),
+        cwd=directory,
+    )
+    both = directory / "both.pem"
+    both.write_text((directory / "node.key").read_text() + (directory / "node.pem").read_text())
+    return Pki(directory / "ca.pem", directory / "node.pem", directory / "node.key", both)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return make_pki(tmp_path_factory.getbasetemp() / "pki")
+
+
+@pytest.fixture(scope="module")
+def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
+    """A server that speaks TLS on a port of its own and asks for a client's certificate there."""
+    if not all(jar.exists() for jar in NETTY_JARS) or shutil.which("openssl") is None:
+        pytest.skip("needs Debian's netty jars and openssl")
+    (port,) = free_ports(1)
+    stores = {
+        f"ssl.{store}.{key}": value
+        for store, path in (("keyStore", pki.both), ("trustStore", pki.ca))
+        for key, value in (("location", str(path)), ("type", "PEM"))
+    }
+    with Ensemble(
+        nodes=1,
+        properties={
+            "secureClientPort": str(port),
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.clientAuth": "need",
+            **stores,
+        },
+        java_options=["-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))],
+    ) as ensemble:
+        yield ensemble, port
+
+
+def tls(pki: Pki) -> dict[str, object]:
+    return {"CA": pki.ca, "CERT": pki.cert, "KEY": pki.key}
+
+
+def test_a_lock_is_taken_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
+    """With the right authority and certificate, locks work over TLS."""
+    ensemble, port = secure
+    zoo = Zoo(f"localhost:{port}", ensemble)
+    with zoo.configured(TLS=tls(pki)):
+        for _ in range(3):
+            with zk_lock("a") as hold:
+                assert zoo.children("a") == [hold.path.rpartition("/")[2]]
+        zoo.assert_empty()
+    zoo.close()
+
+
+def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, int], pki: Pki, tmp_path: Path) -> None:
+    """A server of another authority, or under another name, is not trusted: there is no lock, and soon."""
+    ensemble, port = secure
+    other = make_pki(tmp_path / "other")
+    for hosts, options in (
+        (f"localhost:{port}", {**tls(pki), "CA": other.ca}),
+        (f"127.0.0.1:{port}", tls(pki)),
+    ):
+        zoo = Zoo(hosts, ensemble)
+        with zoo.configured(TLS=options), pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=0.5):
+            pass
+        zoo.close()
+
+
+def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki: Pki) -> None:
+    """CHECK_HOSTNAME False trusts any name that the authority has signed for."""
+    ensemble, port = secure
+    zoo = Zoo(f"127.0.0.1:{port}", ensemble)
+    with zoo.configured(TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
+        pass
+    zoo.close()
+
+
+def test_credentials_make_the_locks_the_clients_own(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """With AUTH every node, parents included, is the creator's alone; and no log line holds the credential."""
+    zoo.client.add_auth("digest", "shop:s3cr3t-word")
+    caplog.set_level(1)
+    logging.getLogger("django_zklock.zk.kazoo").setLevel(1)
+    try:
+        with zoo.configured(AUTH="shop:s3cr3t-word"), zk_lock("guarded/a") as hold:
+            stranger = KazooClient(zoo.ensemble.hosts)
+            stranger.start()
+            try:
+                for path in (hold.path, f"{zoo.base}/guarded/a", zoo.base):
+                    with pytest.raises(NoAuthError):
+                        stranger.get(path)
+                with pytest.raises(NoAuthError):
+                    stranger.delete(hold.path)
+            finally:
+                stranger.stop()
+                stranger.close()
+    finally:
+        logging.getLogger("django_zklock.zk.kazoo").setLevel(logging.NOTSET)
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("django_zklock")]
+    assert any("Auth(" in line for line in lines), "the log is at its most talkative"
+    assert not any("s3cr3t-word" in line or "session_passwd" in line for line in lines)
+
+
+def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:
+    """Credentials may stand in the URL, percent-encoded; no error message repeats them."""
+    zoo.client.add_auth("digest", "shop:s3cr3t/word")
+    url = zoo.url().replace("zk://", "zk://shop:s3cr3t%2Fword@")
+    with override_settings(ZKLOCK={"URL": url}), zk_lock("in-url") as hold:
+        acls = zoo.client.get_acls(hold.path)[0]
+        assert [acl.id.scheme for acl in acls] == ["digest"]
+        assert acls[0].id.id.startswith("shop:")
+    (port,) = free_ports(1)
+    with (
+        override_settings(ZKLOCK={"URL": url.replace(zoo.hosts, f"127.0.0.1:{port}")}),
+        pytest.raises(ZooKeeperUnavailable) as caught,
+        zk_lock("in-url", timeout=0),
+    ):
+        pass
+    assert "s3cr3t" not in str(caught.value)
