@@ -175,7 +175,7 @@ class Contender:
         self._entries += 1
         if self._phase is Phase.GONE:
             return
-        if self._turn > MAX_ENTRIES:
+        if self._entries > MAX_ENTRIES:
             self._fail(ZkLockError(f"No way into the queue of {self._request.key!r} after {MAX_ENTRIES} tries."))
             return
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
@@ -441,6 +441,11 @@ class Contender:
         elif self._phase is not Phase.GONE:
             self._turn += 1
             self._await_session()
+
+    def on_closed(self) -> None:
+        """Who waits for ever would wait in vain."""
+        if self._grant is None:
+            self._fail(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
 
     def on_suspect(self, reason: str) -> None:
         """Nobody vouches for the session at the moment."""

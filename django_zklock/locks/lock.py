@@ -176,7 +176,7 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._blocks[current_owner()][-1]
+        block = self._innermost_block()
         lost: LockLost | None = None
         try:
             lost = self._close(block, error)
@@ -194,7 +194,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._blocks[current_owner()][-1]
+        block = self._innermost_block()
         lost: LockLost | None = None
         try:
             lost = self._close(block, error)
@@ -209,6 +209,15 @@ class Lock:
         self._blocks.setdefault(hold._owner, []).append(block)
         holds.live_holds.open_block(hold._owner, guard)
         guard.arm()
+
+    def _innermost_block(self) -> _Block:
+        blocks = self._blocks.get(current_owner())
+        if blocks is None and len(self._blocks) == 1:
+            # An async generator that nobody finished is closed by a task of the loop's, not by its owner.
+            (blocks,) = self._blocks.values()
+        if blocks is None:
+            raise LockNotHeld("The block is left by another task, greenlet or thread than entered it.")
+        return blocks[-1]
 
     def _close(self, block: _Block, error: BaseException | None) -> LockLost | None:
         """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
@@ -225,7 +234,8 @@ class Lock:
         if reason is None:
             return None
         receipt = block.guard.receipt(stopped=stopped)
-        _send(block.hold, signals.lock_lost, reason=reason, receipt=receipt)
+        if block.hold._count == 1:  # else a block around this one has the last word on the same hold
+            _send(block.hold, signals.lock_lost, reason=reason, receipt=receipt)
         if (stopped and not outer_stopped) or (error is None and block.guard.matters):
             return LockLost(f"The lock {block.hold.key!r} was lost: {reason}.", lock=block.hold.key)
         return None

@@ -31,6 +31,8 @@ class Member(Protocol):
 
     def on_session_lost(self) -> None: ...
 
+    def on_closed(self) -> None: ...
+
     def on_suspect(self, reason: str) -> None: ...
 
     def on_vouched(self) -> None: ...
@@ -95,6 +97,10 @@ class Registry:
             departure.finish()
         for member in list(self.members):
             member.on_session_lost()
+
+    def on_closed(self) -> None:
+        for member in list(self.members):
+            member.on_closed()
 
     def on_suspect(self, reason: str) -> None:
         for member in list(self.members):

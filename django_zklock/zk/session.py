@@ -54,6 +54,9 @@ class Observer(Protocol):
     def on_session_lost(self) -> None:
         """The session is over, and all its nodes are gone or about to go."""
 
+    def on_closed(self) -> None:
+        """This session ends for good, and no other will follow it."""
+
     def on_suspect(self, reason: str) -> None:
         """The session can't be vouched for at the moment."""
 
@@ -341,6 +344,7 @@ class Session:
         client, self._client = self._client, None
         self._closing = True
         self._end_of_session()
+        self._tell(lambda observer: observer.on_closed())
         if client is None:
             self._closed(done)
             return

@@ -1,0 +1,110 @@
+"""The loop runs one event at a time, in order, whoever brings it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_zklock.zk.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop("test-loop")
+    loop.start()
+    yield loop
+    loop.stop()
+
+
+def test_events_of_one_thread_run_in_their_order(loop: Loop) -> None:
+    """Posted events run in the order they were posted."""
+    seen: list[int] = []
+    done = threading.Event()
+    for number in range(1000):
+        loop.post(seen.append, number)
+    loop.post(done.set)
+    assert done.wait(10)
+    assert seen == list(range(1000))
+
+
+def test_delivered_events_keep_their_order_beside_posted_ones(loop: Loop) -> None:
+    """Events of the client's thread keep their order, and no two events run at once, however they come."""
+    seen: list[tuple[str, int]] = []
+    running: list[int] = []
+    overlaps: list[int] = []
+    done = threading.Event()
+
+    def event(kind: str, number: int) -> None:
+        running.append(1)
+        if len(running) > 1:
+            overlaps.append(number)
+        seen.append((kind, number))
+        running.pop()
+
+    def post() -> None:
+        for number in range(2000):
+            loop.post(event, "posted", number)
+
+    poster = threading.Thread(target=post)
+    poster.start()
+    for number in range(2000):
+        loop.deliver(event, "delivered", number)
+    poster.join()
+    loop.post(done.set)
+    assert done.wait(10)
+    assert overlaps == []
+    for kind in ("posted", "delivered"):
+        assert [number for each, number in seen if each == kind] == list(range(2000))
+
+
+def test_a_delivered_event_is_never_stranded(loop: Loop) -> None:
+    """An event that is delivered while another one runs does not wait for a third."""
+    for _ in range(300):
+        started, delivered = threading.Event(), threading.Event()
+        loop.post(started.set)
+        started.wait(10)
+        loop.deliver(delivered.set)
+        assert delivered.wait(10)
+
+
+def test_a_failing_event_does_not_end_the_loop(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    """An exception is logged, and the next event runs."""
+    done = threading.Event()
+    loop.post(lambda: 1 / 0)
+    loop.post(done.set)
+    assert done.wait(10)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
+    """Timers run in the order they are due, also when an earlier one comes while the loop sleeps for a later one."""
+    seen: list[str] = []
+    done = threading.Event()
+
+    def arm() -> None:
+        loop.call_later(0.2, done.set)
+        loop.call_later(0.1, lambda: seen.append("late"))
+        loop.call_later(0.05, lambda: seen.append("cancelled")).cancel()
+
+    loop.post(arm)
+    # From the client's own thread: the sleeping loop has to hear of it.
+    loop.deliver(lambda: loop.call_later(0.01, lambda: seen.append("early")))
+    assert done.wait(10)
+    assert seen == ["early", "late"]
+
+
+def test_a_stopped_loop_ends_its_thread() -> None:
+    """After `stop` the thread runs what is queued and ends."""
+    loop = Loop("test-loop")
+    loop.start()
+    seen: list[int] = []
+    loop.post(seen.append, 1)
+    loop.stop()
+    deadline = time.monotonic() + 10
+    while any(thread.name == "test-loop" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert seen == [1]
+    assert not any(thread.name == "test-loop" for thread in threading.enumerate())
