@@ -1,0 +1,76 @@
+"""The session of a process outlives what kazoo's client does not."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from kazoo.protocol.serialization import Create2
+from support.zoo import Zoo, eventually
+
+from django_zklock import signals, zk_lock
+from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
+    """What ends kazoo's thread for good costs the locks that were held, and a moment; new ones work."""
+    with pytest.raises(LockLost), zk_lock("a") as hold:
+        session = process.current()
+        # kazoo cannot serialise it, which ends its thread; our own names never get that far.
+        session.post(session.send, Create2("/\ud83d", b"", [], 0), lambda answer: None)
+        hold.wait_lost(10)
+    with zk_lock("a", timeout=10) as again:
+        assert again.token > hold.token
+    assert process.current() is session
+
+
+def test_the_state_of_the_connection_is_signalled_in_order(zoo: Zoo) -> None:
+    """`connection_state_changed` tells every change, with the session it is about, and never from the protocol."""
+    seen: list[tuple[str, str, int | None, str]] = []
+
+    def receiver(state: str, previous: str, session_id: int | None, **_: object) -> None:
+        seen.append((previous, state, session_id, threading.current_thread().name))
+
+    signals.connection_state_changed.connect(receiver)
+    try:
+        with zk_lock("a"):
+            pass
+        session = process.current()
+        session_id = session.session_id
+        session.post(session._client.drop_connection)  # type: ignore[union-attr]
+        eventually(lambda: len(seen) >= 3)
+        process.reset()
+        eventually(lambda: len(seen) >= 4)
+    finally:
+        signals.connection_state_changed.disconnect(receiver)
+    assert seen == [
+        ("connecting", "connected", session_id, "zklock-signals"),
+        ("connected", "suspended", session_id, "zklock-signals"),
+        ("suspended", "connected", session_id, "zklock-signals"),
+        ("connected", "lost", None, "zklock-signals"),
+    ]
+
+
+def test_who_waits_for_ever_hears_of_the_end_of_the_session(zoo: Zoo) -> None:
+    """A wait without a limit ends when the session of the process is closed."""
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            with zk_lock("a", timeout=None):
+                pass
+        except ZooKeeperUnavailable as error:
+            errors.append(error)
+
+    with zoo.hold_elsewhere("a"):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        zoo.wait_contenders("a", 2)
+        process.reset()
+        thread.join(5)
+        assert not thread.is_alive()
+    assert len(errors) == 1
