@@ -106,11 +106,9 @@ class TaskAbort(Abort):
 
     def is_mine(self, error: BaseException | None) -> bool:
         """Take the cancellation back if it was ours; somebody else's, at the same time, goes on."""
-        if not self.delivered or not isinstance(error, asyncio.CancelledError):
-            if self.delivered:
-                _uncancel(self._task)
-            return False
-        return _uncancel(self._task) <= self._cancelling
+        # It may also be that of a block inside, if the abort of this one was asked for and did not come any more.
+        left = _uncancel(self._task) if self.delivered else _cancelling(self._task)
+        return isinstance(error, asyncio.CancelledError) and left <= self._cancelling
 
 
 if sys.version_info >= (3, 11):

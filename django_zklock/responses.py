@@ -21,6 +21,9 @@ _DETAILS = {
     503: "This is not possible at the moment. Please try again in a few seconds.",
 }
 
+CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
+"""The `code` in an answer in JSON: somebody else has the lock; nobody can tell who has; it was lost under the work."""
+
 
 def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
     """Return the request among the first two arguments (the second, in a method), Django's own where it is wrapped."""
@@ -48,9 +51,9 @@ class ViewCall:
         if on_conflict not in ("respond", "skip"):
             raise error
         if isinstance(error, LockNotAcquired):
-            return self._answer(409, RETRY_AFTER_CONFLICT)
+            return self._answer(409, RETRY_AFTER_CONFLICT, CONFLICT)
         logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
-        return self._answer(503, RETRY_AFTER_OUTAGE)
+        return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
 
     def lost(self, error: LockLost, on_conflict: str) -> HttpResponse:
         """Answer 503, and have the transaction of the request rolled back: its work was cut off in the middle."""
@@ -60,13 +63,13 @@ class ViewCall:
             if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
                 connection.set_rollback(True)
         logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
-        return self._answer(503, RETRY_AFTER_OUTAGE)
+        return self._answer(503, RETRY_AFTER_OUTAGE, LOST)
 
-    def _answer(self, status: int, retry_after: int) -> HttpResponse:
+    def _answer(self, status: int, retry_after: int, code: str) -> HttpResponse:
         response: HttpResponse
         detail = _DETAILS[status]
         if self._request.get_preferred_type(["text/html", "application/json"]) == "application/json":
-            response = JsonResponse({"detail": detail, "retry_after": retry_after}, status=status)
+            response = JsonResponse({"detail": detail, "code": code, "retry_after": retry_after}, status=status)
         else:
             try:
                 page = loader.get_template(f"{status}.html").render({"detail": detail}, self._request)

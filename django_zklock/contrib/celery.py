@@ -54,11 +54,12 @@ class TaskCall:
         """
         conflicts = int((self._request.headers or {}).get(CONFLICTS_HEADER, 0)) + 1
         # Half of it by chance, so that tasks that met once do not go on meeting.
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(conflicts - 1, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+        longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(conflicts - 1, 10))
+        delay = round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311
         signature = self._task.signature_from_request(self._request, retries=self._request.retries, countdown=delay)
         signature.options["headers"] = {**(signature.options.get("headers") or {}), CONFLICTS_HEADER: conflicts}
         signature.apply_async()
-        raise Retry(str(error), exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
+        raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
 
     def _skip(self, error: ZkLockError) -> None:
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -37,7 +36,9 @@ class Terms:
     timeout: float | None  # seconds to wait; 0 does not wait, None waits for ever
     policy: Policy
     reentrant: bool
+    thread: str  # that asks
     what: str  # the work it is for, as others in the queue may see it
+    thread: str  # name of the caller's thread
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know."""
@@ -56,7 +57,7 @@ class Terms:
             guid=guid,
             host=socket.gethostname(),
             pid=os.getpid(),
-            thread=threading.main_thread().name,
+            thread=self.thread,
             what=self.what,
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=self.template,

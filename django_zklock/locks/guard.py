@@ -36,7 +36,7 @@ class Guard:
     """Watches over one block of work under one hold."""
 
     def __init__(self, grant: Grant, policy: Policy, owner: Owner) -> None:
-        self._grant = grant
+        self.grant = grant
         self._policy = policy
         self._loop = grant.session.loop
         self._abort = abort.abort_for(owner)
@@ -46,13 +46,13 @@ class Guard:
     def arm(self) -> None:
         """Begin to watch; in the work."""
         self._abort.arm()
-        self._grant.session.post(self._grant.attach, self)
+        self.grant.session.post(self.grant.attach, self)
 
     @abort.shielded
     def disarm(self) -> None:
         """End to watch; in the work, first thing after the block."""
         self._abort.disarm()
-        self._grant.session.post(self._detach)
+        self.grant.session.post(self._detach)
 
     @property
     def matters(self) -> bool:
@@ -61,7 +61,7 @@ class Guard:
 
     def why_lost(self) -> str | None:
         """Return why the lock was lost, or None if it was not; by the clock, too."""
-        return self._grant.why_invalid()
+        return self.grant.why_invalid()
 
     def stopped(self, error: BaseException | None) -> bool:
         """Tell whether the block ended with this error because it was stopped here; once, after `disarm`."""
@@ -72,20 +72,20 @@ class Guard:
         if self.asked_at is None:
             return None
         receipt = Receipt(
-            reason=self._grant.lost_reason or "",
+            reason=self.grant.lost_reason or "",
             how=self._abort.how,
             stopped_after=time.monotonic() - self.asked_at,
-            delivered=self._abort.delivered,
+            delivered=stopped or self._abort.delivered,
             swallowed=self._abort.delivered and not stopped,
         )
         logger.warning(
             "work under lock %s %s %.3f s after the abort (%s): %s",
-            self._grant.key,
+            self.grant.key,
             "swallowed the interrupt and ended" if receipt.swallowed else "ended",
             receipt.stopped_after,
             receipt.how,
             receipt.reason,
-            extra={"lock": self._grant.key, "token": self._grant.token},
+            extra={"lock": self.grant.key, "token": self.grant.token},
         )
         return receipt
 
@@ -96,9 +96,9 @@ class Guard:
         if self._policy.abort_on != "suspended" or self._grace is not None:
             return
         if self._policy.grace > 0:
-            self._grace = self._loop.call_later(self._policy.grace, lambda: self._grant.lose(reason))
+            self._grace = self._loop.call_later(self._policy.grace, lambda: self.grant.lose(reason))
         else:
-            self._grant.lose(reason)
+            self.grant.lose(reason)
 
     def on_vouched(self) -> None:
         """Let the work go on."""
@@ -119,4 +119,4 @@ class Guard:
 
     def _detach(self) -> None:
         self.on_vouched()
-        self._grant.detach(self)
+        self.grant.detach(self)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import warnings
 import weakref
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.zk import clock
 
@@ -69,7 +69,7 @@ class Grant:
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.lost_event = threading.Event()
+        self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
     @property
@@ -81,6 +81,8 @@ class Grant:
         """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
         if self.lost_reason is not None:
             return self.lost_reason
+        if self.inherited:
+            return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:
             return "the ZooKeeper session is over"
         if not self.session.lease_valid:
@@ -100,6 +102,10 @@ class Grant:
     def detach(self, observer: GrantObserver) -> None:
         """Tell this observer no more."""
         self._observers.pop(observer, None)
+
+    def observed_by(self, kind: type) -> bool:
+        """Tell whether an observer of this kind is attached."""
+        return any(isinstance(observer, kind) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:
         """The session cannot be vouched for at the moment."""
@@ -121,10 +127,10 @@ class Grant:
         if self.lost_reason is not None:
             return
         self.lost_reason = reason
-        logger.warning("lock %s is lost: %s", self.key, reason, extra={"lock": self.key, "token": self.token})
-        self.lost_event.set()
         for observer in list(self._observers):
             observer.on_lost(reason)
+        # Last, as a handler of logs may take its time.
+        logger.warning("lock %s is lost: %s", self.key, reason, extra={"lock": self.key, "token": self.token})
 
 
 class Hold:
@@ -205,7 +211,13 @@ class Hold:
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lock is lost, at most `timeout` seconds (None: for ever); return whether it is."""
-        return self._grant.lost_event.wait(timeout) or self.lost
+        alarm = _Alarm()
+        self._grant.session.post(self._grant.attach, alarm)
+        try:
+            alarm.waiter.wait(timeout)
+        finally:
+            self._grant.session.post(self._grant.detach, alarm)
+        return self.lost
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """
@@ -217,13 +229,29 @@ class Hold:
 
     def __del__(self) -> None:
         try:
-            if self._count and not self._grant.inherited:
+            forgotten = bool(self._count) and not self._grant.inherited
+            if forgotten:
                 self._contender.abandon()
-                warnings.warn(
-                    f"{self!r} was dropped without being released", ResourceWarning, stacklevel=2, source=self
-                )
-        except Exception:  # noqa: BLE001, S110 - half-built, or the interpreter is going down
-            pass
+        except Exception:  # noqa: BLE001
+            return  # half-built, or the interpreter is going down
+        if forgotten:
+            warnings.warn(f"{self!r} was dropped without being released", ResourceWarning, stacklevel=1, source=self)
+
+
+class _Alarm:
+    """Wakes who waits for the loss of a hold."""
+
+    def __init__(self) -> None:
+        self.waiter = ThreadWaiter[bool]()
+
+    def on_suspect(self, reason: str) -> None:
+        pass
+
+    def on_vouched(self) -> None:
+        pass
+
+    def on_lost(self, reason: str) -> None:
+        self.waiter.set(True)
 
 
 class _Callback:
@@ -259,14 +287,14 @@ class Holds:
         """List the guard of a block that begins."""
         self._guards.setdefault(owner, []).append(guard)
 
-    def close_block(self, owner: Owner, guard: Guard) -> bool:
-        """List it no more; return whether a block around it is to be stopped, too, and will say so itself."""
+    def close_block(self, owner: Owner, guard: Guard) -> list[Guard]:
+        """List it no more; return the guards of the blocks around it."""
         guards = self._guards.get(owner, [])
         if guard in guards:
             guards.remove(guard)
         if not guards:
             self._guards.pop(owner, None)
-        return any(outer.asked_at is not None for outer in guards)
+        return list(guards)
 
     def find(self, owner: Owner, key: str) -> Hold | None:
         """Return what this owner holds of this key."""

@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from django.core.exceptions import SynchronousOnlyOperation
-from django.dispatch import Signal
 
-from django_zklock import abort, conf, signals
+from django_zklock import abort, conf
 from django_zklock.conf import UNSET, Unset
-from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockNotHeld
+from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt, Terms
 from django_zklock.locks.contender import Busy, Outcome
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold, Policy
+from django_zklock.locks.refusals import refuse_own_task, refuse_running_loop, threading_timeout
+from django_zklock.locks.taking import Block, Take, let_go, listed, report_contention, take_again, tell_lost
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
-from django_zklock.owner import Owner, current_owner, loop_is_running
+from django_zklock.owner import Owner, current_owner
 from django_zklock.queue import names
 from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 RELEASE_PATIENCE = 0.9  # seconds that a release waits to hear that the node is gone; it goes on in the background
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """One `with` block that is open."""
-
-    hold: Hold
-    guard: Guard
 
 
 class Lock:
@@ -74,7 +64,7 @@ class Lock:
         self._fields = dict(fields or {})
         self._options = conf.given_options(timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant)
         self._what = what
-        self._blocks: dict[Owner, list[_Block]] = {}  # each list is its owner's alone
+        self._blocks: dict[Owner, list[Block]] = {}  # each list is its owner's alone
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -99,6 +89,8 @@ class Lock:
                 grace=0.0 if isinstance(options.grace, Unset) else options.grace,
             ),
             reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
+            thread=threading.current_thread().name,
+            thread=threading.current_thread().name,
             what=self._what or os.path.basename(sys.argv[0]) or "python",
         )
 
@@ -112,19 +104,32 @@ class Lock:
         ask `hold.check()`, or use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer: then nobody
         knows who has the lock.
         """
-        wait = _threading_timeout(blocking, timeout)
+        wait = threading_timeout(blocking, timeout)
+        take = Take()
         try:
-            return self._take(self._terms(), wait, keep=True)
+            return self._take(take, self._terms(), wait, keep=True)
         except LockNotAcquired:
             return None
+        except BaseException:
+            take.undo()
+            raise
 
     async def aacquire(self, blocking: bool = True, timeout: float = -1) -> Hold | None:
-        """Take the lock as `acquire` does; waiting costs no thread."""
-        wait = _threading_timeout(blocking, timeout)
+        """
+        Take the lock as `acquire` does; waiting costs no thread.
+
+        It belongs to the task that calls. So it may not be made a task of its own, which would own the lock and end.
+        """
+        refuse_own_task(self.aacquire)
+        wait = threading_timeout(blocking, timeout)
+        take = Take()
         try:
-            return await self._atake(self._terms(), wait, keep=True)
+            return await self._atake(take, self._terms(), wait, keep=True)
         except LockNotAcquired:
             return None
+        except BaseException:
+            take.undo()
+            raise
 
     @abort.shielded
     def release(self) -> None:
@@ -132,18 +137,21 @@ class Lock:
         Let go of the lock, once for each time it was taken.
 
         Waits at most a second for ZooKeeper's word; if that does not come, the node is deleted as soon as ZooKeeper is
-        back, or goes with the session. Raises `LockNotHeld` if the calling owner does not hold the lock.
+        back, or goes with the session. Raises `LockNotHeld` if the calling owner does not hold the lock. An exception
+        that strikes from outside meanwhile, such as a soft time limit, does not keep it from letting go.
         """
-        _refuse_running_loop("release", "await lock.arelease()")
-        self._release(self._held())
+        refuse_running_loop("release", "await lock.arelease()")
+        hold = self._held()
+        self._release(hold, hold._count - 1)
 
     async def arelease(self) -> None:
         """Let go of the lock as `release` does."""
-        await self._arelease(self._held())
+        hold = self._held()
+        await self._arelease(hold, hold._count - 1)
 
     def locked(self) -> bool:
         """Tell whether anybody holds the lock or waits for it now. Raises `ZooKeeperUnavailable`."""
-        _refuse_running_loop("locked", "await lock.alocked()")
+        refuse_running_loop("locked", "await lock.alocked()")
         if self._find() is not None:
             return True
         attempt = self._look(ThreadWaiter[Outcome]())
@@ -167,85 +175,130 @@ class Lock:
     # --- with and async with ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Hold:
-        terms = self._terms()
-        hold = self._take(terms, terms.timeout)
-        self._open(hold, terms.policy)
-        return hold
+        take = Take()
+        try:
+            terms = self._terms()
+            return self._open(take, self._take(take, terms, terms.timeout), terms.policy)
+        except BaseException as error:
+            lost = self._back_out(take, error)
+            if lost is not None:
+                raise lost from error
+            raise
 
     @abort.shielded
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._innermost_block()
-        lost: LockLost | None = None
+        block = self._block()
+        count = block.hold._count - 1
+        lost: ZkLockError | None = None
         try:
-            lost = self._close(block, error)
-        finally:
-            self._release(block.hold, quiet=True)
+            try:
+                lost = self._close(block, error)
+            finally:
+                self._release(block.hold, count)
+        except BaseException:
+            self._shut(block)
+            let_go(block.hold, count)
+            raise
         if lost is not None:
             raise lost from error
 
     async def __aenter__(self) -> Hold:
-        terms = self._terms()
-        hold = await self._atake(terms, terms.timeout)
-        self._open(hold, terms.policy)
-        return hold
+        take = Take()
+        try:
+            terms = self._terms()
+            return self._open(take, await self._atake(take, terms, terms.timeout), terms.policy)
+        except BaseException as error:
+            lost = self._back_out(take, error)
+            if lost is not None:
+                raise lost from error
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._innermost_block()
-        lost: LockLost | None = None
+        block = self._block()
+        count = block.hold._count - 1
+        lost: ZkLockError | None = None
         try:
-            lost = self._close(block, error)
-        finally:
-            await self._arelease(block.hold, quiet=True)
+            try:
+                lost = self._close(block, error)
+            finally:
+                # A coroutine that is thrown away cannot wait any more.
+                await self._arelease(block.hold, count, wait=kind is not GeneratorExit)
+        except BaseException:
+            self._shut(block)
+            let_go(block.hold, count)
+            raise
         if lost is not None:
             raise lost from error
 
-    def _open(self, hold: Hold, policy: Policy) -> None:
+    @abort.shielded
+    def _open(self, take: Take, hold: Hold, policy: Policy) -> Hold:
         guard = Guard(hold._grant, policy, hold._owner)
-        block = _Block(hold, guard)
-        self._blocks.setdefault(hold._owner, []).append(block)
+        take.block = Block(hold, guard)
+        self._blocks.setdefault(hold._owner, []).append(take.block)
         holds.live_holds.open_block(hold._owner, guard)
         guard.arm()
+        return hold
 
-    def _innermost_block(self) -> _Block:
+    @abort.shielded
+    def _back_out(self, take: Take, error: BaseException) -> ZkLockError | None:
+        """Undo an entry that did not succeed; return what is to be raised instead, if it was stopped."""
+        lost = self._close(take.block, error) if take.block is not None else None
+        take.undo()
+        return lost
+
+    def _block(self) -> Block:
+        """Return the innermost block of the caller."""
         blocks = self._blocks.get(current_owner())
-        if blocks is None and len(self._blocks) == 1:
-            # An async generator that nobody finished is closed by a task of the loop's, not by its owner.
-            (blocks,) = self._blocks.values()
-        if blocks is None:
-            raise LockNotHeld("The block is left by another task, greenlet or thread than entered it.")
+        if not blocks and len(self._blocks) == 1:
+            # A generator is closed by whoever drops it, and a coroutine when its loop is closed: not by their owner.
+            blocks = next(iter(self._blocks.values()), None)
+        if not blocks:
+            raise LockNotHeld("The block was opened by another task, greenlet or thread.")
         return blocks[-1]
 
-    def _close(self, block: _Block, error: BaseException | None) -> LockLost | None:
-        """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
+    @abort.shielded
+    def _shut(self, block: Block) -> list[Guard]:
+        """Watch over a block no more; return the guards of those around it. Doing it again changes nothing."""
         block.guard.disarm()
         owner = block.hold._owner
-        self._blocks[owner].remove(block)
-        if not self._blocks[owner]:
-            del self._blocks[owner]
-        outer_stopped = holds.live_holds.close_block(owner, block.guard)
-        if block.hold._grant.inherited:
+        blocks = self._blocks.get(owner, [])
+        if block in blocks:
+            blocks.remove(block)
+        if not blocks:
+            self._blocks.pop(owner, None)
+        return holds.live_holds.close_block(owner, block.guard)
+
+    @abort.shielded
+    def _close(self, block: Block, error: BaseException | None) -> ZkLockError | None:
+        """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
+        around = self._shut(block)
+        hold, guard = block.hold, block.guard
+        if hold._grant.inherited:
             return None
-        stopped = block.guard.stopped(error)
-        reason = block.guard.why_lost()
+        stopped = guard.stopped(error)
+        reason = guard.why_lost()
         if reason is None:
-            return None
-        receipt = block.guard.receipt(stopped=stopped)
-        if block.hold._count == 1:  # else a block around this one has the last word on the same hold
-            _send(block.hold, signals.lock_lost, reason=reason, receipt=receipt)
-        if (stopped and not outer_stopped) or (error is None and block.guard.matters):
-            return LockLost(f"The lock {block.hold.key!r} was lost: {reason}.", lock=block.hold.key)
+            if hold._count or error is not None:
+                return None
+            return LockNotHeld("The lock was released inside the block.", lock=hold.key)
+        receipt = guard.receipt(stopped=stopped)
+        if not any(outer.grant is hold._grant for outer in around):
+            tell_lost(hold, reason, receipt)
+        outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
+        if (stopped and not outer_stopped) or (error is None and guard.matters):
+            return LockLost(f"The lock {hold.key!r} was lost: {reason}.", lock=hold.key)
         return None
 
     # --- small parts --------------------------------------------------------------------------------------------
 
-    def _take(self, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
-        _refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
+    def _take(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+        refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
         owner = current_owner()
-        held = _take_again(owner, terms)
+        held = take_again(take, owner, terms, keep=keep)
         if held is not None:
             return held
         attempt = Attempt(process.current(), terms, ThreadWaiter[Outcome](), timeout=timeout)
@@ -254,15 +307,16 @@ class Lock:
             outcome = attempt.waiter.wait(timeout)
             if outcome is None:
                 outcome = attempt.waiter.wait(attempt.extra_patience)
-            return _list(attempt, attempt.conclude(outcome, owner), keep=keep)
+            take.hold = attempt.conclude(outcome, owner)
+            return listed(attempt, take.hold, keep=keep)
         except BaseException as error:
             attempt.contender.abandon()
-            _report_contention(attempt, error)
+            report_contention(attempt, error)
             raise
 
-    async def _atake(self, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+    async def _atake(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
         owner = current_owner()
-        held = _take_again(owner, terms)
+        held = take_again(take, owner, terms, keep=keep)
         if held is not None:
             return held
         attempt = Attempt(process.current(), terms, TaskWaiter[Outcome](), timeout=timeout)
@@ -271,24 +325,37 @@ class Lock:
             outcome = await attempt.waiter.wait(timeout)
             if outcome is None:
                 outcome = await attempt.waiter.wait(attempt.extra_patience)
-            return _list(attempt, attempt.conclude(outcome, owner), keep=keep)
+            take.hold = attempt.conclude(outcome, owner)
+            return listed(attempt, take.hold, keep=keep)
         except BaseException as error:
             attempt.contender.abandon()
-            _report_contention(attempt, error)
+            report_contention(attempt, error)
             raise
 
     @abort.shielded
-    def _release(self, hold: Hold, *, quiet: bool = False) -> None:
-        if _let_go(hold, quiet=quiet):
+    def _release(self, hold: Hold, count: int) -> None:
+        try:
+            if count > 0 or hold._grant.inherited:
+                let_go(hold, count)
+                return
             waiter = ThreadWaiter[bool]()
-            hold._contender.abandon(waiter.set)
+            let_go(hold, 0, waiter.set)
             waiter.wait(RELEASE_PATIENCE)
+        except BaseException:
+            let_go(hold, count)  # struck half way, so once more
+            raise
 
-    async def _arelease(self, hold: Hold, *, quiet: bool = False) -> None:
-        if _let_go(hold, quiet=quiet):
+    async def _arelease(self, hold: Hold, count: int, *, wait: bool = True) -> None:
+        try:
+            if count > 0 or hold._grant.inherited or not wait:
+                let_go(hold, count)
+                return
             waiter = TaskWaiter[bool]()
-            hold._contender.abandon(waiter.set)
+            let_go(hold, 0, waiter.set)
             await waiter.wait(RELEASE_PATIENCE)
+        except BaseException:
+            let_go(hold, count)
+            raise
 
     def _find(self) -> Hold | None:
         return holds.live_holds.find(current_owner(), self._terms().key)
@@ -322,102 +389,6 @@ def zk_lock(
     has the lock, `ZooKeeperUnavailable` when nobody can tell, and `LockLost` when the lock was lost under the work.
     """
     return Lock(name, fields=fields, timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant)
-
-
-def _threading_timeout(blocking: bool, timeout: float) -> float | None:
-    if not blocking:
-        if timeout != -1:
-            raise ValueError("can't specify a timeout for a non-blocking call")
-        return 0.0
-    if timeout == -1:
-        return None
-    if timeout < 0:
-        raise ValueError("timeout value must be a non-negative number")
-    return float(timeout)
-
-
-def _refuse_running_loop(method: str, instead: str) -> None:
-    if loop_is_running():
-        raise SynchronousOnlyOperation(
-            f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
-        )
-
-
-def _take_again(owner: Owner, terms: Terms) -> Hold | None:
-    held = holds.live_holds.find(owner, terms.key)
-    if held is None:
-        return None
-    if not terms.reentrant:
-        raise LockBusy(
-            f"The lock {terms.key!r} is not reentrant and its owner has it already; waiting would never end.",
-            lock=terms.key,
-        )
-    reason = held._grant.why_invalid()
-    if reason is not None:
-        raise LockLost(f"The lock {terms.key!r} was lost: {reason}.", lock=terms.key)
-    held._count += 1
-    return held
-
-
-def _list(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
-    holds.live_holds.add(hold, keep=keep)
-    _send(hold, signals.lock_acquired, waited=attempt.waited)
-    if keep and signals.lock_lost.has_listeners(Lock):
-        hold._grant.session.post(hold._grant.attach, _LossReport(hold))
-    return hold
-
-
-@abort.shielded
-def _let_go(hold: Hold, *, quiet: bool) -> bool:
-    """Count one release; return whether it was the last. `quiet` in a block, which ends in a forked child, too."""
-    if hold._grant.inherited:
-        if quiet:
-            return False
-        raise LockNotHeld("A forked child does not hold its parent's locks.", lock=hold.key)
-    hold._count -= 1
-    if hold._count > 0:
-        return False
-    holds.live_holds.remove(hold)
-    if hold._grant.lost_reason is None:
-        _send(hold, signals.lock_released, held=time.monotonic() - hold._grant.since)
-    return True
-
-
-class _LossReport:
-    """Sends `lock_lost` for a hold that no block watches over."""
-
-    def __init__(self, hold: Hold) -> None:
-        self._hold = hold
-
-    def on_suspect(self, reason: str) -> None:
-        pass
-
-    def on_vouched(self) -> None:
-        pass
-
-    def on_lost(self, reason: str) -> None:
-        _send(self._hold, signals.lock_lost, reason=reason, receipt=None)
-
-
-def _send(about: Hold, signal: Signal, **kwargs: object) -> None:
-    _send_from(about._grant.session, signal, lock=about.key, hold=about, **kwargs)
-
-
-def _send_from(session: Session, signal: Signal, **kwargs: object) -> None:
-    if signal.has_listeners(Lock):
-        session.dispatch(_deliver, signal, kwargs)
-
-
-def _deliver(signal: Signal, kwargs: dict[str, Any]) -> None:
-    signal.send_robust(Lock, **kwargs)
-
-
-def _report_contention(attempt: Attempt[Any], error: BaseException) -> None:
-    if isinstance(error, LockNotAcquired):
-        session = attempt.contender.session
-        _send_from(
-            session, signals.lock_contended, lock=attempt.terms.key, waited=attempt.waited if attempt.timeout else 0.0
-        )
 
 
 def _is_busy(attempt: Attempt[Any], outcome: Outcome | None) -> bool:

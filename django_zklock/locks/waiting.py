@@ -11,22 +11,29 @@ _Value = TypeVar("_Value")
 
 
 class ThreadWaiter(Generic[_Value]):
-    """Waited for in a thread, or in a greenlet where gevent has patched threads."""
+    """
+    Waited for in a thread, or in a greenlet where gevent has patched threads.
 
-    __slots__ = ("_event", "value")
+    It is one bare lock, and no `threading.Event`: an exception that strikes inside an event's methods may leave its
+    inner lock taken, and the protocol's thread would wait for that for ever.
+    """
+
+    __slots__ = ("_latch", "value")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._latch = threading.Lock()  # taken until there is a value
+        self._latch.acquire()
         self.value: _Value | None = None
 
     def set(self, value: _Value) -> None:
-        """Give the value; on the protocol's thread."""
+        """Give the value, once; on the protocol's thread."""
         self.value = value
-        self._event.set()
+        self._latch.release()
 
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
-        self._event.wait(timeout)
+        if self.value is None:
+            self._latch.acquire(timeout=-1 if timeout is None else timeout)
         return self.value
 
 

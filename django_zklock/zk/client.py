@@ -2,7 +2,8 @@
 Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
-`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._invoke`, `_socket`.
+`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._invoke`, `_connect_loop`,
+`_socket`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -76,10 +77,9 @@ class Options:
     acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
     tls: TlsOptions | None = None
 
-    @property
-    def host_timeout(self) -> float:
-        """Seconds for one host to answer, so that every host gets its turn before the session is over."""
-        return min(self.connect_timeout, self.session_timeout / (2 * len(self.hosts)))
+    def host_timeout(self, session_timeout: float) -> float:
+        """Return the seconds for one host to answer, so that every host gets its turn before the session is over."""
+        return min(self.connect_timeout, session_timeout / (2 * len(self.hosts)))
 
     def acls(self) -> list[ACL]:
         """Return the access list that every node is created with; never left to kazoo's open default."""
@@ -105,6 +105,7 @@ class _Handler:
     """
 
     options: Options
+    host_timeout: float  # seconds for one host to answer; the connection keeps it to what the server granted
     _running: bool
 
     @property
@@ -128,8 +129,9 @@ class _Handler:
 
         kazoo would give the first host all of it, so one dead host could cost the session.
         """
-        limit = self.options.host_timeout
-        sock = socket.create_connection(address, limit if timeout is None else min(timeout, limit))
+        sock = socket.create_connection(
+            address, self.host_timeout if timeout is None else min(timeout, self.host_timeout)
+        )
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.options.tls is not None:
@@ -144,6 +146,7 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
     def __init__(self, options: Options) -> None:
         super().__init__()
         self.options = options
+        self.host_timeout = options.host_timeout(options.session_timeout)
 
     def select(self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
         """Wait as `select.select` does, without its limit of 1024 descriptors; kazoo makes a selector each time."""
@@ -176,19 +179,31 @@ def _handler(options: Options) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.options = options
+            self.host_timeout = options.host_timeout(options.session_timeout)
 
     return GeventHandler()
 
 
 class _Connection(ConnectionHandler):
-    """kazoo's connection, which also remembers what the server granted."""
+    """
+    kazoo's connection, which also remembers what the server granted.
+
+    All that has to happen before the session is over is measured by that: with 60 seconds asked for and 10 granted, a
+    pause of a quarter of the former would outlast the session.
+    """
 
     negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
+
+    def _connect_loop(self, retry: KazooRetry) -> Any:
+        timeout = self.negotiated_timeout or self.client.options.session_timeout
+        self.handler.host_timeout = self.client.options.host_timeout(timeout)
+        retry.max_delay = timeout * RETRY_SHARE / (1 + retry.max_jitter)
+        return super()._connect_loop(retry)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
-        reply = super()._invoke(min(timeout, self.client.options.host_timeout), request, xid)
+        reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.negotiated_timeout = reply[0].time_out / 1000.0
         return reply
 
@@ -209,7 +224,6 @@ class Client(KazooClient):
             connection_retry=KazooRetry(
                 max_tries=-1,
                 delay=FIRST_RETRY,
-                max_delay=options.session_timeout * RETRY_SHARE,
                 sleep_func=handler.sleep_func,
             ),
             logger=_logger(),

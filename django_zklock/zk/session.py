@@ -163,7 +163,11 @@ class Session:
         until = sent_at + LEASE_SHARE * self.timeout
         if until <= self.lease_until:
             return
-        self.lease_until = until
+        before, self.lease_until = self.lease_until, until
+        if clock.now() >= before:
+            # A process that was paused may come here before its timer tells that the lease was over. Who looked at
+            # the clock in between has seen a lost lock, and lost is for good.
+            self._tell(lambda observer: observer.on_lease_over())
         if self.suspect and self.connected:
             self.suspect = False
             self._tell(lambda observer: observer.on_vouched())
@@ -300,6 +304,7 @@ class Session:
             self._end_of_session()
             self.session_id = session_id
         self.timeout = timeout or self.options.session_timeout
+        self.last_problem = "the connection stands, but no answer comes"
         self._change_state(State.CONNECTED)
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
 
@@ -346,19 +351,22 @@ class Session:
         self._end_of_session()
         self._tell(lambda observer: observer.on_closed())
         if client is None:
-            self._closed(done)
+            self._finish(done)
             return
 
         def stop() -> None:
             _stop_client(client)
-            self._closed(done)
+            self.loop.post(self._finish, done)
 
         threading.Thread(target=stop, name="zklock-stop", daemon=True).start()
 
-    def _closed(self, done: threading.Event) -> None:
-        done.set()
+    def _finish(self, done: threading.Event) -> None:
+        """End the threads, after all that is still to be told has been told."""
         if self._dispatcher is not None:
+            self._dispatcher.post(done.set)
             self._dispatcher.stop()
+        else:
+            done.set()
         self.loop.stop()
 
 

@@ -56,7 +56,7 @@ class AbortReceipt(models.Model):
     lock = models.CharField(max_length=255)
     token = models.BigIntegerField()
     reason = models.TextField()
-    how = models.CharField(max_length=16)
+    how = models.CharField(max_length=16, blank=True)
     stopped_after = models.FloatField(help_text="Seconds from the abort to the end of the work.")
     swallowed = models.BooleanField()
     created_at = models.DateTimeField(auto_now_add=True)

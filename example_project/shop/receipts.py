@@ -1,4 +1,4 @@
-"""Keeps a row for every time that work was stopped because its lock was lost."""
+"""Keeps a row for every time that a lock was lost under work: why, and how the work was stopped."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ if TYPE_CHECKING:
 
 
 @receiver(lock_lost)
-def keep_receipt(sender: object, lock: str, hold: Hold, receipt: Receipt | None, **_more: Any) -> None:
-    """Write down what became of the work; a lock that was lost while nothing ran under it needs no receipt."""
-    if receipt is None:
-        return
+def keep_receipt(sender: object, lock: str, hold: Hold, reason: str, receipt: Receipt | None, **_more: Any) -> None:
+    """Write down what became of the work. Without a receipt it ended in the very moment, and had not to be stopped."""
     try:
         AbortReceipt.objects.create(
             lock=lock,
             token=hold.token,
-            reason=receipt.reason,
-            how=receipt.how,
-            stopped_after=receipt.stopped_after,
-            swallowed=receipt.swallowed,
+            reason=reason,
+            how=receipt.how if receipt else "",
+            stopped_after=receipt.stopped_after if receipt else 0.0,
+            swallowed=receipt.swallowed if receipt else False,
         )
     finally:
         connection.close()  # signals come on a thread of their own, which no request ever ends

@@ -25,7 +25,11 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
     found: list[Callable[..., object]] = []
-    for module in (lock_module, holds, *(__import__(f"django_zklock.locks.{name}", fromlist=["x"]) for name in ("attempt", "waiting", "guard"))):
+    for module in (
+        lock_module,
+        holds,
+        *(__import__(f"django_zklock.locks.{name}", fromlist=["x"]) for name in ("attempt", "waiting", "guard")),
+    ):
         for thing in vars(module).values():
             if getattr(thing, "__module__", "") != module.__name__:
                 continue

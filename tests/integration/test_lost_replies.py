@@ -148,9 +148,7 @@ def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, warm: None, when
         assert zoo.client.exists(hold.path).czxid == hold.token
 
 
-def test_many_cuts_do_not_use_up_a_waiter(
-    zoo: Zoo, proxy: Proxy, warm: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the connection broke during a wait, a lost session is still survived."""
     monkeypatch.setattr(contender, "MAX_ENTRIES", 4)
     with zoo.hold_elsewhere(KEY):

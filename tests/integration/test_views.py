@@ -90,7 +90,8 @@ def test_json_is_answered_to_who_prefers_json(zoo: Zoo, client: Client) -> None:
     """The answer to a conflict is JSON where the client asks for it, and text else."""
     with zoo.hold_elsewhere("stock/7"):
         answer = client.get("/buy-now/7/", headers={"accept": "application/json"})
-        assert json.loads(answer.content)["retry_after"] == int(answer["Retry-After"])
+        body = json.loads(answer.content)
+        assert (body["code"], body["retry_after"]) == ("lock_conflict", int(answer["Retry-After"]))
         assert client.get("/buy-now/7/")["Content-Type"].startswith("text/plain")
 
 

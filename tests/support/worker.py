@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,17 @@ class Worker:
         error = result.get(timeout=timeout, interval=0.01, propagate=False)
         assert isinstance(error, BaseException), error
         return error
+
+    @contextlib.contextmanager
+    def log_shown(self) -> Iterator[None]:
+        """Print what the worker logs meanwhile, so that a failing test shows it."""
+        begin = self.log.stat().st_size
+        try:
+            yield
+        finally:
+            with self.log.open(errors="replace") as log:
+                log.seek(begin)
+                print(log.read())
 
     def gate(self) -> Gate:
         return Gate(self.home)

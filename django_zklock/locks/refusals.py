@@ -1,0 +1,45 @@
+"""Knows the calls that cannot be right, and tells their authors what to do instead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_zklock.exceptions import ZkLockError
+from django_zklock.owner import loop_is_running
+
+
+def threading_timeout(blocking: bool, timeout: float) -> float | None:
+    """Return the seconds to wait, None for ever, from the arguments of `threading.Lock.acquire`; refuse as it does."""
+    if not blocking:
+        if timeout != -1:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        return 0.0
+    if timeout == -1:
+        return None
+    if timeout < 0:
+        raise ValueError("timeout value must be a non-negative number")
+    return float(timeout)
+
+
+def refuse_running_loop(method: str, instead: str) -> None:
+    """Raise where a blocking call would stop the event loop."""
+    if loop_is_running():
+        raise SynchronousOnlyOperation(
+            f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+        )
+
+
+def refuse_own_task(method: Callable[..., Any]) -> None:
+    """Raise where a coroutine method is all that a task does, so that the lock's owner would end with it."""
+    task = asyncio.current_task()
+    code = getattr(method, "__code__", None)
+    if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
+        raise ZkLockError(
+            "aacquire() was made a task of its own, as asyncio.create_task() and gather() do, and asyncio.wait_for() "
+            "before Python 3.12. That task would own the lock and end at once, so nobody could release it. Await it "
+            "directly, with its own timeout or under asyncio.timeout()."
+        )

@@ -1,0 +1,160 @@
+"""
+Knows how an owner takes a lock and lets go of it so that whatever strikes it on the way can be put right.
+
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the owner. So what has
+been done so far is noted in a `Take` before the next step is done, and each step of letting go may be done twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.dispatch import Signal
+
+from django_zklock import abort, signals
+from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
+from django_zklock.locks import hold as holds
+from django_zklock.locks.attempt import Attempt, Terms
+from django_zklock.locks.guard import Guard, Receipt
+from django_zklock.locks.hold import Hold
+from django_zklock.owner import Owner
+from django_zklock.zk.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One `with` block that is open."""
+
+    hold: Hold
+    guard: Guard
+
+
+class Take:
+    """One taking of a lock, as far as it has come."""
+
+    __slots__ = ("block", "count", "hold")
+
+    def __init__(self) -> None:
+        self.hold: Hold | None = None
+        self.count = 0  # of the hold, before it was taken here
+        self.block: Block | None = None
+
+    def again(self, hold: Hold) -> None:
+        """Take what its owner holds already."""
+        self.count = hold._count
+        self.hold = hold
+        hold._count = self.count + 1
+
+    @abort.shielded
+    def undo(self) -> None:
+        """Give back what was taken."""
+        if self.hold is not None:
+            let_go(self.hold, self.count)
+
+
+@abort.shielded
+def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None) -> None:
+    """
+    Bring the count of a hold down to `count`, and let go of the lock at 0; doing it again changes nothing.
+
+    `left` is called on the protocol's thread as soon as the node is gone, or this is clear to take a while.
+    """
+    if hold._grant.inherited:
+        return  # the lock is the parent's
+    if count > 0:
+        hold._count = count
+        return
+    holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
+    hold._contender.abandon(left)
+    if hold._count:
+        hold._count = 0
+        reason = hold._grant.why_invalid()
+        if reason is None:
+            send(hold, signals.lock_released, held=time.monotonic() - hold._grant.since)
+        else:
+            tell_lost(hold, reason, None)
+
+
+def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | None:
+    """Return what the owner holds of this key, taken once more, or None if it holds nothing."""
+    held = holds.live_holds.find(owner, terms.key)
+    if held is None:
+        return None
+    if not terms.reentrant:
+        raise LockBusy(
+            f"The lock {terms.key!r} is not reentrant and its owner has it already; waiting would never end.",
+            lock=terms.key,
+        )
+    reason = held._grant.why_invalid()
+    if reason is not None:
+        raise LockLost(f"The lock {terms.key!r} was lost: {reason}.", lock=terms.key)
+    take.again(held)
+    if keep:
+        holds.live_holds.add(held, keep=True)  # it may be released after the block that took it first
+    return held
+
+
+def listed(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
+    """Return a new hold, listed so that its owner can take it again."""
+    holds.live_holds.add(hold, keep=keep)
+    send(hold, signals.lock_acquired, waited=attempt.waited)
+    if keep:
+        hold._grant.session.post(hold._grant.attach, LossReport(hold))
+    return hold
+
+
+def report_contention(attempt: Attempt[Any], error: BaseException) -> None:
+    """Send `lock_contended` if that is why the lock was not acquired."""
+    if isinstance(error, LockNotAcquired):
+        session = attempt.contender.session
+        send_from(
+            session, signals.lock_contended, lock=attempt.terms.key, waited=attempt.waited if attempt.timeout else 0.0
+        )
+
+
+def tell_lost(hold: Hold, reason: str, receipt: Receipt | None) -> None:
+    """Send `lock_lost` for a hold, once."""
+    hold._grant.session.post(_tell_lost_once, hold, reason, receipt)
+
+
+def _tell_lost_once(hold: Hold, reason: str, receipt: Receipt | None) -> None:
+    if not hold._grant.loss_told:
+        hold._grant.loss_told = True
+        send(hold, signals.lock_lost, reason=reason, receipt=receipt)
+
+
+class LossReport:
+    """Sends `lock_lost` for a hold that no block watches over, as soon as it is lost."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    def on_suspect(self, reason: str) -> None:
+        pass
+
+    def on_vouched(self) -> None:
+        pass
+
+    def on_lost(self, reason: str) -> None:
+        if not self._hold._grant.observed_by(Guard):  # else the block tells, at its end, what became of the work
+            _tell_lost_once(self._hold, reason, None)
+
+
+def send(about: Hold, signal: Signal, **kwargs: object) -> None:
+    """Send a signal about a hold."""
+    send_from(about._grant.session, signal, lock=about.key, hold=about, **kwargs)
+
+
+def send_from(session: Session, signal: Signal, **kwargs: object) -> None:
+    """Send a signal on the thread for signals."""
+    from django_zklock.locks.lock import Lock  # noqa: PLC0415 - the sender is the class that is built upon this
+
+    if signal.has_listeners(Lock):
+        session.dispatch(_deliver, signal, Lock, kwargs)
+
+
+def _deliver(signal: Signal, sender: type, kwargs: dict[str, Any]) -> None:
+    signal.send_robust(sender, **kwargs)

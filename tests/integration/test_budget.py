@@ -1,0 +1,143 @@
+"""What a lock costs, counted on the wire: round trips, requests and watch events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.faults import Elsewhere, connected, proxied
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "warm/a"
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy to count at, its session at rest, and the key's directory in place."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with proxied(zoo, 10) as proxy:
+        connected()
+        with zk_lock(KEY):
+            pass
+        yield proxy
+
+
+def requests(proxy: Proxy) -> dict[int, int]:
+    """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
+    return {opcode: count for opcode, count in proxy.counts.items() if opcode in LOCK_REQUESTS}
+
+
+LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
+
+
+def test_an_uncontended_lock_takes_two_round_trips(proxy: Proxy) -> None:
+    """One to take it, the create and the list together, and one to release it."""
+    proxy.reset()
+    with zk_lock(KEY):
+        pass
+    assert requests(proxy) == {CREATE2: 1, GET_CHILDREN: 1, DELETE: 1}
+    assert proxy.requests == 3
+    assert proxy.round_trips() == 2
+
+
+def test_a_try_that_fails_is_one_read(zoo: Zoo, proxy: Proxy) -> None:
+    """It writes nothing, as a write would cost a quorum, and wake whoever stands behind."""
+    with zoo.hold_elsewhere(KEY):
+        proxy.reset()
+        assert zk_lock(KEY).acquire(blocking=False) is None
+        assert proxy.requests == 1
+        assert requests(proxy) == {GET_CHILDREN: 1}
+
+
+def test_a_hand_over_costs_one_watch_event(zoo: Zoo, proxy: Proxy) -> None:
+    """The one who waits first in line asks for nothing more when it is its turn."""
+    granted, leave = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with zk_lock(KEY):
+            granted.set()
+            leave.wait(5)
+
+    with zoo.hold_elsewhere(KEY):
+        waiter = Elsewhere(take)
+        proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in proxy.frames))
+        proxy.reset()
+    assert granted.wait(5)
+    assert requests(proxy) == {}
+    assert proxy.watch_events == 1
+    leave.set()
+    waiter.result()
+
+
+def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, proxy: Proxy) -> None:
+    """Whoever else leaves the queue, or the lock, costs a waiter nothing."""
+
+    def take() -> None:
+        with zk_lock(KEY):
+            pass
+
+    with zoo.hold_elsewhere(KEY) as first, zoo.hold_elsewhere(KEY) as second, zoo.hold_elsewhere(KEY):
+        waiter = Elsewhere(take)
+        proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in proxy.frames))
+        proxy.reset()
+        zoo.client.delete(first)
+        zoo.client.delete(second)
+        with zoo.hold_elsewhere(KEY):  # nor does one who comes later
+            assert proxy.watch_events == 0
+    waiter.result()
+    assert proxy.watch_events == 1
+    assert requests(proxy) == {GET_CHILDREN: 1, DELETE: 1}
+
+
+def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, proxy: Proxy) -> None:
+    """One watch event each: no herd."""
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with zk_lock(KEY, timeout=20):
+            order.append(number)
+
+    with zoo.hold_elsewhere(KEY):
+        waiters = []
+        for number in range(20):
+            waiters.append(Elsewhere(lambda number=number: take(number)))
+            zoo.wait_contenders(KEY, number + 2)
+        proxy.reset()
+    for waiter in waiters:
+        waiter.result()
+    assert order == list(range(20))
+    assert proxy.watch_events == 20
+    assert proxy.counts[DELETE] == 20
+    assert proxy.counts[CREATE2] == 0
+
+
+def test_an_idle_process_writes_nothing(proxy: Proxy) -> None:
+    """The heartbeat ends with the last hold."""
+    with zk_lock(KEY):
+        proxy.wait_for(lambda: proxy.counts[MULTI])
+    from support.faults import session
+
+    eventually(lambda: not session().loop._timers or proxy.counts[MULTI] == 1)
+    beats = proxy.counts[MULTI]
+    with zk_lock(KEY):
+        pass
+    assert proxy.counts[MULTI] == beats
+
+
+def test_one_heartbeat_serves_all_holds(proxy: Proxy) -> None:
+    """There is one per process, not one per lock."""
+    locks = [zk_lock(f"warm/{number}") for number in range(8)]
+    for lock in locks:
+        lock.acquire()
+    proxy.reset()
+    proxy.wait_for(lambda: proxy.counts[MULTI] == 2)
+    began, ended = (frame.time for frame in proxy.frames if frame.opcode == MULTI and frame.request)
+    assert ended - began > 10 / 6 - 0.2
+    for lock in locks:
+        lock.release()

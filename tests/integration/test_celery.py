@@ -1,0 +1,256 @@
+"""What a lock means to a Celery task, on a real worker: who is sent again, who fails, who is skipped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import chain, chord
+from celery.exceptions import ChordError, TaskRevokedError
+from support import celeryapp
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_locked
+from django_zklock.contrib.celery import CONFLICTS_HEADER, FIRST_DELAY
+from django_zklock.exceptions import LockBusy
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture(scope="module")
+def shared(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    zoo = Zoo(single.hosts, single)
+    with Worker(zoo, tmp_path_factory.mktemp("worker")) as worker:
+        yield worker
+    zoo.close()
+
+
+@pytest.fixture
+def worker(shared: Worker) -> Iterator[Worker]:
+    """A worker with two processes, and nothing left in the queues at the end."""
+    with shared.log_shown():
+        yield shared
+        shared.zoo.assert_empty()
+
+
+# --- retry ----------------------------------------------------------------------------------------------------------
+
+
+def test_conflicts_leave_the_retries_of_the_task_alone(worker: Worker) -> None:
+    """A task comes again as often as it takes, counted apart, also where it retries on any error by itself."""
+    names = ["plain", "bound", "greedy"]  # the last two may retry three times and once
+    with worker.zoo.hold_elsewhere("budget"):
+        results = [worker.send(name, "budget") for name in names]
+        for result in results:
+            eventually(lambda result=result: len(delays(worker, result.id)) > 3, 20)  # type: ignore[misc]
+            assert result.state == "RETRY"
+    for result in results:
+        account = worker.get(result)
+        assert (account["retries"], account["args"]) == (0, ["budget"])
+        assert account["headers"] == {CONFLICTS_HEADER: len(delays(worker, result.id))}
+        assert result.state == "SUCCESS"
+
+
+def test_the_pause_grows_and_is_partly_chance(worker: Worker) -> None:
+    """Tasks that met once do not go on meeting."""
+    with worker.zoo.hold_elsewhere("pause"):
+        results = [worker.send("plain", "pause") for _ in range(4)]
+        for result in results:
+            eventually(lambda result=result: len(delays(worker, result.id)) > 1, 20)  # type: ignore[misc]
+    paused = [delays(worker, result.id) for result in results]
+    for number in range(2):
+        longest = FIRST_DELAY * 2**number
+        assert all(longest / 2 <= each[number] <= longest for each in paused)
+    assert len({each[0] for each in paused}) > 1
+    for result in results:
+        worker.get(result)
+
+
+def test_a_task_that_comes_again_is_the_same_task(worker: Worker) -> None:
+    """It keeps its id, arguments, queue, priority, limits, expiry and headers."""
+    with worker.zoo.hold_elsewhere("same"):
+        result = worker.send(
+            "bound",
+            kwargs={"key": "same"},
+            queue="other",
+            priority=3,
+            expires=60,
+            soft_time_limit=20,
+            time_limit=30,
+            headers={"mine": "x"},
+        )
+        eventually(lambda: result.state == "RETRY")
+    account = worker.get(result)
+    assert account["kwargs"] == {"key": "same"}
+    assert (account["queue"], account["priority"], account["limits"]) == ("other", 3, [30, 20])
+    assert account["headers"] == {"mine": "x", CONFLICTS_HEADER: 1}
+    assert account["expires"] is not None
+
+
+def test_a_task_does_not_come_again_after_it_expired(worker: Worker) -> None:
+    """Waiting for a lock does not push back the moment at which a task has lost its use."""
+    with worker.zoo.hold_elsewhere("stale"):
+        result = worker.send("plain", "stale", expires=1)
+        with pytest.raises(TaskRevokedError, match="expired"):
+            worker.get(result)
+
+
+def test_a_task_waits_in_no_queue_while_it_waits_to_be_sent_again(worker: Worker) -> None:
+    """By default a task does not wait in a worker; a locked function that is no task does, also inside one."""
+    with worker.zoo.hold_elsewhere("place"):
+        task = worker.send("plain", "place")
+        eventually(lambda: task.state == "RETRY")
+        assert len(worker.zoo.children("place")) == 1
+        function = worker.send("helped", "place")
+        worker.zoo.wait_contenders("place", 2)
+    assert worker.get(function) < 10
+    worker.get(task)
+
+
+def test_an_error_of_the_work_is_the_tasks_own_business(worker: Worker) -> None:
+    """An error under the lock fails the task, or makes it retry as it says; the lock is free."""
+    assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
+    greedy = worker.send("greedy", "error", "fail", "x")
+    assert isinstance(worker.wait_failed(greedy), ValueError)
+    assert len(re.findall(rf"greedy\[{greedy.id}\] retry", worker.log.read_text())) == 1
+    worker.zoo.assert_empty()
+
+
+# --- raise and skip -------------------------------------------------------------------------------------------------
+
+
+def test_raise_fails_the_task(worker: Worker) -> None:
+    """The error is LockBusy, and names the lock."""
+    with worker.zoo.hold_elsewhere("raise"):
+        result = worker.send("raising", "raise")
+        with pytest.raises(LockBusy, match="raise"):
+            worker.get(result)
+        assert result.state == "FAILURE"
+
+
+def test_raise_works_with_celerys_own_retries(worker: Worker) -> None:
+    """`autoretry_for=(LockNotAcquired,)` is the plain Celery way, and counts as a retry."""
+    with worker.zoo.hold_elsewhere("again"):
+        result = worker.send("again", "again")
+        eventually(lambda: result.state == "RETRY")
+    account = worker.get(result)
+    assert account["retries"] > 0
+    assert account["headers"] is None
+
+
+def test_skip_ends_the_task_as_revoked(worker: Worker) -> None:
+    """Who waits for the result hears of it, and does not take None for one."""
+    with worker.zoo.hold_elsewhere("skip"):
+        result = worker.send("skipping", "skip")
+        with pytest.raises(TaskRevokedError):
+            worker.get(result)
+        assert result.state == "REVOKED"
+
+
+def test_skip_stops_a_chain(worker: Worker) -> None:
+    """What was to follow the work does not happen without it."""
+    mark = worker.home / "followed"
+    with worker.zoo.hold_elsewhere("chain"):
+        steps = (worker.app.signature("skipping", ("chain",)), worker.app.signature("follow", (str(mark),)))
+        last = chain(*steps, app=worker.app).apply_async()
+        with pytest.raises(TaskRevokedError):
+            worker.get(last.parent)
+    worker.run("follow", None, str(worker.home / "later"))  # nothing was in the queue before it
+    assert not mark.exists()
+
+
+def test_skip_fails_a_chord(worker: Worker) -> None:
+    """A chord with a skipped part ends with an error; it does not wait for ever."""
+    with worker.zoo.hold_elsewhere("chord"):
+        parts = [worker.app.signature("skipping", (key,)) for key in ("chord", "free")]
+        body = worker.app.signature("follow", (str(worker.home / "body"),))
+        result = chord(parts, app=worker.app)(body)
+        with pytest.raises((ChordError, TaskRevokedError)):  # which of them, depends on the result backend
+            worker.get(result)
+
+
+# --- what stays as it was -------------------------------------------------------------------------------------------
+
+
+def test_processes_take_turns(worker: Worker) -> None:
+    """No two tasks under one key run at the same time, in whichever process."""
+    counter = worker.home / "counter"
+    results = [worker.send("increment", "turns", str(counter)) for _ in range(20)]
+    processes = {worker.get(result) for result in results}
+    assert counter.read_text() == "20"
+    assert len(processes) == 2
+
+
+def test_the_queue_tells_which_task_and_not_its_arguments(worker: Worker) -> None:
+    """Others see the task's name and id."""
+    gate = worker.gate()
+    result = worker.send("plain", "payload", "linger", str(gate))
+    gate.wait_entered()
+    (name,) = worker.zoo.children("payload")
+    data = worker.zoo.client.get(f"{worker.zoo.base}/payload/{name}")[0]
+    (payload,) = worker.zoo.payloads("payload")
+    gate.open()
+    assert payload is not None
+    assert payload.what == f"task plain {result.id}"
+    assert b"linger" not in data
+    assert gate.path.name.encode() not in data
+    worker.get(result)
+
+
+def test_a_task_called_by_another_raises(worker: Worker) -> None:
+    """A task that is called as a function cannot be sent again: its caller gets LockBusy."""
+    with worker.zoo.hold_elsewhere("called"):
+        assert "held by somebody else" in worker.run("calls", "called")
+    assert worker.run("calls", "called") == "no conflict"
+
+
+def test_arguments_are_checked_where_a_task_is_sent() -> None:
+    """A missing argument is found by `delay()`, not by the worker."""
+    for task in (celeryapp.plain, celeryapp.bound, celeryapp.greedy):
+        with pytest.raises(TypeError, match="key"):
+            task.delay()
+        task.delay("x", verb="tell")
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_task_outside_a_worker_raises(zoo: Zoo, eager: bool) -> None:
+    """Called directly or eagerly, a task cannot be sent again."""
+
+    def run(task: Any) -> Any:
+        return task.apply(("eager",)).get() if eager else task("eager")
+
+    assert run(celeryapp.plain) is not None
+    with zoo.hold_elsewhere("eager"):
+        for task in (celeryapp.plain, celeryapp.bound, celeryapp.raising):
+            with pytest.raises(LockBusy):
+                run(task)
+        assert run(celeryapp.skipping) is None
+
+
+def test_always_eager_raises(zoo: Zoo) -> None:
+    """The same with `task_always_eager`, as in many test suites."""
+    app = celeryapp.app
+    app.conf.task_always_eager = True
+    try:
+        with zoo.hold_elsewhere("eager"), pytest.raises(LockBusy):
+            celeryapp.plain.delay("eager").get()
+    finally:
+        app.conf.task_always_eager = False
+
+
+def test_a_task_object_is_refused_with_the_mend() -> None:
+    """The lock above `@app.task` would be passed by; the error shows the right order."""
+    with pytest.raises(TypeError, match=r"@shared_task\n.*@zk_locked"):
+
+        @zk_locked("x")
+        @celeryapp.app.task(name="upside-down")
+        def work() -> None: ...
+
+
+def delays(worker: Worker, task_id: str) -> list[float]:
+    """The pauses after which a worker has sent a task again, in seconds, as its log has them."""
+    return [float(each) for each in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]

@@ -1,0 +1,252 @@
+"""A hold is trusted for as long as a quorum has vouched for it lately, and not a moment longer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.faults import Elsewhere, be_stopped, connected, expire, proxied, session, within
+from support.proxy import MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.zk import clock
+from django_zklock.zk.session import LEASE_SHARE
+
+pytestmark = pytest.mark.zookeeper
+
+TIMEOUT = 4.0
+LEASE = LEASE_SHARE * TIMEOUT
+LATER = 0.5  # seconds of room for a busy machine
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with proxied(zoo, TIMEOUT) as proxy:
+        connected()
+        yield proxy
+
+
+def token_of(zoo: Zoo, hold: Hold) -> int | None:
+    stat = zoo.client.exists(hold.path)
+    return stat and stat.czxid
+
+
+# --- an outage that ends within the lease ---------------------------------------------------------------------------
+
+
+def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
+    """With abort_on="lost" the work goes on through a cut, and the lease is extended again afterwards."""
+    with zk_lock("a", abort_on="lost") as hold:
+        proxy.refuse = True
+        proxy.cut_all()
+        eventually(lambda: not session().connected)
+        hold.check()
+        proxy.heal()
+        eventually(lambda: session().connected and not session().suspect)
+        until = time.monotonic() + LEASE
+        while time.monotonic() < until:  # the old lease would be over by now
+            hold.check()
+            time.sleep(0.02)
+        assert token_of(zoo, hold) == hold.token
+
+
+def test_a_suspended_hold_is_not_trusted_until_it_is_vouched_for(zoo: Zoo, proxy: Proxy) -> None:
+    """`check()` refuses from the cut to the next acknowledged heartbeat; a hold from `acquire` is then good again."""
+    lock = zk_lock("a")
+    hold = lock.acquire()
+    assert hold
+    hold.check()
+    proxy.refuse = True
+    proxy.cut_all()
+    eventually(lambda: session().suspect)
+    with pytest.raises(LockLost, match="suspended|broke"):
+        hold.check()
+    assert not hold.lost
+    proxy.heal()
+    eventually(lambda: not session().suspect)
+    hold.check()
+    assert token_of(zoo, hold) == hold.token
+    lock.release()
+
+
+def test_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
+    """The default: a cut stops the work at once, long before the lease is over."""
+    threading.Timer(0.1, proxy.cut_all).start()
+    with within(1), pytest.raises(LockLost), zk_lock("a"):
+        be_stopped()
+
+
+def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> None:
+    """Who grants a suspension some seconds is not stopped when it is over before."""
+    with zk_lock("a", grace=1.2) as hold:
+        for _ in range(3):  # each cut has the whole grace
+            proxy.cut_all()
+            eventually(lambda: session().suspect)
+            hold.check()
+            eventually(lambda: not session().suspect)
+        hold.check()
+        assert token_of(zoo, hold) == hold.token
+
+
+def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> None:
+    """After the grace, and before the lease is over."""
+    with within(LEASE + LATER), pytest.raises(LockLost), zk_lock("a", grace=0.4) as hold:
+        proxy.refuse = True
+        proxy.cut_all()
+        be_stopped()
+    assert hold.lost
+
+
+# --- an outage that is longer than the lease ------------------------------------------------------------------------
+
+
+def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
+    """The work is told at the end of the lease, not when ZooKeeper is back; and the lock can be taken again then."""
+    lock = zk_lock("a", abort_on="lost", timeout=10)
+    with within(LEASE + LATER), pytest.raises(LockLost, match="lease"), lock as hold:
+        proxy.refuse = True
+        proxy.cut_all()
+        be_stopped()
+    assert not session().connected
+    proxy.heal()
+    with lock as again:
+        again.check()
+        assert again.token > hold.token
+        assert hold.lost
+
+
+def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
+    """Its session may survive the outage, and its node: the hold does not come back."""
+    lock = zk_lock("a", abort_on="never")
+    hold = lock.acquire()
+    assert hold
+    proxy.refuse = True
+    proxy.cut_all()
+    assert hold.wait_lost(LEASE + LATER)
+    proxy.heal()
+    connected()
+    eventually(lambda: not session().suspect)
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.check()
+    with pytest.raises(LockLost):
+        lock.acquire()  # it would be the same hold again
+    lock.release()
+    again = lock.acquire(timeout=8)
+    assert again
+    again.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
+def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, direction: str) -> None:
+    """What was sent counts for nothing, nor do writes that were carried out: only what was acknowledged does."""
+    with pytest.raises(LockLost), zk_lock("a", abort_on="lost") as hold:
+        proxy.wait_for(lambda: proxy.counts[MULTI])
+        setattr(proxy, direction, True)
+        with within(LEASE + LATER):
+            be_stopped()
+    assert hold.lost
+
+
+def test_a_busy_process_notices_a_blackhole(zoo: Zoo, proxy: Proxy) -> None:
+    """kazoo restarts its own dead-man's timer with each request, so a client in use would never notice."""
+    with pytest.raises(LockLost), zk_lock("a", abort_on="lost"):
+        before = proxy.connected
+        proxy.drop_replies = True
+        with within(LEASE + LATER):
+            while True:
+                with contextlib.suppress(ZooKeeperUnavailable):
+                    zk_lock("b").acquire(blocking=False)
+    proxy.wait_for(lambda: proxy.connected > before, LATER)
+
+
+# --- the session, and the node ----------------------------------------------------------------------------------------
+
+
+def test_a_holder_is_told_at_once_that_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
+    """There is no lease to wait for: the session is over."""
+    with pytest.raises(LockLost), zk_lock("a", abort_on="lost") as hold:
+        threading.Timer(0.05, expire, [zoo]).start()
+        be_stopped(LEASE)
+    assert hold.lost
+    with zk_lock("a", timeout=5) as again:
+        assert again.token > hold.token
+
+
+def test_a_waiter_queues_again_when_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
+    """By itself, until its deadline; it is in the queue once, and in the new session."""
+
+    def take() -> int:
+        with zk_lock("a", timeout=10) as hold:
+            hold.check()
+            return hold.token
+
+    with zoo.hold_elsewhere("a") as ahead:
+        waiter = Elsewhere(take)
+        before = zoo.wait_contenders("a", 2)[1]
+        expire(zoo)
+        eventually(lambda: before not in zoo.children("a"))
+        zoo.wait_contenders("a", 2)
+        assert zoo.children("a")[0] == ahead.rpartition("/")[2]
+    assert waiter.result()
+
+
+def test_a_waiter_with_no_time_left_is_told_in_time_though_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
+    """Queueing again does not start the wait anew."""
+    with zoo.hold_elsewhere("a"):
+        waiter = Elsewhere(lambda: zk_lock("a").acquire(timeout=1.5))
+        zoo.wait_contenders("a", 2)
+        expire(zoo)
+        assert waiter.result() is None
+        assert 1.5 <= waiter.took <= 2.5
+
+
+@pytest.mark.parametrize("after", [0, 0.5], ids=["at once", "later"])
+def test_a_holder_is_told_that_its_node_was_deleted(zoo: Zoo, proxy: Proxy, after: float) -> None:
+    """Within a second, and the work is stopped."""
+    with pytest.raises(LockLost, match="deleted"), zk_lock("a", abort_on="lost") as hold:
+        threading.Timer(after, zoo.client.delete, [hold.path]).start()
+        with within(after + 1):
+            be_stopped()
+    with zk_lock("a", timeout=0) as again:
+        assert again.token > hold.token
+
+
+def test_a_waiter_queues_again_when_its_node_was_deleted(zoo: Zoo, proxy: Proxy) -> None:
+    """At the end of the queue; that it was thrown out is no answer to its caller."""
+
+    def take() -> None:
+        with zk_lock("a", timeout=10) as hold:
+            hold.check()
+
+    with zoo.hold_elsewhere("a"):
+        waiter = Elsewhere(take)
+        mine = zoo.wait_contenders("a", 2)[1]
+        zoo.client.delete(f"{zoo.base}/a/{mine}")
+        eventually(lambda: len(zoo.children("a")) == 2, 5)
+        assert mine not in zoo.children("a")
+    waiter.result()
+
+
+def test_a_lease_that_ran_out_unseen_does_not_come_back(zoo: Zoo, proxy: Proxy) -> None:
+    """A process that was paused may hear of an acknowledgement before its own timer tells it that the time is up."""
+    lock = zk_lock("a", abort_on="never")
+    hold = lock.acquire()
+    assert hold
+
+    def hear_too_late() -> None:
+        while not hold.lost:
+            time.sleep(0.01)
+        session().extend_lease(clock.now())
+
+    session().post(hear_too_late)
+    assert hold.wait_lost(LEASE + LATER)
+    assert session().lease_valid
+    assert hold.lost
+    lock.release()

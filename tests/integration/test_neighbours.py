@@ -1,0 +1,233 @@
+"""What else may be in a lock's directory or in its name: other clients, strangers, leftovers, and hostile input."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from support.faults import Elsewhere, client, connected, proxied, session
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import InvalidLockName, UnreadableQueue
+from django_zklock.locks.registry import Registry
+from django_zklock.queue import nodes
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "lone surrogate": "\ud83d",
+    "dots": "..",
+    "dot": ".",
+    "NUL": "a\0b",
+    "huge": "x" * 100_000,
+    "empty": "",
+    "newline": "a\nb",
+    "none": None,
+    "bidirectional": "a\u202eb",
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
+    """It is refused before anything is sent, so the session and what it holds live on."""
+    with zk_lock("other") as other:
+        before = session().session_id
+        with pytest.raises(InvalidLockName), zk_lock("key/{value}", fields={"value": value}):
+            pass
+        for use in (lambda lock: lock.acquire(timeout=1), lambda lock: lock.locked(), lambda lock: lock.key):
+            with pytest.raises(InvalidLockName):
+                use(zk_lock("key/{value}", fields={"value": value}))
+        with zk_lock("third", timeout=1):
+            pass
+        other.check()
+        assert session().session_id == before
+
+
+@pytest.mark.parametrize("name", ["", "/", "a//b", "/a", "a/", "..", "a/../b", "a/./b", "\ud83d", "a\0", "x" * 100_000])
+def test_a_hostile_name_harms_no_other_lock(zoo: Zoo, name: str) -> None:
+    """The same for a name that no field is to be put into."""
+    with zk_lock("other") as other:
+        with pytest.raises(InvalidLockName), zk_lock(name):
+            pass
+        other.check()
+
+
+def test_a_slash_in_a_value_is_no_directory(zoo: Zoo) -> None:
+    """It is escaped, so nobody reaches another lock's directory by a value."""
+    with zk_lock("key/{value}", fields={"value": "a/b"}) as hold, zk_lock("key/a/b", timeout=0) as nested:
+        assert hold.path != nested.path
+        assert hold.key == "key/a%2Fb"
+
+
+# --- the same path, other clients -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger(zoo: Zoo) -> Iterator[KazooClient]:
+    """Somebody else's client."""
+    stranger = KazooClient(hosts=zoo.hosts, timeout=10)
+    stranger.start(timeout=10)
+    yield stranger
+    stranger.stop()
+    stranger.close()
+
+
+def kazoo_lock(zoo: Zoo, stranger: KazooClient) -> Any:
+    # kazoo knows the contenders of other clients only by the patterns that it is told.
+    return stranger.Lock(f"{zoo.base}/a", extra_lock_patterns=["-lock-"])
+
+
+def test_a_lock_of_kazoos_excludes_ours(zoo: Zoo, stranger: KazooClient) -> None:
+    """Its contender stands in the same queue."""
+    theirs = kazoo_lock(zoo, stranger)
+    assert theirs.acquire(timeout=5)
+    assert zk_lock("a").locked()
+    assert zk_lock("a").acquire(blocking=False) is None
+    ours = Elsewhere(lambda: take(zoo))
+    zoo.wait_contenders("a", 2)
+    assert ours.is_alive()
+    theirs.release()
+    ours.result()
+
+
+def take(zoo: Zoo) -> None:
+    with zk_lock("a", timeout=10) as hold:
+        hold.check()
+        assert hold.path.endswith(zoo.children("a")[0])
+
+
+def test_ours_excludes_a_lock_of_kazoos(zoo: Zoo, stranger: KazooClient) -> None:
+    """And it gets its turn when ours is released, before ours that came later."""
+    theirs = kazoo_lock(zoo, stranger)
+    with zk_lock("a"):
+        assert not theirs.acquire(blocking=False)
+        waiter = Elsewhere(lambda: theirs.acquire(timeout=10))
+        zoo.wait_contenders("a", 2)
+        later = Elsewhere(lambda: take(zoo))
+        zoo.wait_contenders("a", 3)
+        assert waiter.is_alive()
+    assert waiter.result()
+    assert later.is_alive()
+    theirs.release()
+    later.result()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool) -> None:
+    """Nobody can tell whose turn it is, so nobody is granted anything; the error names it, and nothing is left."""
+    zoo.client.create(f"{zoo.base}/a/foo-0000000001", makepath=True)
+    with pytest.raises(UnreadableQueue, match="foo-0000000001"):
+        zk_lock("a").acquire(blocking=blocking)
+    with pytest.raises(UnreadableQueue, match="foo-0000000001"):
+        zk_lock("a").locked()
+    eventually(lambda: zoo.children("a") == ["foo-0000000001"])
+    zoo.client.delete(f"{zoo.base}/a/foo-0000000001")
+    with zk_lock("a", timeout=1):
+        pass
+
+
+def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
+    """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
+    with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):
+        waiter = Elsewhere(lambda: take(zoo))
+        zoo.wait_contenders("a", 3)
+        zoo.client.create(f"{zoo.base}/a/foo-0000000001", makepath=True)
+    with pytest.raises(UnreadableQueue, match="foo-0000000001"):
+        waiter.result()
+    eventually(lambda: zoo.children("a") == ["foo-0000000001"])
+    zoo.client.delete(f"{zoo.base}/a/foo-0000000001")
+
+
+def test_a_nested_key_is_another_lock(zoo: Zoo) -> None:
+    """A directory below a lock's is no contender of it, whatever its name ends with."""
+    with (
+        zk_lock("a", timeout=0) as outer,
+        zk_lock("a/b", timeout=0),
+        zk_lock("a/{n}", fields={"n": "1234567890"}, timeout=0),
+        zk_lock("a/b/c", timeout=0),
+    ):
+        assert zoo.children("a") == [outer.path.rpartition("/")[2]]
+    assert not zk_lock("a").locked()
+
+
+# --- leftovers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_used_key_leaves_no_node(zoo: Zoo) -> None:
+    """The server reaps the containers that a key's path is made of."""
+    with zk_lock("gone/and/deep"):
+        assert zoo.client.exists(f"{zoo.base}/gone/and/deep")
+    eventually(lambda: not zoo.client.exists(f"{zoo.base}/gone"), 8, "the directories of a lock stay")
+    with zk_lock("gone/and/deep", timeout=2):
+        pass
+
+
+def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
+    """A directory that vanishes between two uses, or between the look and the create, is made anew."""
+    lock = zk_lock("a")
+    for _ in range(30):
+        assert lock.acquire(timeout=2)
+        lock.release()
+        try:
+            zoo.client.delete(f"{zoo.base}/a")
+        except NoNodeError:
+            pass
+
+
+def test_the_audit_deletes_a_node_of_the_session_that_nobody_knows(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody would ever release it, and the session may live for weeks; what is known, or another's, stays."""
+    with zk_lock("a") as hold, zoo.hold_elsewhere("b") as other:
+        name = f"{zoo.base}/c/{nodes.prefix(str(uuid.uuid4()))}"
+        session().post(lambda: client()._call)  # the session is in use
+        ghost = client().create_async(name, b"", ephemeral=True, sequence=True, makepath=True).get(timeout=5)
+        assert zoo.client.exists(ghost)
+        with caplog.at_level(logging.ERROR, "django_zklock"):
+            registry = process.current().attached(Registry)
+            process.current().post(registry.audit)
+            eventually(lambda: not zoo.client.exists(ghost), 5)
+        assert ghost in caplog.text
+        hold.check()
+        assert zoo.client.exists(other)
+        assert zoo.client.exists(hold.path)
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+def test_credentials_guard_the_nodes_and_stay_out_of_the_log(
+    zoo: Zoo, single: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each node has the ACL of its maker; neither the password nor the session's is in any line, at any level."""
+    zoo.client.add_auth("digest", "alice:open-sesame")
+    caplog.set_level(1)
+    for name in ("django_zklock", "django_zklock.zk.kazoo", "kazoo"):
+        caplog.set_level(1, name)
+    with proxied(zoo, AUTH=[("digest", "alice:open-sesame")], ACL="creator") as proxy:
+        with zk_lock("secret", abort_on="lost") as hold:
+            acls, _ = zoo.client.get_acls(hold.path)
+            assert [acl.id.scheme for acl in acls] == ["digest"]
+            assert acls[0].id.id.startswith("alice:")
+            assert zoo.client.get_acls(f"{zoo.base}/secret")[0] == acls
+            proxy.cut_all()  # a connect that takes up a session sends its password
+            eventually(lambda: not session().connected)
+            connected()
+            _, password = client().client_id
+            eventually(lambda: not session().suspect)
+        assert zk_lock("secret").locked() is False
+    text = caplog.text
+    assert "Sending request" in text, "kazoo was not listened to"
+    assert "open-sesame" not in text
+    assert password.hex() not in text
+    assert repr(password)[2:-1] not in text
