@@ -38,7 +38,6 @@ class Terms:
     reentrant: bool
     thread: str  # that asks
     what: str  # the work it is for, as others in the queue may see it
-    thread: str  # name of the caller's thread
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know."""

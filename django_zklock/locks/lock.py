@@ -10,7 +10,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-
 from django_zklock import abort, conf
 from django_zklock.conf import UNSET, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
@@ -90,7 +89,6 @@ class Lock:
             ),
             reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
             thread=threading.current_thread().name,
-            thread=threading.current_thread().name,
             what=self._what or os.path.basename(sys.argv[0]) or "python",
         )
 
@@ -141,8 +139,17 @@ class Lock:
         that strikes from outside meanwhile, such as a soft time limit, does not keep it from letting go.
         """
         refuse_running_loop("release", "await lock.arelease()")
-        hold = self._held()
-        self._release(hold, hold._count - 1)
+        hold: Hold | None = None
+        try:
+            hold = self._held()
+            self._release(hold, hold._count - 1)
+        except LockNotHeld:
+            raise
+        except BaseException:
+            if hold is None:
+                hold = self._held()  # struck while it was looked up
+                let_go(hold, hold._count - 1)
+            raise
 
     async def arelease(self) -> None:
         """Let go of the lock as `release` does."""

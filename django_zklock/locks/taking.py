@@ -101,7 +101,7 @@ def listed(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
     """Return a new hold, listed so that its owner can take it again."""
     holds.live_holds.add(hold, keep=keep)
     send(hold, signals.lock_acquired, waited=attempt.waited)
-    if keep:
+    if keep and signals.lock_lost.has_listeners(_sender()):
         hold._grant.session.post(hold._grant.attach, LossReport(hold))
     return hold
 
@@ -150,10 +150,15 @@ def send(about: Hold, signal: Signal, **kwargs: object) -> None:
 
 def send_from(session: Session, signal: Signal, **kwargs: object) -> None:
     """Send a signal on the thread for signals."""
-    from django_zklock.locks.lock import Lock  # noqa: PLC0415 - the sender is the class that is built upon this
+    sender = _sender()
+    if signal.has_listeners(sender):
+        session.dispatch(_deliver, signal, sender, kwargs)
 
-    if signal.has_listeners(Lock):
-        session.dispatch(_deliver, signal, Lock, kwargs)
+
+def _sender() -> type:
+    from django_zklock.locks.lock import Lock  # noqa: PLC0415 - it is built upon this module
+
+    return Lock
 
 
 def _deliver(signal: Signal, sender: type, kwargs: dict[str, Any]) -> None:

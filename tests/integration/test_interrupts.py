@@ -36,7 +36,7 @@ def package_functions() -> list[Callable[..., object]]:
             members = vars(thing).values() if isinstance(thing, type) else [thing]
             for member in members:
                 member = getattr(member, "fget", member)
-                if hasattr(member, "__code__"):
+                if hasattr(member, "__code__") and member.__name__ != "__del__":
                     found.append(member)
     return found
 

@@ -15,7 +15,11 @@ class Struck(Exception):
 
 
 class LineStrike:
-    """Raises `Struck` at one line event of the given functions; tells what line it was."""
+    """
+    Raises `Struck` at one line event of the given functions; tells what line it was.
+
+    The first line of `__exit__` is spared: no code in Python can be safe before its first `try`.
+    """
 
     def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
         self._codes: set[CodeType] = {_code(function) for function in functions}
@@ -31,7 +35,12 @@ class LineStrike:
         sys.settrace(self._previous)
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._on_line if frame.f_code in self._codes else None
+        if frame.f_code not in self._codes:
+            return None
+        return self._after_first if frame.f_code.co_name == "__exit__" else self._on_line
+
+    def _after_first(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._on_line
 
     def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "line" and not self.where:

@@ -1,0 +1,260 @@
+"""An ensemble that loses a server, its leader, its data, or the link between two of them grants no lock twice."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from support.faults import Elsewhere, Wire, be_stopped, client, connected, proxied, session, within
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockLost
+from django_zklock.testing.ensemble import Ensemble, Server
+from django_zklock.zk.session import LEASE_SHARE
+
+pytestmark = pytest.mark.zookeeper
+
+LATER = 0.5  # seconds of room for a busy machine
+
+
+@pytest.fixture
+def whole(three: Ensemble) -> Iterator[Ensemble]:
+    """The three servers, all of them serving before and after."""
+    yield three
+    for server in three.servers:
+        server.start()
+        server.resume()
+    for server in three.servers:
+        server.wait_ready()
+
+
+@pytest.fixture
+def zoo3(whole: Ensemble) -> Iterator[Zoo]:
+    """A namespace on the three servers, left empty at the end."""
+    zoo = Zoo(whole.hosts, whole)
+    try:
+        assert zoo.client.connected
+        with zoo.configured():
+            yield zoo
+            for server in whole.servers:
+                server.start()
+            for server in whole.servers:
+                server.wait_ready()
+            zoo.assert_empty(10)
+    finally:
+        zoo.close()
+
+
+def server_of_session(ensemble: Ensemble) -> Server:
+    """Return the server that the session of this process is connected to."""
+    connected()
+    sock = client()._connection._socket
+    (server,) = [server for server in ensemble.servers if server.port == sock.getpeername()[1]]
+    return server
+
+
+def test_the_next_server_takes_over(zoo3: Zoo, whole: Ensemble) -> None:
+    """The end of the server one is connected to costs no lock: the session goes on at another one."""
+    followers = [server.address for server in whole.followers]
+    with zoo3.configured(",".join(followers), session_timeout=8), zk_lock("a", abort_on="lost") as hold:
+        server = server_of_session(whole)
+        before = session().session_id
+        server.kill()
+        eventually(lambda: not session().connected)
+        eventually(lambda: session().connected and not session().suspect)
+        hold.check()
+        assert session().session_id == before
+        assert server_of_session(whole) is not server
+        assert zoo3.client.exists(hold.path).czxid == hold.token
+
+
+def test_a_lost_leader_grants_nothing_twice(zoo3: Zoo, whole: Ensemble) -> None:
+    """The hold outlives the election, or is lost by its lease; whoever gets the lock next gets it after that."""
+    with zoo3.configured(session_timeout=6):
+        lock = zk_lock("a", abort_on="never")
+        hold = lock.acquire(timeout=10)
+        assert hold
+        lost_when_the_node_went: list[bool] = []
+        zoo3.client.exists(hold.path, watch=lambda event: lost_when_the_node_went.append(hold.lost))
+        whole.leader.kill()
+        eventually(lambda: not session().suspect or hold.lost)
+        eventually(lambda: any(server.mode() == "leader" for server in whole.servers), 15)
+        connected()
+        if not hold.lost:
+            eventually(lambda: hold.lost or not session().suspect)
+        if not hold.lost:
+            assert session().session_id == zoo3.client.exists(hold.path).ephemeralOwner
+            assert lost_when_the_node_went == []
+        lock.release()
+        with zk_lock("a", timeout=15) as again:
+            assert again.token > hold.token
+        assert lost_when_the_node_went in ([], [True], [False])
+
+
+def test_without_a_quorum_a_hold_is_lost_and_nobody_gets_the_lock(zoo3: Zoo, whole: Ensemble) -> None:
+    """One of three servers vouches for nothing."""
+    with zoo3.configured(session_timeout=4):
+        with pytest.raises(LockLost), zk_lock("a", abort_on="lost", timeout=10) as hold:
+            lost_at_the_latest = time.monotonic() + LEASE_SHARE * 4 + LATER
+            for server in [whole.leader, *whole.followers][:2]:
+                server.kill()
+            be_stopped(lost_at_the_latest - time.monotonic())
+        for server in whole.servers:
+            server.start()
+        with zk_lock("a", timeout=20) as again:
+            assert again.token > hold.token
+
+
+# --- a follower that its leader has given up (F15) ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut_off(whole: Ensemble) -> Iterator[tuple[Server, Wire]]:
+    """A follower, and the link to its leader, which can be frozen without anybody noticing at first."""
+    leader, follower = whole.leader, whole.followers[0]
+    config = follower.directory / "zoo.cfg"
+    before = config.read_text()
+    match = re.search(rf"^server\.{leader.number}=127\.0\.0\.1:(\d+):(\d+)$", before, re.MULTILINE)
+    assert match
+    with Wire(int(match[1])) as wire:
+        through = f"server.{leader.number}=127.0.0.1:{wire.port}:{match[2]}"
+        try:
+            restart(follower, config, before.replace(match[0], through))
+            assert whole.leader is leader
+            yield follower, wire
+        finally:
+            wire.thaw()
+            restart(follower, config, before)
+
+
+def restart(server: Server, config: Path, text: str) -> None:
+    server.stop()
+    config.write_text(text)
+    server.start()
+    server.wait_ready()
+
+
+@pytest.mark.parametrize("moment", ["at rest", "busy"])
+def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
+    zoo3: Zoo, whole: Ensemble, cut_off: tuple[Server, Wire], moment: str
+) -> None:
+    """The follower goes on answering pings and reads for seconds after the leader has given the lock away."""
+    follower, wire = cut_off
+    beside = KazooClient(hosts=whole.leader.address, timeout=10)
+    beside.start(timeout=10)
+    granted: list[tuple[float, bool]] = []
+    told: list[float] = []
+    with zoo3.configured(follower.address, session_timeout=2):
+        lock = zk_lock("a", abort_on="never")
+        hold = lock.acquire(timeout=10)
+        assert hold
+        beside.exists(hold.path, watch=lambda event: granted.append((time.monotonic(), hold.lost)))
+        waiting = Elsewhere(lambda: hold.wait_lost(10) and told.append(time.monotonic()))
+        wire.freeze()
+        frozen_at = time.monotonic()
+        while moment == "busy" and not granted:
+            assert time.monotonic() < frozen_at + 10
+            session().post(client()._call, *a_read(hold.path))
+            time.sleep(0.05)
+        eventually(lambda: granted, 10, "the leader has not given the lock away")
+        waiting.result()
+        (granted_at, was_lost), told_at = granted[0], told[0]
+        assert was_lost
+        assert told_at < granted_at
+        assert told_at - frozen_at <= LEASE_SHARE * 2 + LATER
+        wire.thaw()
+        lock.release()
+    beside.stop()
+    beside.close()
+
+
+def a_read(path: str) -> tuple[object, object]:
+    from kazoo.protocol.serialization import GetData
+
+    from django_zklock.zk.session import Reply
+
+    return GetData(path, None), Reply(session(), lambda answer: None)
+
+
+def test_nobody_enters_by_a_cut_off_follower(zoo3: Zoo, whole: Ensemble, cut_off: tuple[Server, Wire]) -> None:
+    """What it says of the queue is old, so it grants nothing; the call ends in time."""
+    follower, wire = cut_off
+    with zoo3.configured(follower.address, session_timeout=4):
+        with zk_lock("a"):
+            pass
+        wire.freeze()
+        with within(1.5 + 1), pytest.raises(Exception, match="did not answer"), zk_lock("a", timeout=1.5):
+            pytest.fail("granted by a server that knows nothing")
+        wire.thaw()
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a host that takes connections and says nothing, as a stopped one does."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) -> None:
+    """Each host has its share of the session timeout, so one that is dead costs half of it at most."""
+    for _ in range(3):  # the order of the hosts is drawn anew
+        with zoo.configured(f"{silent},{zoo.hosts},127.0.0.1:1", session_timeout=4):
+            with within(4 / 2), zk_lock("a", timeout=4):
+                pass
+
+
+def test_a_dead_host_does_not_cost_the_session(zoo: Zoo, silent: str) -> None:
+    """A cut is survived by finding the live one in time, whichever is tried first."""
+    with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=9), zk_lock("a", abort_on="lost") as hold:
+        client().drop_connection()
+        eventually(lambda: not session().connected)
+        eventually(lambda: session().connected and not session().suspect)
+        hold.check()
+
+
+# --- what the server grants -------------------------------------------------------------------------------------------
+
+
+def test_pauses_are_measured_by_the_session_timeout_that_was_granted() -> None:
+    """With 60 s asked for and 2 s granted, a pause of a quarter of the former would outlast the session many times."""
+    with Ensemble(tick=0.1) as ensemble:
+        zoo = Zoo(ensemble.hosts, ensemble)
+        with proxied(zoo, session_timeout=60) as proxy:
+            with zk_lock("a") as hold:
+                assert session().timeout == 2
+                assert hold.lease_remaining <= LEASE_SHARE * 2
+            proxy.refuse = True
+            proxy.cut_all()
+            outage = threading.Event()
+            outage.wait(3.5)  # by now kazoo would pause for more than three seconds at a time
+            proxy.heal()
+            with within(2 / 4 + LATER):
+                connected()
+        zoo.close()
+
+
+def test_an_ensemble_that_comes_back_empty_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    """It refuses clients that have seen its future, for ever; they are replaced, some session timeouts later."""
+    timeout = 2
+    with Ensemble() as ensemble:
+        zoo = Zoo(ensemble.hosts, ensemble)
+        with zoo.configured(session_timeout=timeout):
+            with pytest.raises(LockLost), zk_lock("a", abort_on="lost") as hold:
+                ensemble.stop()
+                be_stopped(LEASE_SHARE * timeout + LATER)
+            ensemble.start()
+            with within(4 * timeout + LATER), zk_lock("a", timeout=60) as again:
+                again.check()
+            assert hold.lost
+        zoo.close()
