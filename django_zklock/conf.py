@@ -13,7 +13,7 @@ import enum
 import functools
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -79,9 +79,14 @@ class LockOptions:
 
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
-        mine = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not UNSET}
-        theirs = {f.name: getattr(other, f.name) for f in fields(other)}
-        return LockOptions(**{**theirs, **mine, "path": other.path if self.path is None else self.path})
+        return LockOptions(
+            path=other.path if self.path is None else self.path,
+            timeout=other.timeout if self.timeout is UNSET else self.timeout,
+            on_conflict=other.on_conflict if self.on_conflict is UNSET else self.on_conflict,
+            abort_on=other.abort_on if self.abort_on is UNSET else self.abort_on,
+            grace=other.grace if self.grace is UNSET else self.grace,
+            reentrant=other.reentrant if self.reentrant is UNSET else self.reentrant,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,27 +37,27 @@ class Terms:
     timeout: float | None  # seconds to wait; 0 does not wait, None waits for ever
     policy: Policy
     reentrant: bool
-    thread: str  # that asks
     what: str  # the work it is for, as others in the queue may see it
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
-        """Return what the contender has to know."""
+        """Return what the contender has to know; called by the thread that wants the lock."""
+        thread = threading.current_thread().name
         return Request(
             key=self.key,
             parent=self.parent,
             rule=rules.exclusive,
             kind=Kind.LOCK,
             patient=patient,
-            payload=self._payload,
+            payload=lambda guid: self._payload(guid, thread),
             only_look=only_look,
         )
 
-    def _payload(self, guid: str) -> bytes:
+    def _payload(self, guid: str, thread: str) -> bytes:
         return Payload(
             guid=guid,
             host=socket.gethostname(),
             pid=os.getpid(),
-            thread=self.thread,
+            thread=thread,
             what=self.what,
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=self.template,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -63,6 +62,7 @@ class Lock:
         self._fields = dict(fields or {})
         self._options = conf.given_options(timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant)
         self._what = what
+        self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
         self._blocks: dict[Owner, list[Block]] = {}  # each list is its owner's alone
 
     def __repr__(self) -> str:
@@ -75,6 +75,11 @@ class Lock:
 
     def _terms(self) -> Terms:
         config = conf.current()
+        if self._resolved is None or self._resolved[0] is not config:
+            self._resolved = config, self._resolve(config)
+        return self._resolved[1]
+
+    def _resolve(self, config: conf.Config) -> Terms:
         options = self._options.merged_over(config.options_for(self.name))
         template = names.Template.parse(options.path or self.name)
         key = template.render(self._fields)
@@ -88,7 +93,6 @@ class Lock:
                 grace=0.0 if isinstance(options.grace, Unset) else options.grace,
             ),
             reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
-            thread=threading.current_thread().name,
             what=self._what or os.path.basename(sys.argv[0]) or "python",
         )
 
@@ -196,17 +200,18 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._block()
-        count = block.hold._count - 1
+        block: Block | None = None
+        count: int | None = None
         lost: ZkLockError | None = None
         try:
+            block = self._block()
+            count = block.hold._count - 1
             try:
                 lost = self._close(block, error)
             finally:
                 self._release(block.hold, count)
         except BaseException:
-            self._shut(block)
-            let_go(block.hold, count)
+            self._close_anyway(block, count)
             raise
         if lost is not None:
             raise lost from error
@@ -225,18 +230,19 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._block()
-        count = block.hold._count - 1
+        block: Block | None = None
+        count: int | None = None
         lost: ZkLockError | None = None
         try:
+            block = self._block()
+            count = block.hold._count - 1
             try:
                 lost = self._close(block, error)
             finally:
                 # A coroutine that is thrown away cannot wait any more.
                 await self._arelease(block.hold, count, wait=kind is not GeneratorExit)
         except BaseException:
-            self._shut(block)
-            let_go(block.hold, count)
+            self._close_anyway(block, count)
             raise
         if lost is not None:
             raise lost from error
@@ -278,6 +284,13 @@ class Lock:
         if not blocks:
             self._blocks.pop(owner, None)
         return holds.live_holds.close_block(owner, block.guard)
+
+    @abort.shielded
+    def _close_anyway(self, block: Block | None, count: int | None) -> None:
+        """End a block whose end was struck half way."""
+        block = block or self._block()
+        self._shut(block)
+        let_go(block.hold, block.hold._count - 1 if count is None else count)
 
     @abort.shielded
     def _close(self, block: Block, error: BaseException | None) -> ZkLockError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
@@ -107,7 +107,7 @@ class Payload:
     def _json(self, limit: int) -> bytes:
         fields = {
             name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
-            for name, value in asdict(self).items()
+            for name, value in ((name, getattr(self, name)) for name in self.__slots__)
         }
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -2,8 +2,8 @@
 Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
-`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._invoke`, `_connect_loop`,
-`_socket`.
+`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._connect_loop`, `_invoke`,
+`_read`, `_write`, `_socket`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Auth, Connect
@@ -207,6 +208,30 @@ class _Connection(ConnectionHandler):
         self.negotiated_timeout = reply[0].time_out / 1000.0
         return reply
 
+    # kazoo asks the kernel whether it may before each read and each write. It may, nearly always.
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        chunk = self._at_once(self._socket.recv, length)
+        if chunk is None:
+            return bytes(super()._read(length, timeout))
+        if not chunk:
+            raise ConnectionDropped("socket connection broken")
+        rest = length - len(chunk)
+        return bytes(chunk + super()._read(rest, timeout) if rest else chunk)
+
+    def _write(self, message: bytes, timeout: float) -> None:
+        sent = self._at_once(self._socket.send, message) or 0
+        if sent < len(message):
+            super()._write(message[sent:], timeout)
+
+    def _at_once(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Return what a call on the socket returns, or None if it would have to wait."""
+        with self._socket_error_handling():
+            try:
+                return call(argument)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return None
+
 
 class Client(KazooClient):
     """A kazoo client with our handler, bounded back-off and the negotiated timeout."""
@@ -267,10 +292,16 @@ class _Redact(logging.Filter):
         if "session_passwd" in str(record.msg):
             return False
         if isinstance(record.args, tuple):
-            record.args = tuple(
-                f"Auth(scheme={arg.scheme!r}, auth=...)" if isinstance(arg, Auth) else arg for arg in record.args
-            )
+            record.args = tuple(_redacted(arg) for arg in record.args)
         return True
+
+
+def _redacted(arg: object) -> object:
+    if isinstance(arg, Auth):
+        return arg._replace(auth="...")
+    if isinstance(arg, Connect):
+        return arg._replace(passwd=b"...")  # with it and the session's id anybody could take the session over
+    return arg
 
 
 def _logger() -> logging.Logger:

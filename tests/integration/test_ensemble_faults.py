@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.faults import Elsewhere, Wire, be_stopped, client, connected, proxied, session, within
+from kazoo.exceptions import KazooException
+from support.faults import Elsewhere, Wire, client, connected, lose, proxied, session, within
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
-from django_zklock.exceptions import LockLost
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.ensemble import Ensemble, Server
 from django_zklock.zk.session import LEASE_SHARE
 
@@ -51,12 +53,14 @@ def zoo3(whole: Ensemble) -> Iterator[Zoo]:
         zoo.close()
 
 
-def server_of_session(ensemble: Ensemble) -> Server:
-    """Return the server that the session of this process is connected to."""
-    connected()
+def server_of_session(ensemble: Ensemble) -> Server | None:
+    """Return the server that the session of this process is connected to, or None."""
     sock = client()._connection._socket
-    (server,) = [server for server in ensemble.servers if server.port == sock.getpeername()[1]]
-    return server
+    try:
+        port = sock.getpeername()[1]
+    except OSError:
+        return None
+    return next(server for server in ensemble.servers if server.port == port)
 
 
 def test_the_next_server_takes_over(zoo3: Zoo, whole: Ensemble) -> None:
@@ -64,50 +68,54 @@ def test_the_next_server_takes_over(zoo3: Zoo, whole: Ensemble) -> None:
     followers = [server.address for server in whole.followers]
     with zoo3.configured(",".join(followers), session_timeout=8), zk_lock("a", abort_on="lost") as hold:
         server = server_of_session(whole)
+        assert server
         before = session().session_id
         server.kill()
-        eventually(lambda: not session().connected)
+        eventually(lambda: server_of_session(whole) not in (None, server))
         eventually(lambda: session().connected and not session().suspect)
         hold.check()
         assert session().session_id == before
-        assert server_of_session(whole) is not server
         assert zoo3.client.exists(hold.path).czxid == hold.token
+
+
+def lost_once_the_node_is_gone(zoo: Zoo, hold: Hold, give_up: threading.Event) -> bool:
+    """Ask for the hold's node again and again, and tell whether the hold was lost by the time it was gone."""
+    while not give_up.is_set():
+        with contextlib.suppress(KazooException):
+            if zoo.client.exists(hold.path) is None:
+                return hold.lost
+    return True
 
 
 def test_a_lost_leader_grants_nothing_twice(zoo3: Zoo, whole: Ensemble) -> None:
     """The hold outlives the election, or is lost by its lease; whoever gets the lock next gets it after that."""
+    give_up = threading.Event()
     with zoo3.configured(session_timeout=6):
-        lock = zk_lock("a", abort_on="never")
-        hold = lock.acquire(timeout=10)
-        assert hold
-        lost_when_the_node_went: list[bool] = []
-        zoo3.client.exists(hold.path, watch=lambda event: lost_when_the_node_went.append(hold.lost))
-        whole.leader.kill()
-        eventually(lambda: not session().suspect or hold.lost)
-        eventually(lambda: any(server.mode() == "leader" for server in whole.servers), 15)
-        connected()
-        if not hold.lost:
+        with zk_lock("a", abort_on="never") as hold:
+            looking = Elsewhere(lambda: lost_once_the_node_is_gone(zoo3, hold, give_up))
+            whole.leader.kill()
+            eventually(lambda: any(server.mode() == "leader" for server in whole.servers), 15)
+            connected()
             eventually(lambda: hold.lost or not session().suspect)
-        if not hold.lost:
-            assert session().session_id == zoo3.client.exists(hold.path).ephemeralOwner
-            assert lost_when_the_node_went == []
-        lock.release()
+            give_up.set()
+            assert looking.result()
         with zk_lock("a", timeout=15) as again:
             assert again.token > hold.token
-        assert lost_when_the_node_went in ([], [True], [False])
 
 
 def test_without_a_quorum_a_hold_is_lost_and_nobody_gets_the_lock(zoo3: Zoo, whole: Ensemble) -> None:
     """One of three servers vouches for nothing."""
+
+    def two_of_three_die(hold: Hold) -> None:
+        for server in [whole.leader, *whole.followers][:2]:
+            server.kill()
+
     with zoo3.configured(session_timeout=4):
-        with pytest.raises(LockLost), zk_lock("a", abort_on="lost", timeout=10) as hold:
-            lost_at_the_latest = time.monotonic() + LEASE_SHARE * 4 + LATER
-            for server in [whole.leader, *whole.followers][:2]:
-                server.kill()
-            be_stopped(lost_at_the_latest - time.monotonic())
+        hold, _ = lose(zk_lock("a", abort_on="lost"), two_of_three_die, LEASE_SHARE * 4 + LATER)
         for server in whole.servers:
             server.start()
-        with zk_lock("a", timeout=20) as again:
+        connected(20)
+        with zk_lock("a") as again:
             assert again.token > hold.token
 
 
@@ -150,10 +158,7 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
     beside.start(timeout=10)
     granted: list[tuple[float, bool]] = []
     told: list[float] = []
-    with zoo3.configured(follower.address, session_timeout=2):
-        lock = zk_lock("a", abort_on="never")
-        hold = lock.acquire(timeout=10)
-        assert hold
+    with zoo3.configured(follower.address, session_timeout=2), zk_lock("a", abort_on="never") as hold:
         beside.exists(hold.path, watch=lambda event: granted.append((time.monotonic(), hold.lost)))
         waiting = Elsewhere(lambda: hold.wait_lost(10) and told.append(time.monotonic()))
         wire.freeze()
@@ -169,7 +174,6 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
         assert told_at < granted_at
         assert told_at - frozen_at <= LEASE_SHARE * 2 + LATER
         wire.thaw()
-        lock.release()
     beside.stop()
     beside.close()
 
@@ -189,8 +193,8 @@ def test_nobody_enters_by_a_cut_off_follower(zoo3: Zoo, whole: Ensemble, cut_off
         with zk_lock("a"):
             pass
         wire.freeze()
-        with within(1.5 + 1), pytest.raises(Exception, match="did not answer"), zk_lock("a", timeout=1.5):
-            pytest.fail("granted by a server that knows nothing")
+        with within(1.5 + 1), pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=1.5):
+            pass
         wire.thaw()
 
 
@@ -217,9 +221,10 @@ def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) 
 def test_a_dead_host_does_not_cost_the_session(zoo: Zoo, silent: str) -> None:
     """A cut is survived by finding the live one in time, whichever is tried first."""
     with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=9), zk_lock("a", abort_on="lost") as hold:
-        client().drop_connection()
-        eventually(lambda: not session().connected)
-        eventually(lambda: session().connected and not session().suspect)
+        for _ in range(2):
+            beats = session().lease_until
+            client().drop_connection()
+            eventually(lambda beats=beats: session().lease_until > beats and not session().suspect)
         hold.check()
 
 
@@ -244,17 +249,15 @@ def test_pauses_are_measured_by_the_session_timeout_that_was_granted() -> None:
         zoo.close()
 
 
-def test_an_ensemble_that_comes_back_empty_is_found(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ensemble_that_comes_back_empty_is_found() -> None:
     """It refuses clients that have seen its future, for ever; they are replaced, some session timeouts later."""
     timeout = 2
     with Ensemble() as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
         with zoo.configured(session_timeout=timeout):
-            with pytest.raises(LockLost), zk_lock("a", abort_on="lost") as hold:
-                ensemble.stop()
-                be_stopped(LEASE_SHARE * timeout + LATER)
+            lose(zk_lock("a", abort_on="lost"), lambda hold: ensemble.stop(), LEASE_SHARE * timeout + LATER)
             ensemble.start()
-            with within(4 * timeout + LATER), zk_lock("a", timeout=60) as again:
-                again.check()
-            assert hold.lost
+            connected(4 * timeout + LATER)
+            with zk_lock("a") as hold:
+                hold.check()
         zoo.close()

@@ -99,4 +99,4 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
             gc.collect()
         at += 1
     assert at > 40
-    assert not leaks
+    assert not leaks, leaks[0]

@@ -142,7 +142,8 @@ def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, warm: None, when
     with zk_lock(KEY, abort_on="lost") as hold:
         fired = getattr(proxy, when)(MULTI)
         assert fired.wait(5)
-        eventually(lambda: session().suspect)
+        proxy.reset()
+        proxy.wait_for(lambda: any(frame.opcode == MULTI and not frame.request for frame in proxy.frames))
         eventually(lambda: not session().suspect)
         hold.check()
         assert zoo.client.exists(hold.path).czxid == hold.token

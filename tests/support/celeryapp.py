@@ -211,7 +211,15 @@ def calls(key: str) -> str:
     return "no conflict"
 
 
-_tally: list[str] = []
+@app.task(name="by_hand")
+def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    """Take a lock without the decorator."""
+    lock = zk_lock(key)
+    lock.acquire()
+    try:
+        return do(verb, argument)
+    finally:
+        lock.release()
 
 
 @app.task(name="increment")

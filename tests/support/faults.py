@@ -1,4 +1,4 @@
-"""What the tests of faults share: the process's own session, a thread to wait in, and connections that can be frozen."""
+"""What the tests of faults share: the own session, work that waits to be stopped, a thread, a link to freeze."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kazoo.client import KazooClient
-from support.proxy import Proxy
-from support.zoo import Zoo, eventually
 
+from django_zklock import Hold, Lock
+from django_zklock.exceptions import LockLost
 from django_zklock.zk import process
 from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session
+from support.proxy import MULTI, Proxy
+from support.zoo import Zoo, eventually
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,10 +38,10 @@ def client() -> Client:
     return found
 
 
-def connected() -> Session:
+def connected(timeout: float = 10.0) -> Session:
     """Wait until the session of this process is connected; return it."""
     found = session()
-    eventually(lambda: found.connected and found.session_id, message=f"not connected: {found.last_problem}")
+    eventually(lambda: found.connected and found.session_id, timeout)
     return found
 
 
@@ -66,10 +68,30 @@ def within(limit: float) -> Iterator[None]:
         assert took <= limit, f"took {took:.2f} s, not {limit:g} s at most"
 
 
-def be_stopped(limit: float = 10.0) -> None:
-    """Work that does nothing but wait to be stopped; it fails if it is not."""
-    threading.Event().wait(limit)
-    raise AssertionError(f"nobody stopped the work within {limit:g} s")
+def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hold, str]:
+    """
+    Work under a lock that `cause(hold)` takes away; return the lost hold, and what its user is told.
+
+    The work does nothing but wait, and has to be stopped within `limit` seconds of the cause.
+    """
+    try:
+        with lock as hold:
+            cause(hold)
+            with within(limit):
+                threading.Event().wait(limit + 5)
+    except LockLost as error:
+        return hold, str(error)
+    raise AssertionError("nobody stopped the work")
+
+
+def cut(proxy: Proxy) -> None:
+    """Cut the connection, and wait until a quorum has vouched for the session on a new one."""
+    before = proxy.connected
+    proxy.cut_all()
+    proxy.wait_for(
+        lambda: any(frame.opcode == MULTI and not frame.request and frame.connection > before for frame in proxy.frames)
+    )
+    eventually(lambda: not session().suspect)
 
 
 def expire(zoo: Zoo) -> None:

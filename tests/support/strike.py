@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ class LineStrike:
     """
     Raises `Struck` at one line event of the given functions; tells what line it was.
 
-    The first line of `__exit__` is spared: no code in Python can be safe before its first `try`.
+    Spared are the lines where no handler of a signal ever runs: those with a bare `try:`, and those of `__exit__`
+    before its first one, as nothing is called there.
     """
 
     def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
@@ -37,18 +39,22 @@ class LineStrike:
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code not in self._codes:
             return None
-        return self._after_first if frame.f_code.co_name == "__exit__" else self._on_line
+        return self._before_try if frame.f_code.co_name == "__exit__" else self._on_line
 
-    def _after_first(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._on_line
+    def _before_try(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._on_line if _is_try(frame) else self._before_try
 
     def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line" and not self.where:
+        if event == "line" and not self.where and not _is_try(frame):
             self._left -= 1
             if self._left < 0:
                 self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
                 raise Struck(self.where)
         return self._on_line
+
+
+def _is_try(frame: FrameType) -> bool:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() == "try:"
 
 
 def _code(function: Any) -> CodeType:

@@ -1,0 +1,188 @@
+"""How a Celery task under a lock may end: by time limits, kills, shutdowns and outages; and what is left of its lock."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost
+from django_zklock.testing.ensemble import Ensemble, four_letter
+
+pytestmark = pytest.mark.zookeeper
+
+SESSION_TIMEOUT = 4.0
+CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
+
+
+@pytest.fixture(scope="module")
+def shared(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    zoo = Zoo(single.hosts, single)
+    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=SESSION_TIMEOUT) as worker:
+        yield worker
+    zoo.close()
+
+
+@pytest.fixture
+def worker(shared: Worker) -> Iterator[Worker]:
+    """A worker with two processes, and nothing left in the queues at the end."""
+    with shared.log_shown():
+        yield shared
+        shared.zoo.assert_empty()
+
+
+# --- soft time limits -----------------------------------------------------------------------------------------------
+
+
+def test_a_soft_limit_ends_the_wait(worker: Worker) -> None:
+    """A task struck while it waits leaves no contender, though its process lives on and goes on to take the lock."""
+    before = worker.children()
+    with worker.zoo.hold_elsewhere("wait"):
+        result = worker.send("patient", "wait", soft_time_limit=1)
+        worker.zoo.wait_contenders("wait", 2)
+        assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
+        worker.zoo.wait_contenders("wait", 1, timeout=2)
+    assert worker.run("patient", "wait")["pid"] in before
+    assert worker.children() == before
+
+
+def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
+    """A task struck at its work lets go of the lock at once."""
+    result = worker.send("patient", "work", "sleep", 30, soft_time_limit=1)
+    assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
+    worker.zoo.wait_contenders("work", 0, timeout=2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_soft_limit_may_strike_at_any_moment(worker: Worker, seed: int) -> None:
+    """Struck while it enters the queue, is granted the lock or lets go of it, a task leaves no contender."""
+    assert worker.run("storm", f"storm{seed}", 200, seed, timeout=50) > 100
+    worker.zoo.wait_contenders(f"storm{seed}", 0, timeout=2)
+
+
+# --- ends of the process --------------------------------------------------------------------------------------------
+
+
+def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
+    """The process is killed; the next task has the lock when its session is over, at the latest."""
+    holder = worker.send("patient", "hard", "sleep", 60, time_limit=2)
+    worker.zoo.wait_contenders("hard", 1)
+    waiter = worker.send("patient", "hard")
+    worker.zoo.wait_contenders("hard", 2)
+    assert isinstance(worker.wait_failed(holder), TimeLimitExceeded)
+    worker.get(waiter, timeout=CRASH)
+
+
+def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
+    """A task whose process is killed is replaced by the next in the queue, and fails."""
+    gate = worker.gate()
+    holder = worker.send("patient", "kill", "linger", str(gate))
+    pid = gate.wait_entered()
+    waiter = worker.send("patient", "kill")
+    worker.zoo.wait_contenders("kill", 2)
+    os.kill(pid, signal.SIGKILL)
+    assert worker.get(waiter, timeout=CRASH)["pid"] != pid
+    assert isinstance(worker.wait_failed(holder), WorkerLostError)
+
+
+def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
+    """With `acks_late` and `reject_on_worker_lost` a task is delivered again, and waits for the lock it has left."""
+    gate = worker.gate()
+    result = worker.send("late", "late", "linger", str(gate))
+    pid = gate.wait_entered()
+    gate.open()
+    os.kill(pid, signal.SIGKILL)
+    assert worker.get(result, timeout=CRASH + 10)["pid"] != pid
+
+
+@pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
+def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
+    """`revoke(terminate=True)` of a task that waits takes it out of the queue."""
+    with worker.zoo.hold_elsewhere(f"revoke{kind}"):
+        result = worker.send("patient", f"revoke{kind}")
+        worker.zoo.wait_contenders(f"revoke{kind}", 2)
+        worker.app.control.revoke(result.id, terminate=True, signal=kind)
+        assert isinstance(worker.wait_failed(result), TaskRevokedError)
+        worker.zoo.wait_contenders(f"revoke{kind}", 1, timeout=2 if kind == "SIGTERM" else CRASH)
+
+
+@pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
+def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
+    """`revoke(terminate=True)` of a task that holds a lock gives it to the next."""
+    gate = worker.gate()
+    result = worker.send("patient", f"stop{kind}", "linger", str(gate))
+    gate.wait_entered()
+    worker.app.control.revoke(result.id, terminate=True, signal=kind)
+    assert isinstance(worker.wait_failed(result), TaskRevokedError)
+    worker.zoo.wait_contenders(f"stop{kind}", 0, timeout=2 if kind == "SIGTERM" else CRASH)
+
+
+# --- the end of the worker ------------------------------------------------------------------------------------------
+
+
+def sessions(zoo: Zoo) -> str:
+    """Every session that the server knows, with its ephemeral nodes."""
+    host, _, port = zoo.hosts.partition(":")
+    return four_letter(host, int(port), "dump")
+
+
+def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
+    """Work under a lock goes on to its end; then the sessions end with the processes, not with their time."""
+    with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
+        gates = [worker.gate(), worker.gate()]
+        results = [
+            worker.send("plain", "warm", "linger", str(gates[0])),
+            worker.send("by_hand", "by-hand", "linger", str(gates[1])),  # nothing but zk_lock.acquire(), no decorator
+        ]
+        for gate in gates:
+            gate.wait_entered()
+        known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
+        assert len(known) == 2
+        worker.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "Warm shutdown" in worker.log.read_text())
+        assert len(zoo.contenders()) == 2
+        for gate in gates:
+            gate.open()
+        for result in results:
+            worker.get(result)
+        assert worker.process.wait(20) == 0
+        eventually(lambda: not any(f"{session:x}" in sessions(zoo) for session in known), 2, "sessions are left")
+        assert zoo.contenders() == []
+
+
+# --- outages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_outage_stops_the_work(tmp_path: Path) -> None:
+    """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away; their processes work on later."""
+    with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker, worker.log_shown():
+        zoo = worker.zoo
+        for key in ("sleep", "spin"):  # its parents have to be there
+            worker.run("plain", key)
+        processes = worker.children()
+        results = [worker.send("plain", verb, verb, 40) for verb in ("sleep", "spin")]
+        eventually(lambda: len(zoo.contenders()) == 2)
+        ensemble.servers[0].kill()
+        began = time.monotonic()
+        for result in results:
+            assert isinstance(worker.wait_failed(result), LockLost)
+        assert time.monotonic() - began < 5
+        assert len(re.findall(r"work under lock \w+ ended .* after the abort \(signal\)", worker.log.read_text())) == 2
+
+        away = worker.send("plain", "sleep")  # ZooKeeper does not answer: the task comes again
+        eventually(lambda: away.state == "RETRY")
+        ensemble.servers[0].start()
+        ensemble.servers[0].wait_ready()
+        assert worker.get(away)["pid"] in processes
+        assert worker.children() == processes
+        eventually(lambda: zoo.contenders() == [], SESSION_TIMEOUT + 2)
+        zoo.close()
