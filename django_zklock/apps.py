@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
@@ -30,6 +32,9 @@ class ZkLockConfig(AppConfig):
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(start_over, dispatch_uid="zklock.start_over")
         process.configure(client_options)
+        if "celery" in sys.modules:
+            # A worker's processes end their sessions with them, whichever way its tasks take their locks.
+            import_module("django_zklock.contrib.celery")
 
 
 def client_options() -> Options:

@@ -69,6 +69,7 @@ class Grant:
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
+        self.holder: weakref.ref[Hold] | None = None  # until it is released; see `_watch_over`
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
@@ -148,6 +149,7 @@ class Hold:
         self._owner = owner
         self._policy = policy
         self._count = 1  # how often its owner took it; 0 when released. The owner's thread only
+        grant.holder = _watch_over(self)
 
     def __repr__(self) -> str:
         state = "released" if not self._count else "lost" if self.lost else "held"
@@ -227,15 +229,24 @@ class Hold:
         """
         self._grant.session.post(self._grant.attach, _Callback(self, callback))
 
-    def __del__(self) -> None:
-        try:
-            forgotten = bool(self._count) and not self._grant.inherited
-            if forgotten:
-                self._contender.abandon()
-        except Exception:  # noqa: BLE001
-            return  # half-built, or the interpreter is going down
-        if forgotten:
-            warnings.warn(f"{self!r} was dropped without being released", ResourceWarning, stacklevel=1, source=self)
+
+def _watch_over(hold: Hold) -> weakref.ref[Hold]:
+    """
+    Return a reference that lets go of the lock when the hold is dropped while the reference is alive.
+
+    It is no `__del__`, which would run for every hold: an exception that a signal's handler raises in one, such as a
+    soft time limit, is swallowed by Python.
+    """
+    contender, grant = hold._contender, hold._grant
+
+    def on_dropped(reference: object) -> None:
+        grant.holder = None
+        if not grant.inherited:
+            contender.abandon()
+            message = f"the hold of {grant.key!r} was dropped without being released"
+            warnings.warn(message, ResourceWarning, stacklevel=1)
+
+    return weakref.ref(hold, on_dropped)
 
 
 class _Alarm:

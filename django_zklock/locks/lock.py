@@ -9,6 +9,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
+from django.core.exceptions import SynchronousOnlyOperation
+
 from django_zklock import abort, conf
 from django_zklock.conf import UNSET, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
@@ -142,17 +144,18 @@ class Lock:
         back, or goes with the session. Raises `LockNotHeld` if the calling owner does not hold the lock. An exception
         that strikes from outside meanwhile, such as a soft time limit, does not keep it from letting go.
         """
-        refuse_running_loop("release", "await lock.arelease()")
         hold: Hold | None = None
+        count: int | None = None
         try:
+            refuse_running_loop("release", "await lock.arelease()")
             hold = self._held()
-            self._release(hold, hold._count - 1)
-        except LockNotHeld:
+            count = hold._count - 1
+            self._release(hold, count)
+        except (LockNotHeld, SynchronousOnlyOperation):
             raise
         except BaseException:
-            if hold is None:
-                hold = self._held()  # struck while it was looked up
-                let_go(hold, hold._count - 1)
+            hold = hold or self._held()
+            let_go(hold, hold._count - 1 if count is None else count)
             raise
 
     async def arelease(self) -> None:

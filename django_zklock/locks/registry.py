@@ -87,32 +87,34 @@ class Registry:
     def on_connected(self, *, resumed: bool) -> None:
         for departure in list(self._departures):
             departure.proceed()
-        for member in list(self.members):
-            member.on_connected(resumed=resumed)
+        self._tell(lambda member: member.on_connected(resumed=resumed))
         self.heartbeat.beat()
         self.audit()
 
     def on_session_lost(self) -> None:
         for departure in list(self._departures):
             departure.finish()
-        for member in list(self.members):
-            member.on_session_lost()
+        self._tell(lambda member: member.on_session_lost())
 
     def on_closed(self) -> None:
-        for member in list(self.members):
-            member.on_closed()
+        self._tell(lambda member: member.on_closed())
 
     def on_suspect(self, reason: str) -> None:
-        for member in list(self.members):
-            member.on_suspect(reason)
+        self._tell(lambda member: member.on_suspect(reason))
 
     def on_vouched(self) -> None:
-        for member in list(self.members):
-            member.on_vouched()
+        self._tell(lambda member: member.on_vouched())
 
     def on_lease_over(self) -> None:
+        self._tell(lambda member: member.on_lease_over())
+
+    def _tell(self, call: Callable[[Member], None]) -> None:
         for member in list(self.members):
-            member.on_lease_over()
+            try:
+                call(member)
+            except Exception:
+                # Trouble with one lock must not keep the news, and the abort of its work, from another.
+                logger.exception("%r failed on a change of the session", member)
 
     # --- the audit ----------------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
         return
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
     hold._contender.abandon(left)
+    hold._grant.holder = None
     if hold._count:
         hold._count = 0
         reason = hold._grant.why_invalid()

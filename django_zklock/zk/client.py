@@ -9,6 +9,7 @@ The private names of kazoo that this package leans on are all used in this modul
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import select
@@ -28,9 +29,13 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from django_zklock.owner import gevent_patched
+from django_zklock.zk.threads import protocol_thread
 
 FIRST_RETRY = 0.05  # seconds between two rounds through the hosts, at first
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own cap is an hour
+ROUND_SHARE = 0.5  # of it: the longest round through the hosts, so that each has its turn before the session is over
+HURRIED_ROUND_SHARE = 0.2  # the same before the lease is over, which is then at least 0.23 of it away
+HURRIED_ROUNDS = 2  # so many such rounds after a break; a server that is merely slow gets its time after that
 
 _PERMISSIONS = {
     "r": Permissions.READ,
@@ -78,9 +83,9 @@ class Options:
     acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
     tls: TlsOptions | None = None
 
-    def host_timeout(self, session_timeout: float) -> float:
-        """Return the seconds for one host to answer, so that every host gets its turn before the session is over."""
-        return min(self.connect_timeout, session_timeout / (2 * len(self.hosts)))
+    def host_timeout(self, round_time: float) -> float:
+        """Return the seconds that one host has to answer, so that a round through all takes `round_time` at most."""
+        return min(self.connect_timeout, round_time / len(self.hosts))
 
     def acls(self) -> list[ACL]:
         """Return the access list that every node is created with; never left to kazoo's open default."""
@@ -106,7 +111,7 @@ class _Handler:
     """
 
     options: Options
-    host_timeout: float  # seconds for one host to answer; the connection keeps it to what the server granted
+    host_timeout: float  # seconds for one host to answer; set by the connection before each try
     _running: bool
 
     @property
@@ -147,7 +152,7 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
     def __init__(self, options: Options) -> None:
         super().__init__()
         self.options = options
-        self.host_timeout = options.host_timeout(options.session_timeout)
+        self.host_timeout = options.connect_timeout
 
     def select(self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
         """Wait as `select.select` does, without its limit of 1024 descriptors; kazoo makes a selector each time."""
@@ -166,7 +171,7 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
         )
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zklock-connection", daemon=True)
+        thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
         thread.start()
         return thread
 
@@ -180,7 +185,7 @@ def _handler(options: Options) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.options = options
-            self.host_timeout = options.host_timeout(options.session_timeout)
+            self.host_timeout = options.connect_timeout
 
     return GeventHandler()
 
@@ -195,11 +200,31 @@ class _Connection(ConnectionHandler):
 
     negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
 
+    _tries = 0  # to connect, since there was a connection
+    _last_host: tuple[str, int] | None = None  # that there was a connection to
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        # One that has just gone silent would take its time to be found silent again.
+        hosts: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        return sorted(hosts, key=lambda host: host[1:] == self._last_host)
+
     def _connect_loop(self, retry: KazooRetry) -> Any:
-        timeout = self.negotiated_timeout or self.client.options.session_timeout
-        self.handler.host_timeout = self.client.options.host_timeout(timeout)
-        retry.max_delay = timeout * RETRY_SHARE / (1 + retry.max_jitter)
+        retry.max_delay = self._timeout * RETRY_SHARE / (1 + retry.max_jitter)
         return super()._connect_loop(retry)
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
+        share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
+        self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
+        self._tries += 1
+        timeouts = super()._connect(host, hostip, port)
+        self._tries = 0
+        self._last_host = (hostip, port)
+        return timeouts
+
+    @property
+    def _timeout(self) -> float:
+        return self.negotiated_timeout or float(self.client.options.session_timeout)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from django_zklock.zk.threads import protocol_thread
+
 logger = logging.getLogger("django_zklock.zk")
 
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
@@ -48,14 +50,16 @@ class Loop:
     the loop is at rest, and so spares the change of threads. Whichever thread runs, only one does at a time.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, thread: Callable[[str, Callable[[], object]], threading.Thread] = protocol_thread
+    ) -> None:
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._delivered: deque[_Event] = deque()
         self._turn = threading.Lock()  # held while events run
         self._timers: list[tuple[float, int, Timer]] = []  # guarded by _turn
         self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _turn
         self._order = itertools.count()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = thread(name, self._run)
 
     def start(self) -> None:
         """Start the thread."""

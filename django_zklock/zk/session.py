@@ -7,6 +7,7 @@ Everything here but `post`, `lease_until` and the plain attributes marked so run
 from __future__ import annotations
 
 import enum
+import functools
 import logging
 import os
 import threading
@@ -22,12 +23,13 @@ from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
 from django_zklock.zk.loop import Loop, Timer
+from django_zklock.zk.threads import protocol_thread, users_thread
 
 logger = logging.getLogger("django_zklock.zk")
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Session.lease_until`
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
-STALL_SHARE = 1 / 4  # of it without an answer, and the connection is taken for dead
+STALL_SHARE = 1 / 6  # of it without an answer, and the connection is taken for dead, with some of the lease left
 REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
 
 
@@ -129,7 +131,7 @@ class Session:
 
     def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
         if self._dispatcher is None:
-            self._dispatcher = Loop("zklock-signals")
+            self._dispatcher = Loop("zklock-signals", users_thread)
             self._dispatcher.start()
         self._dispatcher.post(call, *args)
 
@@ -271,7 +273,7 @@ class Session:
             return
         old, self._client = self._client, None
         if old is not None:
-            threading.Thread(target=_stop_client, args=(old,), name="zklock-stop", daemon=True).start()
+            protocol_thread("zklock-stop", functools.partial(_stop_client, old)).start()
         self._end_of_session()
         self._spawn()
 
@@ -358,7 +360,7 @@ class Session:
             _stop_client(client)
             self.loop.post(self._finish, done)
 
-        threading.Thread(target=stop, name="zklock-stop", daemon=True).start()
+        protocol_thread("zklock-stop", stop).start()
 
     def _finish(self, done: threading.Event) -> None:
         """End the threads, after all that is still to be told has been told."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 
 import pytest
-from support.faults import Elsewhere, connected, proxied
+from support.faults import Elsewhere, connected, proxied, session
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -15,6 +16,7 @@ from django_zklock import zk_lock
 pytestmark = pytest.mark.zookeeper
 
 KEY = "warm/a"
+LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 
 
 @pytest.fixture
@@ -31,9 +33,6 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
 def requests(proxy: Proxy) -> dict[int, int]:
     """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
     return {opcode: count for opcode, count in proxy.counts.items() if opcode in LOCK_REQUESTS}
-
-
-LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 
 
 def test_an_uncontended_lock_takes_two_round_trips(proxy: Proxy) -> None:
@@ -106,7 +105,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, proxy: Proxy) -> None:
     with zoo.hold_elsewhere(KEY):
         waiters = []
         for number in range(20):
-            waiters.append(Elsewhere(lambda number=number: take(number)))
+            waiters.append(Elsewhere(functools.partial(take, number)))
             zoo.wait_contenders(KEY, number + 2)
         proxy.reset()
     for waiter in waiters:
@@ -121,8 +120,6 @@ def test_an_idle_process_writes_nothing(proxy: Proxy) -> None:
     """The heartbeat ends with the last hold."""
     with zk_lock(KEY):
         proxy.wait_for(lambda: proxy.counts[MULTI])
-    from support.faults import session
-
     eventually(lambda: not session().loop._timers or proxy.counts[MULTI] == 1)
     beats = proxy.counts[MULTI]
     with zk_lock(KEY):

@@ -1,4 +1,4 @@
-"""How a Celery task under a lock may end: by time limits, kills, shutdowns and outages; and what is left of its lock."""
+"""How a Celery task under a lock may end, by time limits, kills, shutdowns and outages, and what is left of the lock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_soft_limit_ends_the_wait(worker: Worker) -> None:
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
     """A task struck at its work lets go of the lock at once."""
-    result = worker.send("patient", "work", "sleep", 30, soft_time_limit=1)
+    result = worker.send("patient", "work", "sleep", str(worker.gate()), soft_time_limit=1)
     assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
     worker.zoo.wait_contenders("work", 0, timeout=2)
 
@@ -73,8 +73,9 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker, seed: int) -> Non
 
 def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
     """The process is killed; the next task has the lock when its session is over, at the latest."""
-    holder = worker.send("patient", "hard", "sleep", 60, time_limit=2)
-    worker.zoo.wait_contenders("hard", 1)
+    gate = worker.gate()
+    holder = worker.send("patient", "hard", "sleep", str(gate), time_limit=2)
+    gate.wait_entered()
     waiter = worker.send("patient", "hard")
     worker.zoo.wait_contenders("hard", 2)
     assert isinstance(worker.wait_failed(holder), TimeLimitExceeded)
@@ -98,8 +99,8 @@ def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
     gate = worker.gate()
     result = worker.send("late", "late", "linger", str(gate))
     pid = gate.wait_entered()
-    gate.open()
     os.kill(pid, signal.SIGKILL)
+    gate.open()  # for the second run
     assert worker.get(result, timeout=CRASH + 10)["pid"] != pid
 
 
@@ -166,11 +167,11 @@ def test_an_outage_stops_the_work(tmp_path: Path) -> None:
     """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away; their processes work on later."""
     with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker, worker.log_shown():
         zoo = worker.zoo
-        for key in ("sleep", "spin"):  # its parents have to be there
-            worker.run("plain", key)
         processes = worker.children()
-        results = [worker.send("plain", verb, verb, 40) for verb in ("sleep", "spin")]
-        eventually(lambda: len(zoo.contenders()) == 2)
+        gates = {verb: worker.gate() for verb in ("sleep", "spin")}
+        results = [worker.send("plain", verb, verb, str(gate)) for verb, gate in gates.items()]
+        for gate in gates.values():
+            gate.wait_entered()
         ensemble.servers[0].kill()
         began = time.monotonic()
         for result in results:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import random
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 
 import pytest
 from support.strike import LineStrike, Struck, alarm
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo
 
-from django_zklock.locks import hold as holds
-from django_zklock.locks import lock as lock_module
+from django_zklock.locks import attempt, guard, hold, lock, refusals, taking, waiting
 from django_zklock.locks.lock import Lock
+from django_zklock.owner import current_owner
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
@@ -25,18 +25,14 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
     found: list[Callable[..., object]] = []
-    for module in (
-        lock_module,
-        holds,
-        *(__import__(f"django_zklock.locks.{name}", fromlist=["x"]) for name in ("attempt", "waiting", "guard")),
-    ):
+    for module in (lock, hold, taking, guard, attempt, waiting, refusals):
         for thing in vars(module).values():
             if getattr(thing, "__module__", "") != module.__name__:
                 continue
             members = vars(thing).values() if isinstance(thing, type) else [thing]
             for member in members:
                 member = getattr(member, "fget", member)
-                if hasattr(member, "__code__") and member.__name__ != "__del__":
+                if hasattr(member, "__code__"):
                     found.append(member)
     return found
 
@@ -44,36 +40,26 @@ def package_functions() -> list[Callable[..., object]]:
 def assert_nothing_held(zoo: Zoo) -> None:
     gc.collect()
     zoo.assert_empty()
-    assert not holds.live_holds._kept
-    assert not list(holds.live_holds._blocks.values())
-    assert not holds.live_holds._guards
+    assert not hold.live_holds._kept
+    assert not list(hold.live_holds._blocks.values())
+    assert not hold.live_holds._guards
 
 
-def work_with(lock: Lock) -> None:
-    with lock:
+def work_nested(mutex: Lock) -> None:
+    with mutex, mutex:
         pass
 
 
-def work_nested(lock: Lock) -> None:
-    with lock, lock:
-        pass
-
-
-def work_acquire(lock: Lock) -> None:
-    assert lock.acquire()
-    lock.release()
-
-
-def work_acquire_around_with(lock: Lock) -> None:
-    assert lock.acquire()
+def work_acquire_around_with(mutex: Lock) -> None:
+    assert mutex.acquire()
     try:
-        with lock:
+        with mutex:
             pass
     finally:
-        lock.release()
+        mutex.release()
 
 
-@pytest.mark.parametrize("work", [work_with, work_nested, work_acquire_around_with])
+@pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
 def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None]) -> None:
     """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
     functions = package_functions()
@@ -95,8 +81,108 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
                 pass
         except Exception as error:
             leaks.append((at, strike.where, repr(error)))
-            holds.live_holds._kept.clear()
+            hold.live_holds._kept.clear()
             gc.collect()
         at += 1
     assert at > 40
     assert not leaks, leaks[0]
+
+
+SHARED = Lock("alarm")
+
+
+def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
+    """A signal's handler that raises at a random moment of `with`, also on a shared lock object, leaves no contender."""
+    struck = 0
+    with SHARED:
+        pass
+    for _ in range(1500):
+        try:
+            with alarm(random.uniform(1e-5, 3e-3)):
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    with SHARED, SHARED:
+                        pass
+        except Struck:
+            struck += 1
+        assert not SHARED._blocks
+    assert struck == 1500
+    assert_nothing_held(zoo)
+    with SHARED:
+        pass
+
+
+def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Zoo) -> None:
+    """A release that is struck still lets go, and an acquire that is struck has not acquired."""
+    for _ in range(1500):
+        mutex = Lock("alarm")
+        entered = False
+        with contextlib.suppress(Struck), alarm(random.uniform(1e-5, 3e-3)):
+            while True:
+                entered = False
+                mutex.acquire()
+                entered = True  # an exception between these two lines would be its caller's to deal with
+                mutex.release()
+        if entered and hold.live_holds.find(current_owner(), "alarm"):
+            mutex.release()
+    assert_nothing_held(zoo)
+    with Lock("alarm"):
+        pass
+
+
+def test_an_exception_that_strikes_a_wait_ends_it_at_once(zoo: Zoo) -> None:
+    """A soft time limit in the middle of a wait raises there and then, and the contender is gone in two seconds."""
+    with zoo.hold_elsewhere("busy"):
+        began = time.monotonic()
+        with pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
+            pass
+        assert time.monotonic() - began < 1
+        zoo.wait_contenders("busy", 1, timeout=2)
+
+
+def test_the_lock_can_be_taken_again_while_the_exception_is_handled(zoo: Zoo) -> None:
+    """What was struck while entering is not mistaken for a lock that is held, though its traceback is alive."""
+    functions = package_functions()
+    for at in range(20, 120, 3):
+        try:
+            with LineStrike(functions, at), Lock("again"):
+                pass
+        except Struck:
+            with Lock("again", timeout=2) as fresh:
+                fresh.check()
+                names = zoo.children("again")
+                assert fresh.path.rpartition("/")[2] in names
+    gc.collect()
+
+
+def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
+    """PyThreadState_SetAsyncExc into a waiting thread leaves no contender once it is delivered."""
+    caught = []
+
+    def wait() -> None:
+        try:
+            with Lock("busy", timeout=1.5):
+                pass
+        except Struck as error:
+            caught.append(error)
+
+    with zoo.hold_elsewhere("busy"):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        zoo.wait_contenders("busy", 2)
+        assert thread.ident
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Struck))
+        thread.join()
+        assert len(caught) == 1
+        zoo.wait_contenders("busy", 1, timeout=2)
+
+
+def test_control_c_while_waiting_leaves_no_contender(zoo: Zoo) -> None:
+    """KeyboardInterrupt in another process that waits ends it at once, and its place in the queue is free at once."""
+    with zoo.hold_elsewhere("busy"):
+        process = zoo.spawn("with zk_lock('busy', timeout=None): pass")
+        zoo.wait_contenders("busy", 2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=5)
+        assert "KeyboardInterrupt" in errors
+        zoo.wait_contenders("busy", 1, timeout=1)

@@ -32,7 +32,7 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 def token_of(zoo: Zoo, hold: Hold) -> int | None:
     stat = zoo.client.exists(hold.path)
-    return stat and stat.czxid
+    return int(stat.czxid) if stat else None
 
 
 def go_away(proxy: Proxy) -> None:
@@ -248,3 +248,36 @@ def test_a_lease_that_ran_out_unseen_does_not_come_back(zoo: Zoo, proxy: Proxy) 
     assert session().lease_valid
     assert hold.lost
     lock.release()
+
+
+class Broken:
+    """What watches over a hold, and fails whenever it is told something."""
+
+    def on_suspect(self, reason: str) -> None:
+        raise RuntimeError("broken")
+
+    def on_vouched(self) -> None:
+        raise RuntimeError("broken")
+
+    def on_lost(self, reason: str) -> None:
+        raise RuntimeError("broken")
+
+
+def test_trouble_with_one_hold_keeps_no_news_from_another(zoo: Zoo, proxy: Proxy) -> None:
+    """The first of two holds cannot be told; the second still is, of a cut, of its end, and of an expired session."""
+    with zk_lock("first", abort_on="never") as first, zk_lock("second", abort_on="never") as second:
+        session().post(first._grant.attach, Broken())
+        cut(proxy)
+        second.check()
+        go_away(proxy)
+        assert second.wait_lost(LEASE + LATER)
+        assert second._grant.lost_reason
+        assert first._grant.lost_reason
+        proxy.heal()
+    with zk_lock("first", abort_on="never") as first, zk_lock("second", abort_on="never") as second:
+        session().post(first._grant.attach, Broken())
+        expire(zoo)
+        assert second.wait_lost(LATER)
+        assert second._grant.lost_reason
+    with zk_lock("third", timeout=10):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Iterator
@@ -44,9 +45,10 @@ def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
         before = session().session_id
         with pytest.raises(InvalidLockName), zk_lock("key/{value}", fields={"value": value}):
             pass
-        for use in (lambda lock: lock.acquire(timeout=1), lambda lock: lock.locked(), lambda lock: lock.key):
+        lock = zk_lock("key/{value}", fields={"value": value})
+        for use in (functools.partial(lock.acquire, timeout=1), lock.locked, lambda: lock.key):
             with pytest.raises(InvalidLockName):
-                use(zk_lock("key/{value}", fields={"value": value}))
+                use()
         with zk_lock("third", timeout=1):
             pass
         other.check()

@@ -26,15 +26,16 @@ from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 
 HOME = "CELERY_HOME"
+LONG = 40.0  # seconds; no test waits for their end
 
 
 class Channel(filesystem.Channel):
     """Write a message under another name first: kombu writes in place, and a reader can come too early."""
 
-    def _put(self, queue: str, message: Any, **_kwargs: Any) -> None:
+    def _put(self, queue: str, payload: dict[str, Any], **_kwargs: Any) -> None:
         final = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
         draft = final.with_suffix(".draft")
-        draft.write_text(dumps(message))
+        draft.write_text(dumps(payload))
         draft.rename(final)
 
 
@@ -47,8 +48,8 @@ class Transport(filesystem.Transport):
 class Results(FilesystemBackend):
     """Write a result under another name first, for the same reason."""
 
-    def set(self, key: bytes, value: str | bytes) -> None:
-        final = Path(os.fsdecode(self._filename(key)))
+    def set(self, key: Any, value: str | bytes) -> None:
+        final = Path(os.fsdecode(self._filename(key)))  # type: ignore[attr-defined]
         draft = final.with_name(f".{uuid.uuid4()}")
         draft.write_bytes(value if isinstance(value, bytes) else value.encode())
         draft.rename(final)
@@ -71,6 +72,7 @@ def configure(app: Celery, home: Path) -> Celery:
         },
         result_backend=f"support.celeryapp:Results+file://{home / 'results'}",
         worker_prefetch_multiplier=1,
+        worker_lost_wait=1,  # seconds until the loss of a process is believed; 10 by default
         broker_connection_retry_on_startup=False,
     )
     return app
@@ -93,19 +95,20 @@ def say_ready(**_kwargs: Any) -> None:
 
 def do(verb: str, argument: Any) -> Any:
     """Do the work of a task."""
-    if verb == "linger":  # until told to go on
+    if verb == "fail":
+        raise ValueError(argument)
+    if verb in ("linger", "sleep", "spin"):
         gate = Path(argument)
         (gate / "entered").write_text(str(os.getpid()))
-        while not (gate / "open").exists():
-            time.sleep(0.01)
-    elif verb == "sleep":  # in one blocking call
-        time.sleep(argument)
-    elif verb == "spin":  # in Python
-        until = time.monotonic() + argument
-        while time.monotonic() < until:
-            pass
-    elif verb == "fail":
-        raise ValueError(argument)
+        if verb == "linger":  # until told to go on
+            while not (gate / "open").exists():
+                time.sleep(0.01)
+        elif verb == "sleep":  # in one blocking call
+            time.sleep(LONG)
+        else:  # in Python
+            until = time.monotonic() + LONG
+            while time.monotonic() < until:
+                pass
     return account()
 
 
@@ -114,7 +117,7 @@ def account() -> dict[str, Any]:
     request = current_task.request
     return {
         "pid": os.getpid(),
-        "args": list(request.args),
+        "args": request.args,
         "kwargs": request.kwargs,
         "retries": request.retries,
         "headers": request.headers,
@@ -220,6 +223,12 @@ def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
         return do(verb, argument)
     finally:
         lock.release()
+
+
+@app.task(name="forget")
+def forget(key: str) -> None:
+    """Take a lock for the rest of the worker's days."""
+    zk_lock(key).acquire()
 
 
 @app.task(name="increment")

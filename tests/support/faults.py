@@ -74,13 +74,15 @@ def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hol
 
     The work does nothing but wait, and has to be stopped within `limit` seconds of the cause.
     """
+    holds: list[Hold] = []
     try:
         with lock as hold:
+            holds.append(hold)
             cause(hold)
             with within(limit):
                 threading.Event().wait(limit + 5)
     except LockLost as error:
-        return hold, str(error)
+        return holds[0], str(error)
     raise AssertionError("nobody stopped the work")
 
 

@@ -6,6 +6,8 @@ import contextlib
 import linecache
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -20,7 +22,7 @@ class LineStrike:
     Raises `Struck` at one line event of the given functions; tells what line it was.
 
     Spared are the lines where no handler of a signal ever runs: those with a bare `try:`, and those of `__exit__`
-    before its first one, as nothing is called there.
+    and `release` before their first one, as nothing is called there.
     """
 
     def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
@@ -39,7 +41,7 @@ class LineStrike:
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code not in self._codes:
             return None
-        return self._before_try if frame.f_code.co_name == "__exit__" else self._on_line
+        return self._before_try if frame.f_code.co_name in ("__exit__", "release") else self._on_line
 
     def _before_try(self, frame: FrameType, event: str, argument: object) -> Any:
         return self._on_line if _is_try(frame) else self._before_try
@@ -67,12 +69,24 @@ def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
     """Have a signal handler raise in the main thread after `delay` seconds, unless the block ends first."""
 
     def handler(number: int, frame: FrameType | None) -> None:
-        raise error
+        if armed:
+            armed.clear()
+            raise error
 
-    previous = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, delay)
+    def ring() -> None:
+        time.sleep(delay)
+        if armed:
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    main = threading.main_thread().ident
+    assert main is not None
+    armed = [True]
+    previous = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=ring)
+    thread.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        armed.clear()
+        thread.join()
+        signal.signal(signal.SIGUSR1, previous)

@@ -1,0 +1,330 @@
+"""Tasks own locks, wait for them without a thread, and may be cancelled at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
+from django_zklock.locks.hold import live_holds
+from django_zklock.locks.lock import Lock
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_tasks_of_one_thread_exclude_each_other(zoo: Zoo, shared: bool) -> None:
+    """On one lock object or on several of the same key, one task at a time is inside, and may reenter."""
+    one = Lock("tasks", timeout=30)
+    inside, most = 0, 0
+
+    async def work() -> None:
+        nonlocal inside, most
+        lock = one if shared else Lock("tasks", timeout=30)
+        for _ in range(5):
+            async with lock as outer, lock as inner:
+                assert inner is outer
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0)
+                inside -= 1
+
+    await asyncio.gather(*(work() for _ in range(10)))
+    assert most == 1
+    assert not one._blocks
+    assert not live_holds._guards
+
+
+async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
+    """Tasks made by gather and create_task inside the block are other owners, though they share its context."""
+    lock = Lock("parent")
+
+    async def child() -> object:
+        with pytest.raises(LockNotHeld):
+            await lock.arelease()
+        with pytest.raises(LockBusy):
+            async with Lock("parent", timeout=0):
+                pass
+        assert await lock.alocked()
+        return None
+
+    async with lock as hold:
+        await asyncio.gather(child(), child())
+        await asyncio.create_task(child())
+        hold.check()
+    assert not await lock.alocked()
+
+
+async def test_aacquire_is_acquire_for_tasks(zoo: Zoo) -> None:
+    """The same arguments, answers and errors as acquire."""
+    lock = Lock("twin")
+    with pytest.raises(ValueError, match="non-blocking"):
+        await lock.aacquire(False, 1)
+    hold = await lock.aacquire()
+    assert await lock.aacquire(False) is hold
+    await lock.arelease()
+    assert await lock.alocked()
+    await lock.arelease()
+    with pytest.raises(LockNotHeld):
+        await lock.arelease()
+    with zoo.hold_elsewhere("twin"):
+        assert await lock.aacquire(blocking=False) is None
+        assert await lock.aacquire(timeout=0.2) is None
+        with pytest.raises(LockTimeout):
+            async with Lock("twin", timeout=0.2):
+                pass
+    assert not await lock.alocked()
+
+
+async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
+    """The owner would be gone as soon as it has the lock, so that nobody could release it: an error says what to do."""
+    lock = Lock("own")
+    for make in (asyncio.create_task, asyncio.gather, asyncio.ensure_future):
+        with pytest.raises(ZkLockError, match="task of its own"):
+            await make(lock.aacquire())
+    if sys.version_info >= (3, 12):  # where wait_for runs what it waits for in the caller's task
+        assert await asyncio.wait_for(lock.aacquire(), 5)
+        await lock.arelease()
+    else:
+        with pytest.raises(ZkLockError, match="wait_for"):
+            await asyncio.wait_for(lock.aacquire(), 5)
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, held: bool) -> None:
+    """Cancelled before its first step, on its way, in the queue, as it is granted or as it releases: nothing stays."""
+    lock = Lock("cancel", timeout=None)
+
+    async def work() -> None:
+        async with lock:
+            await asyncio.sleep(random.choice([0, 0.001]))
+
+    async def sweep() -> None:
+        for count in range(150):
+            task = asyncio.create_task(work())
+            if count % 3 == 0:
+                for _ in range(count // 3):
+                    await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(random.uniform(0, 0.008))
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() or task.exception() is None
+
+    if held:
+        with zoo.hold_elsewhere("cancel"):
+            await sweep()
+            zoo.wait_contenders("cancel", 1, timeout=2)
+    else:
+        await sweep()
+    zoo.assert_empty()
+    assert not lock._blocks
+    async with lock:
+        pass
+
+
+async def test_cancel_while_granted_leaves_no_contender(zoo: Zoo) -> None:
+    """The grant and the cancellation may cross: then the lock goes on to the next one."""
+    lock = Lock("cross", timeout=None)
+
+    async def work() -> None:
+        async with lock:
+            await asyncio.sleep(10)
+
+    for count in range(40):
+        await lock.aacquire()
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(zoo.wait_contenders, "cross", 2)
+        release = asyncio.create_task(asyncio.sleep(0.0002 * count))
+        await asyncio.gather(lock_release(lock), release)
+        task.cancel()
+        await asyncio.wait([task])
+    zoo.assert_empty()
+
+
+async def lock_release(lock: Lock) -> None:
+    """Release for the main task, from a coroutine that gather makes a task of its own."""
+    (hold,) = live_holds._kept.values()
+    await lock._arelease(hold, 0)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout came with Python 3.11")
+async def test_asyncio_timeout_around_a_wait_is_a_timeout(zoo: Zoo) -> None:
+    """asyncio.timeout ends the wait as it ends any other, and leaves no contender."""
+    with zoo.hold_elsewhere("timeout"):
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.2), Lock("timeout", timeout=None):
+                pass
+        assert not isinstance(caught.value, ZkLockError)
+        await asyncio.to_thread(zoo.wait_contenders, "timeout", 1, 2)
+
+
+async def test_wait_for_around_a_block_is_a_timeout(zoo: Zoo) -> None:
+    """asyncio.wait_for around a coroutine with a block ends it, whether it waits or works."""
+
+    async def work() -> None:
+        async with Lock("wait_for", timeout=None):
+            await asyncio.sleep(10)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(work(), 0.2)
+    with zoo.hold_elsewhere("wait_for"), pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(work(), 0.2)
+
+
+async def test_cancel_during_the_release_still_releases(zoo: Zoo) -> None:
+    """A task that is cancelled while it waits for the word that its node is gone has let go all the same."""
+    for _ in range(20):
+        lock = Lock("release")
+        leaving = asyncio.Event()
+
+        async def work(lock: Lock = lock, leaving: asyncio.Event = leaving) -> None:
+            async with lock:
+                leaving.set()
+
+        task = asyncio.create_task(work())
+        await leaving.wait()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not lock._blocks
+    zoo.assert_empty()
+
+
+async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
+    """Two hundred coroutines wait for a lock in as many threads as one."""
+    async with Lock("crowd/0"):
+        before = threading.active_count()
+        with zoo.hold_elsewhere("crowd"):
+            tasks = [asyncio.create_task(Lock("crowd", timeout=None).__aenter__()) for _ in range(200)]
+            await asyncio.to_thread(zoo.wait_contenders, "crowd", 201, 20)
+            assert threading.active_count() <= before + 1  # the one of to_thread
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
+    """What would block the loop raises at once, and names what to use instead."""
+    lock = Lock("sync")
+    with pytest.raises(SynchronousOnlyOperation, match="async with"), lock:
+        pass
+    with pytest.raises(SynchronousOnlyOperation, match="aacquire"):
+        lock.acquire()
+    with pytest.raises(SynchronousOnlyOperation, match="arelease"):
+        lock.release()
+    with pytest.raises(SynchronousOnlyOperation, match="alocked"):
+        lock.locked()
+
+
+@pytest.mark.parametrize("through", ["to_thread", "sync_to_async"])
+async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, through: str) -> None:
+    """A `with` in a worker thread belongs to the thread, not to the task that sent it there, and the other way round."""
+    lock = Lock("thread")
+    run = asyncio.to_thread if through == "to_thread" else lambda call: sync_to_async(call)()
+
+    def use() -> bool:
+        with lock as hold, lock as again:
+            return hold is again
+
+    def attempt() -> bool:
+        return lock.acquire(blocking=False) is None
+
+    assert await run(use)
+    async with lock:
+        assert await run(attempt)
+    assert await run(use)
+
+
+def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> None:
+    """A task run by async_to_sync inside a thread's block does not have the thread's lock."""
+    lock = Lock("inside")
+
+    async def attempt() -> bool:
+        hold = await Lock("inside").aacquire(blocking=False)
+        return hold is None
+
+    async def use() -> bool:
+        async with Lock("other"):
+            return await Lock("other").aacquire(blocking=False) is not None and await Lock("other").arelease() is None
+
+    with lock as hold:
+        assert async_to_sync(attempt)()
+        assert async_to_sync(use)()
+        hold.check()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_loop_that_is_closed_meanwhile_leaves_nothing(zoo: Zoo, shared: bool) -> None:
+    """Coroutines that are thrown away with their loop leave no contender: neither who waits nor who holds."""
+    lock = Lock("closed", timeout=None)
+    loop = asyncio.new_event_loop()
+
+    async def work() -> None:
+        async with lock if shared else Lock("closed", timeout=None):
+            await asyncio.sleep(100)
+
+    tasks = [loop.create_task(work()) for _ in range(2)]
+    end = time.monotonic() + 10
+    while len(zoo.children("closed")) < 2 and time.monotonic() < end:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    del tasks
+    gc.collect()
+    zoo.assert_empty()
+    assert not lock._blocks
+
+
+async def test_an_async_generator_that_is_left_lets_go(zoo: Zoo) -> None:
+    """A block inside an async generator ends when the generator is closed, by whichever task."""
+    lock = Lock("generator")
+
+    async def rows() -> AsyncIterator[int]:
+        async with lock:
+            yield 1
+
+    generator = rows()
+    async for _ in generator:
+        break
+    await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
+    assert not lock._blocks
+    assert not await lock.alocked()
+
+
+def test_two_loops_in_two_threads_take_turns(zoo: Zoo) -> None:
+    """A lock object belongs to no loop: tasks of several loops may share it."""
+    lock = Lock("loops", timeout=None)
+    inside: list[int] = []
+    most: list[int] = []
+
+    async def work() -> None:
+        for _ in range(10):
+            async with lock:
+                inside.append(1)
+                most.append(len(inside))
+                await asyncio.sleep(0)
+                inside.pop()
+
+    async def main() -> None:
+        await asyncio.gather(work(), work())
+
+    threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert max(most) == 1
+    assert len(most) == 40
+    eventually(lambda: not lock._blocks)

@@ -1,0 +1,271 @@
+"""The lock is called as `threading.Lock` and `RLock` are, and its owner may take it again."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockBusy, LockNotHeld
+from django_zklock.locks.hold import live_holds
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.taking import let_go
+
+pytestmark = pytest.mark.zookeeper
+
+
+def in_thread(call):  # type: ignore[no-untyped-def]
+    """Return what `call()` returns or raises in a thread of its own."""
+    result = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    return result[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"blocking": False, "timeout": 1}, ValueError),
+        ({"timeout": -2}, ValueError),
+        ({"timeout": float("nan")}, ValueError),
+        ({"timeout": "1"}, TypeError),
+        ({"timeout": None}, TypeError),
+        ({"timeout": threading.TIMEOUT_MAX * 2}, OverflowError),
+    ],
+)
+def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict, error: type[Exception]) -> None:  # type: ignore[type-arg]
+    """The same arguments are wrong, and the same errors say so; nothing is left in the queue."""
+    for lock in (threading.Lock(), threading.RLock(), Lock("arguments")):
+        with pytest.raises(error):
+            lock.acquire(**arguments)
+    zoo.assert_empty()
+
+
+def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
+    """acquire(), acquire(False), acquire(True, 5) and acquire(0) mean what they mean in threading."""
+    lock = Lock("positions")
+    for arguments in ((), (False,), (True, 5), (0,), (1, -1)):
+        assert lock.acquire(*arguments)  # type: ignore[arg-type]
+        assert in_thread(lambda: lock.acquire(False)) is None
+        lock.release()
+
+
+def test_a_lock_that_is_not_to_be_had_is_none(zoo: Zoo) -> None:
+    """acquire answers None for a lock of somebody else, at once or after its timeout, and leaves no contender."""
+    lock = Lock("busy")
+    with zoo.hold_elsewhere("busy"):
+        assert lock.acquire(blocking=False) is None
+        began = time.monotonic()
+        assert lock.acquire(timeout=0.3) is None
+        assert 0.3 <= time.monotonic() - began < 1.3
+        assert lock.locked()
+        zoo.wait_contenders("busy", 1, timeout=2)
+    assert not lock.locked()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
+    """Only the owner may release: anybody else gets LockNotHeld, a RuntimeError, and the lock stays where it is."""
+    lock = Lock("owned")
+    if held:
+        lock.acquire()
+    error = in_thread(lock.release)
+    assert isinstance(error, LockNotHeld)
+    assert isinstance(error, RuntimeError)
+    assert error.lock == "owned"
+    assert lock.locked() is held
+    if held:
+        lock.release()
+
+
+def test_a_second_release_is_refused(zoo: Zoo) -> None:
+    """Each acquire is released once; one release more raises, and the lock can be acquired anew."""
+    lock = Lock("twice")
+    for _ in range(2):
+        assert lock.acquire()
+        assert lock.acquire()
+        lock.release()
+        assert lock.locked()
+        lock.release()
+        with pytest.raises(LockNotHeld):
+            lock.release()
+        assert not lock.locked()
+
+
+def test_the_owner_may_take_it_a_thousand_times(zoo: Zoo) -> None:
+    """Deep reentrancy costs no requests, and the lock is free after the last release, not before."""
+    lock = Lock("deep")
+    first = lock.acquire()
+    for _ in range(999):
+        assert lock.acquire(blocking=False) is first
+    for _ in range(999):
+        lock.release()
+    assert len(zoo.children("deep")) == 1
+    lock.release()
+    assert zoo.children("deep") == []
+
+
+def test_two_objects_of_one_key_are_one_lock(zoo: Zoo) -> None:
+    """Reentrancy goes by the key, whichever object is used, and a template that renders the same is the same."""
+    one, two = Lock("item/7"), Lock("item/{pk}", fields={"pk": 7})
+    with one as outer, two as inner:
+        assert inner is outer
+        assert len(zoo.children("item/7")) == 1
+        assert in_thread(lambda: two.acquire(False)) is None
+    assert one.acquire()
+    two.release()
+    assert not one.locked()
+
+
+def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
+    """reentrant=False turns a self-made deadlock into LockBusy, without waiting; the outer block is unharmed."""
+    lock = Lock("once", reentrant=False, timeout=None)
+    with lock as hold:
+        began = time.monotonic()
+        with pytest.raises(LockBusy, match="reentrant"), lock:
+            pass
+        assert lock.acquire() is None
+        assert time.monotonic() - began < 0.5
+        hold.check()
+    with lock:
+        pass
+
+
+def test_different_locks_nest(zoo: Zoo) -> None:
+    """Locks of different keys are independent, and are let go in whatever order their releases come."""
+    one, two = Lock("one"), Lock("two")
+    with one as first, two as second:
+        assert first is not second
+        assert first.token < second.token
+    one.acquire()
+    two.acquire()
+    one.release()
+    assert not one.locked()
+    assert two.locked()
+    two.release()
+
+
+def test_acquire_inside_a_block_outlives_it(zoo: Zoo) -> None:
+    """As with RLock, the lock is held until the last release, also when that comes after the block that took it."""
+    lock = Lock("outlive")
+    with lock as hold:
+        assert lock.acquire() is hold
+    hold.check()
+    assert len(zoo.children("outlive")) == 1
+    lock.release()
+    assert zoo.children("outlive") == []
+
+
+def test_a_release_inside_the_block_is_told_at_its_end(zoo: Zoo) -> None:
+    """A block whose lock was released inside it ran without the lock: LockNotHeld, as RLock raises RuntimeError."""
+    lock = Lock("early")
+    with pytest.raises(LockNotHeld), lock as hold:
+        lock.release()
+        with pytest.raises(LockNotHeld):
+            hold.check()
+    with pytest.raises(KeyError), lock:
+        lock.release()
+        raise KeyError
+    with lock:
+        pass
+
+
+def test_one_object_serves_many_threads(zoo: Zoo) -> None:
+    """Each thread has its own block on a shared object; they exclude each other, and reenter for themselves."""
+    lock = Lock("shared", timeout=None)
+    inside, most, done = 0, 0, []
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(15):
+            with lock, lock as hold:
+                inside += 1
+                most = max(most, inside)
+                hold.check()
+                time.sleep(0)
+                inside -= 1
+        done.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert len(done) == 8
+    assert most == 1
+    assert not lock._blocks
+    assert not live_holds._guards
+
+
+def test_waiters_are_served_in_the_order_they_came(zoo: Zoo) -> None:
+    """First come, first served, among the threads of one process, too."""
+    lock = Lock("fifo", timeout=None)
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        with lock:
+            served.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    with lock:
+        for number, thread in enumerate(threads):
+            thread.start()
+            zoo.wait_contenders("fifo", number + 2)
+    for thread in threads:
+        thread.join(10)
+    assert served == list(range(6))
+
+
+def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> None:
+    """The owner is the thread, not its number, which the system uses again after its end."""
+    lock = Lock("reused")
+    assert in_thread(lock.acquire)
+    for _ in range(5):
+        assert in_thread(lambda: lock.acquire(False)) is None
+        assert isinstance(in_thread(lock.release), LockNotHeld)
+    (hold,) = live_holds._kept.values()
+    let_go(hold, 0)  # its owner is gone, so nobody else can
+
+
+def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
+    """A `with` inside an abandoned generator ends with it, in whichever thread it is dropped."""
+    lock = Lock("generator")
+
+    def rows():  # type: ignore[no-untyped-def]
+        with lock:
+            yield 1
+
+    generator = rows()
+    next(generator)
+    assert lock.locked()
+    del generator
+    assert not lock.locked()
+
+    generator = rows()
+    next(generator)
+    in_thread(generator.close)
+    assert not lock._blocks
+    zoo.assert_empty()
+    with lock:
+        pass
+
+
+def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo: Zoo) -> None:
+    """Should nobody be left to release a hold, it releases itself, and says so."""
+    lock = Lock("dropped")
+    hold = lock.acquire()
+    assert hold
+    live_holds.remove(hold)
+    with pytest.warns(ResourceWarning, match="dropped"):
+        del hold
+    eventually(lambda: not zoo.children("dropped"), 2)
