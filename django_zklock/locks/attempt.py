@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
-from django_zklock.locks.contender import Busy, Contender, Free, Outcome, Request
+from django_zklock.locks.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.hold import Grant, Hold, Policy
+from django_zklock.locks.place import Request
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.queue import rules
@@ -79,7 +80,11 @@ class Attempt(Generic[_Waiter]):
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
-        self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), waiter.set)
+        self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+
+    def _answer(self, outcome: Outcome) -> None:
+        if not self.waiter.set(outcome):
+            self.contender.abandon()
 
     @property
     def contended(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from typing import Generic, TypeVar
 
@@ -25,10 +24,11 @@ class ThreadWaiter(Generic[_Value]):
         self._latch.acquire()
         self.value: _Value | None = None
 
-    def set(self, value: _Value) -> None:
+    def set(self, value: _Value) -> bool:
         """Give the value, once; on the protocol's thread."""
         self.value = value
         self._latch.release()
+        return True
 
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
@@ -46,10 +46,13 @@ class TaskWaiter(Generic[_Value]):
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[_Value] = self._loop.create_future()
 
-    def set(self, value: _Value) -> None:
-        """Give the value; on the protocol's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+    def set(self, value: _Value) -> bool:
+        """Give the value; on the protocol's thread. Return False when the loop is closed, so that nobody waits."""
+        try:
             self._loop.call_soon_threadsafe(self._resolve, value)
+        except RuntimeError:
+            return False
+        return True
 
     def _resolve(self, value: _Value) -> None:
         if not self._future.done():

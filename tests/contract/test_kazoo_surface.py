@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from kazoo.protocol.connection import ConnectionHandler
 from support.zoo import Zoo, eventually
 
@@ -26,10 +28,22 @@ def test_the_client_has_what_is_reached_into() -> None:
         assert hasattr(client._connection, name), name
 
 
-def test_requests_and_connects_have_the_known_parameters() -> None:
-    """The two methods that are called or overridden take what they did."""
-    assert list(inspect.signature(Client._call).parameters) == ["self", "request", "async_object"]
-    assert list(inspect.signature(ConnectionHandler._invoke).parameters) == ["self", "timeout", "request", "xid"]
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (KazooClient._call, ["request", "async_object"]),
+        (ConnectionHandler._expand_client_hosts, []),
+        (ConnectionHandler._connect_loop, ["retry"]),
+        (ConnectionHandler._connect, ["host", "hostip", "port"]),
+        (ConnectionHandler._invoke, ["timeout", "request", "xid"]),
+        (ConnectionHandler._read, ["length", "timeout"]),
+        (ConnectionHandler._write, ["msg", "timeout"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_called_or_overridden_takes_what_it_did(method: Callable[..., Any], parameters: list[str]) -> None:
+    """Every private method that is called or overridden has the parameters it is known by."""
+    assert list(inspect.signature(method).parameters) == ["self", *parameters]
 
 
 def test_the_negotiated_timeout_is_read_from_the_connect_reply(zoo: Zoo) -> None:

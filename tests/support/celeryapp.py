@@ -249,7 +249,7 @@ def storm(key: str, rounds: int, seed: int) -> int:
     struck = 0
     lock = zk_lock(key)
     for _ in range(rounds):
-        striker = threading.Thread(target=_strike_after, args=(chance.uniform(0, 0.006),))
+        striker = threading.Thread(target=_strike_after, args=(chance.uniform(0, 0.004),))
         try:
             striker.start()
             with lock:

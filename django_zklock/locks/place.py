@@ -1,0 +1,277 @@
+"""
+Knows the own node of a contender: how it gets into the queue, is watched over there, and goes.
+
+Runs on the protocol's thread. What the queue says of the node, the contender knows.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from django_zklock.exceptions import ZkLockError
+from django_zklock.locks.registry import Registry
+from django_zklock.locks.turns import Turns
+from django_zklock.queue import nodes, rules
+from django_zklock.queue.nodes import Kind
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.gateway import Node, Watch
+
+MAX_ENTRIES = 50  # into the queue, that come to nothing one after the other, before something must be very wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a contender is to queue for."""
+
+    key: str
+    parent: str  # path of the key's node
+    rule: rules.Rule
+    kind: Kind
+    patient: bool  # False: look first, and write nothing when the queue is not empty
+    payload: Callable[[str], bytes]  # from the guid of the node to its data
+    only_look: bool = False  # never enter
+
+
+class Occupant(Protocol):
+    """Who wants the place."""
+
+    def on_entered(self, listed: Any) -> None:
+        """The node is there; `listed` are the names in the queue, None if it is to be asked for, or a `ZkError`."""
+
+    def on_refused(self, error: ZkLockError) -> None:
+        """There is no way in."""
+
+    def on_node_gone(self) -> None:
+        """The node was there, and was deleted by somebody else."""
+
+
+class State(enum.Enum):
+    """How far the node is."""
+
+    NONE = "there is none"
+    CREATING = "its create was sent"
+    PREPARING = "its parent is being made"
+    INTERRUPTED = "to be created once there is a connection"
+    UNSURE = "its create may have been carried out, or not"
+    THERE = "it is there"
+    VACATED = "it is, or will be, handed to the registry to go"
+
+
+class Place:
+    """The own node in one queue."""
+
+    def __init__(self, registry: Registry, request: Request, occupant: Occupant) -> None:
+        self.node: Node | None = None
+        self._registry = registry
+        self._request = request
+        self._occupant = occupant
+        self._turns = Turns(request.key, self._on_failure)
+        self._state = State.NONE
+        self._guid = ""
+        self._entries = 0  # since the queue last showed the node
+        self._watch: Watch | None = None
+        self._left: Callable[[bool], object] | None = None
+
+    # --- in -----------------------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Create the node, with its parents where they are missing."""
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            self._occupant.on_refused(
+                ZkLockError(f"No way into the queue of {self._request.key!r} after {MAX_ENTRIES} tries.")
+            )
+            return
+        self._turns.next()
+        self.node = None
+        # A fresh guid for each create: a node that bears it was made in this session, by this create.
+        self._guid = str(uuid.uuid4())
+        self._state = State.CREATING
+        self._registry.guids.add(self._guid)
+        self._registry.gateway.enter(
+            self._request.parent,
+            nodes.prefix(self._guid, self._request.kind),
+            self._request.payload(self._guid),
+            self._turns.pass_on(self._on_created),
+            self._turns.pass_on(self._on_listed),
+        )
+
+    def confirmed(self) -> None:
+        """The queue has shown the node."""
+        self._entries = 0
+
+    def _on_created(self, answer: Any) -> None:
+        vacated = self._state is State.VACATED
+        if isinstance(answer, Node):
+            self.node = answer
+            if vacated:
+                self._depart()
+            else:
+                self._settle()
+        elif isinstance(answer, OutcomeUnknown):
+            if vacated:
+                self._depart()
+            else:
+                self._state = State.UNSURE
+        elif not isinstance(answer, SessionGone):
+            # Refused, so there is no node. (When the session is gone, its observers are told, and that is told here.)
+            self._registry.guids.discard(self._guid)
+            if vacated:
+                self._report(gone=True)
+            elif isinstance(answer, NodeMissing):
+                self._prepare()
+            else:
+                self._state = State.NONE
+                self._occupant.on_refused(answer)
+
+    def _settle(self) -> None:
+        if self.node is not None:
+            self._state = State.THERE
+            self._registry.heartbeat.keep(self.node.path, self._on_missing)
+
+    def _on_listed(self, answer: Any) -> None:
+        if self._state is State.THERE:  # else the create, answered just before, has decided otherwise
+            self._occupant.on_entered(answer)
+
+    def _prepare(self) -> None:
+        self._turns.next()
+        self._state = State.PREPARING
+        self._registry.gateway.make_parents(self._request.parent, self._turns.pass_on(self._on_prepared))
+
+    def _on_prepared(self, answer: Any) -> None:
+        if isinstance(answer, (OutcomeUnknown, SessionGone)):
+            self._state = State.INTERRUPTED
+        elif isinstance(answer, ZkError):
+            self._state = State.NONE
+            self._occupant.on_refused(answer)
+        else:
+            self.take()  # and once more from the start if the server has reaped the empty parent in between
+
+    def reconnected(self) -> None:
+        """Take up what the break of the connection interrupted."""
+        if self._state is State.INTERRUPTED:
+            self.take()
+        elif self._state is State.UNSURE:
+            self._registry.gateway.children_after_barrier(
+                self._request.parent, self._turns.pass_on(self._on_children_after_break)
+            )
+        elif self._watch is not None:
+            self.watch()  # the old one ended with the connection
+
+    def _on_children_after_break(self, answer: Any) -> None:
+        """Find the node whose create was not answered."""
+        if isinstance(answer, NodeMissing):
+            answer = []
+        if isinstance(answer, (OutcomeUnknown, SessionGone)):
+            return  # there will be another connection
+        if isinstance(answer, ZkError):
+            self._occupant.on_refused(answer)
+            return
+        found = [name for name in answer if nodes.bears(name, self._guid)]
+        if found:
+            path = f"{self._request.parent}/{found[0]}"
+            self._registry.gateway.read(path, self._turns.pass_on(self._on_found))
+        else:
+            self._take_anew()
+
+    def _on_found(self, answer: Any) -> None:
+        if isinstance(answer, Node) and answer.owner == self._registry.session.session_id:
+            self.node = answer
+            self._settle()
+            self._occupant.on_entered(None)
+        elif isinstance(answer, (Node, NodeMissing)):
+            self._take_anew()
+        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):
+            self._occupant.on_refused(answer)
+
+    def _take_anew(self) -> None:
+        self._registry.guids.discard(self._guid)
+        self.take()
+
+    # --- there --------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Notice when the node is deleted by somebody else, at once instead of at the next heartbeat."""
+        self._unwatch()
+        if self.node is None:
+            return
+
+        def on_read(answer: Any) -> None:
+            if isinstance(answer, NodeMissing):
+                self._on_missing()
+
+        def on_event(deleted: bool) -> None:
+            if deleted:
+                self._on_missing()
+            else:
+                self.watch()
+
+        self._watch = self._registry.gateway.read(
+            self.node.path, self._turns.pass_on(on_read), self._turns.pass_on(on_event)
+        )
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def _on_missing(self) -> None:
+        if self._state is State.THERE:
+            self.forget()
+            self._occupant.on_node_gone()
+
+    # --- out ----------------------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """Whether no node of this place can be in ZooKeeper."""
+        return self._guid not in self._registry.guids
+
+    def forget(self) -> None:
+        """There is no node any more: it was deleted, or its session is over."""
+        self._turns.next()
+        self._unwatch()
+        if self.node is not None:
+            self._registry.heartbeat.drop(self.node.path)
+            self.node = None
+        self._registry.guids.discard(self._guid)
+        if self._state is State.VACATED:
+            self._report(gone=True)
+        else:
+            self._state = State.NONE
+
+    def vacate(self, left: Callable[[bool], object]) -> None:
+        """
+        See to it that nothing stays in ZooKeeper; once only.
+
+        `left` is called once: with True when the node is gone, with False when it is clear that it will take a while.
+        """
+        self._left = left
+        self._unwatch()
+        before, self._state = self._state, State.VACATED
+        if before is State.CREATING:
+            return  # until the create is answered
+        self._turns.next()
+        if before in (State.THERE, State.UNSURE):
+            self._depart()
+        else:
+            self._report(gone=True)
+
+    def _depart(self) -> None:
+        path = self.node.path if self.node is not None else None
+        if path is not None:
+            self._registry.heartbeat.drop(path)
+        left, self._left = self._left, None
+        self._registry.depart(self._request.parent, self._guid, path, left)
+
+    def _report(self, *, gone: bool) -> None:
+        left, self._left = self._left, None
+        if left is not None:
+            left(gone)
+
+    def _on_failure(self, error: Exception) -> None:
+        self._occupant.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))

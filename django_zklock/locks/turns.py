@@ -1,0 +1,43 @@
+"""Knows which of ZooKeeper's answers still concern the one who asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("django_zklock.locks")
+
+
+class Turns:
+    """
+    Drops answers to questions that have been overtaken, by a new session, say.
+
+    An answer that makes its receiver fail is logged and reported, as nobody else would ever hear of it.
+    """
+
+    __slots__ = ("_key", "_on_failure", "_turn")
+
+    def __init__(self, key: str, on_failure: Callable[[Exception], None]) -> None:
+        self._key = key
+        self._on_failure = on_failure
+        self._turn = 0
+
+    def next(self) -> None:
+        """Have all answers that are still to come dropped."""
+        self._turn += 1
+
+    def pass_on(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return `call`, to be called with an answer, if that comes in the present turn."""
+        turn = self._turn
+
+        def guarded(answer: Any) -> None:
+            if turn != self._turn:
+                return
+            try:
+                call(answer)
+            except Exception as error:
+                logger.exception("the protocol failed for lock %s", self._key, extra={"lock": self._key})
+                self._on_failure(error)
+
+        return guarded

@@ -1,0 +1,432 @@
+"""Work under a lost lock is stopped, says so outside the block, and code after the block is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.lock import Lock
+from django_zklock.signals import lock_lost
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+
+def lose(hold: Hold) -> None:
+    """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
+    grant = hold._grant
+    grant.session.post(grant.lose, "the test took it away")
+
+
+def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
+    """Have the node of a hold deleted from outside, after a while."""
+    assert zoo.client.connected
+    timer = threading.Timer(delay, lambda: zoo.client.delete(hold.path))
+    timer.start()
+    return timer
+
+
+def compute(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(100))
+
+
+def sleep_in_pieces(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def run_in_thread(call: Callable[[], Any]) -> Any:
+    """Return what `call()` returns in another thread; raise what it raises."""
+    result: list[Any] = []
+
+    def run() -> None:
+        try:
+            result.append((call(), None))
+        except BaseException as error:
+            result.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    value, error = result[0]
+    if error is not None:
+        raise error
+    return value
+
+
+@pytest.fixture
+def reports() -> Any:
+    """The `lock_lost` signals of a test."""
+    found: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        found.append(kwargs)
+
+    lock_lost.connect(receive, weak=False)
+    yield found
+    lock_lost.disconnect(receive)
+
+
+@pytest.mark.parametrize(
+    ("run", "work", "how"),
+    [
+        (lambda call: call(), time.sleep, "signal"),
+        (lambda call: call(), compute, "signal"),
+        (run_in_thread, compute, "thread"),
+        (run_in_thread, sleep_in_pieces, "thread"),
+    ],
+    ids=["main thread sleeps", "main thread computes", "thread computes", "thread sleeps"],
+)
+def test_a_node_deleted_from_outside_stops_the_work(
+    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[..., Any], how: str
+) -> None:
+    """Within a second the work is interrupted by what no `except Exception` catches; outside it is LockLost."""
+    seen: list[BaseException] = []
+
+    def block() -> None:
+        with Lock("deleted") as hold:
+            delete_soon(zoo, hold)
+            try:
+                work(10)
+            except Exception as error:  # must not see it
+                seen.append(error)
+            except BaseException as error:
+                seen.append(error)
+                raise
+
+    began = time.monotonic()
+    with pytest.raises(LockLost, match="deleted") as caught:
+        run(block)
+    assert time.monotonic() - began < 1.3
+    assert caught.value.lock == "deleted"
+    assert [type(error) for error in seen] == [LockLostInterrupt]
+    (report,) = eventually(lambda: list(reports))
+    assert report["lock"] == "deleted"
+    assert isinstance(report["hold"], Hold)
+    receipt = report["receipt"]
+    assert receipt.reason == report["reason"]
+    assert receipt.how == how
+    assert receipt.delivered
+    assert not receipt.swallowed
+    assert 0 <= receipt.stopped_after < 1
+
+
+async def test_a_node_deleted_from_outside_stops_a_task(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+    """A task is cancelled inside the block, and free of any cancellation outside of it."""
+    seen: list[BaseException] = []
+    with pytest.raises(LockLost):
+        async with Lock("task") as hold:
+            delete_soon(zoo, hold)
+            try:
+                await asyncio.sleep(10)
+            except BaseException as error:
+                seen.append(error)
+                raise
+    await asyncio.sleep(0.01)
+    assert [type(error) for error in seen] == [asyncio.CancelledError]
+    (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
+    assert report["receipt"].how == "task"
+    assert report["receipt"].delivered
+
+
+def test_a_session_that_is_over_stops_all_its_work(zoo: Zoo) -> None:
+    """Expiry is the loss of every lock of the process."""
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            with Lock(f"expired/{number}"):
+                compute(10)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    with pytest.raises(LockLost), Lock("expired/main") as hold:
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(zoo.contenders()) == 4)
+        session = process.current()
+        session.post(session._end_of_session)
+        time.sleep(10)
+    for thread in threads:
+        thread.join(10)
+    assert [type(error) for error in errors] == [LockLost] * 3
+    assert hold.lost
+    process.reset()  # what was simulated is made true
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+def test_swallowed_interrupts_are_told_at_the_end(
+    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
+) -> None:
+    """A body with a bare `except` ends in LockLost all the same, and the receipt says what it did."""
+
+    def block() -> None:
+        with Lock("swallowed") as hold:
+            lose(hold)
+            try:
+                compute(5)
+            except:  # noqa: E722 - just what is tested
+                pass
+
+    with pytest.raises(LockLost):
+        run(block)
+    (report,) = eventually(lambda: list(reports))
+    assert report["receipt"].delivered
+    assert report["receipt"].swallowed
+
+
+async def test_a_task_that_swallows_its_cancellation_is_told_at_the_end(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+    """The same for tasks; and later code of the task is not cancelled."""
+    with pytest.raises(LockLost):
+        async with Lock("swallowed") as hold:
+            lose(hold)
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                pass
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)
+    (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
+    assert report["receipt"].swallowed
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+def test_an_abort_at_the_end_of_the_block_strikes_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """Whenever the loss comes around the block's end, it is LockLost or nothing; later code is never interrupted."""
+    shared = Lock("edge")
+    stray: list[BaseException] = []
+    outcomes: list[bool] = []
+
+    def sweep() -> None:
+        for count in range(250):
+            moment = random.uniform(0, 0.002)
+            length = random.uniform(0, 0.002)
+            entered = time.monotonic()
+            timer: list[Any] = []
+            lost = False
+            try:
+                with shared as hold:
+                    timer.append(hold._grant.session)
+                    hold._grant.session.post(
+                        lambda s=hold._grant.session, g=hold._grant, m=moment: s.loop.call_later(m, lambda: g.lose("test"))
+                    )
+                    entered = time.monotonic()
+                    if count % 2:
+                        while time.monotonic() - entered < length and not hold._grant.lost_reason:
+                            pass
+                    else:
+                        time.sleep(length)
+            except LockLost:
+                lost = True
+            except BaseException as error:
+                stray.append(error)
+            outcomes.append(lost)
+            try:
+                end = time.monotonic() + 0.003
+                while time.monotonic() < end:
+                    [each for each in range(10)]
+            except BaseException as error:
+                stray.append(error)
+            assert not shared._blocks
+
+    run(sweep)
+    assert stray == []
+    assert any(outcomes)
+    assert not all(outcomes)
+
+
+async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) -> None:
+    """The same for a task: its next `await` after the block is not cancelled."""
+    lock = Lock("edge")
+    outcomes = []
+    for _ in range(200):
+        try:
+            async with lock as hold:
+                session, grant = hold._grant.session, hold._grant
+                moment = random.uniform(0, 0.002)
+                session.post(lambda s=session, g=grant, m=moment: s.loop.call_later(m, lambda: g.lose("test")))
+                await asyncio.sleep(random.uniform(0, 0.002))
+        except LockLost:
+            outcomes.append(True)
+        else:
+            outcomes.append(False)
+        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+    assert any(outcomes)
+    assert not all(outcomes)
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+@pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
+def test_of_nested_locks_the_lost_one_raises(zoo: Zoo, run: Callable[..., Any], which: str, raiser: str) -> None:
+    """LockLost comes from the block whose lock was lost; from the outer one if both were."""
+    raised: list[tuple[str, str | None]] = []
+
+    def block() -> None:
+        try:
+            with Lock("outer") as outer:
+                try:
+                    with Lock("inner") as inner:
+                        for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
+                            lose(hold)
+                        compute(5)
+                except LockLost as error:
+                    raised.append(("inner", error.lock))
+                    outer.check()
+        except LockLost as error:
+            raised.append(("outer", error.lock))
+
+    run(block)
+    assert raised == [(raiser, raiser)]
+    compute(0.06)  # longer than an abort that is asked for again
+
+
+@pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
+async def test_of_nested_locks_of_a_task_the_lost_one_raises(zoo: Zoo, which: str, raiser: str) -> None:
+    """The same for tasks, and no cancellation is left over."""
+    raised: list[tuple[str, str | None]] = []
+    try:
+        async with Lock("outer") as outer:
+            try:
+                async with Lock("inner") as inner:
+                    for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
+                        lose(hold)
+                    await asyncio.sleep(5)
+            except LockLost as error:
+                raised.append(("inner", error.lock))
+    except LockLost as error:
+        raised.append(("outer", error.lock))
+    assert raised == [(raiser, raiser)]
+    await asyncio.sleep(0.06)
+
+
+@pytest.mark.parametrize("which", ["outer", "both"])
+async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(
+    zoo: Zoo, which: str, reports: list[dict[str, Any]]
+) -> None:
+    """Of two blocks on the same lock the outer one raises, and one signal is sent."""
+    lock = Lock("same")
+    with pytest.raises(LockLost):
+        async with lock as hold:
+            async with lock if which == "both" else Lock("other"):
+                lose(hold)
+                await asyncio.sleep(5)
+    await asyncio.sleep(0.1)
+    assert len(reports) == 1
+    assert reports[0]["receipt"].delivered
+
+
+async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> None:
+    """Cancelled by somebody else, a task is cancelled, also when its lock is lost at the same time."""
+
+    async def work(lost: bool) -> None:
+        async with Lock("cancelled") as hold:
+            if lost:
+                lose(hold)
+                await asyncio.to_thread(hold.wait_lost, 5)
+            await asyncio.sleep(5)
+
+    task = asyncio.create_task(work(False))
+    await asyncio.to_thread(zoo.wait_contenders, "cancelled", 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(LockLost):
+        await work(True)
+
+
+@pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
+def test_the_policy_says_what_a_loss_does(
+    zoo: Zoo, reports: list[dict[str, Any]], abort_on: str, raises: bool
+) -> None:
+    """With `never` the work goes on to its end and nothing is raised; check() tells it, if asked."""
+    ended = False
+    try:
+        with Lock("policy", abort_on=abort_on) as hold:
+            lose(hold)
+            eventually(lambda: hold.lost)
+            compute(0.1)
+            with pytest.raises(LockLost):
+                hold.check()
+            ended = True
+    except LockLost:
+        assert raises
+    assert ended is not raises
+    (report,) = eventually(lambda: list(reports))
+    assert (report["receipt"] is None) is not raises
+
+
+@pytest.mark.parametrize(("abort_on", "stopped"), [("never", False), ("lost", False), ("suspended", True)])
+def test_a_suspension_stops_by_policy(zoo: Zoo, abort_on: str, stopped: bool) -> None:
+    """A connection that breaks and comes back stops only the work whose policy says `suspended`."""
+    try:
+        with Lock("suspended", abort_on=abort_on) as hold:
+            session = hold._grant.session
+            session.post(session._client.drop_connection)
+            eventually(lambda: hold._grant.suspect_since or hold.lost, 3)
+            eventually(lambda: session.connected and not session.suspect, 3)
+            hold.check()
+    except LockLost:
+        assert stopped
+    else:
+        assert not stopped
+
+
+def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
+    """What the body raises goes out as it is, also when the lock is lost meanwhile."""
+    with pytest.raises(KeyError), Lock("body", abort_on="never") as hold:
+        lose(hold)
+        eventually(lambda: hold.lost)
+        raise KeyError
+    with pytest.raises(KeyError), Lock("body") as hold:
+        try:
+            lose(hold)
+            compute(5)
+        except LockLostInterrupt:
+            raise KeyError from None
+
+
+def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
+    """check, lost, wait_lost, callbacks and lease_remaining say the same; a lost lock can be acquired anew."""
+    lock = Lock("tells")
+    hold = lock.acquire()
+    assert hold
+    told: list[Hold] = []
+    hold.add_lost_callback(told.append)
+    hold.check()
+    assert not hold.lost
+    assert hold.wait_lost(0.01) is False
+    assert 0.5 < hold.lease_remaining <= 1.6
+    waiting = threading.Thread(target=lambda: told.append(hold) if hold.wait_lost() else None)
+    waiting.start()
+    zoo.client.delete(hold.path)
+    assert hold.wait_lost(2)
+    waiting.join(2)
+    hold.add_lost_callback(told.append)
+    eventually(lambda: told == [hold] * 3)
+    with pytest.raises(LockLost):
+        hold.check()
+    with pytest.raises(LockLost):
+        lock.acquire()
+    assert hold.lost
+    assert hold.lease_remaining == 0
+    lock.release()
+    with pytest.raises(LockNotHeld):
+        hold.check()
+    fresh = lock.acquire()
+    assert fresh
+    assert fresh.token > hold.token
+    lock.release()

@@ -1,0 +1,173 @@
+"""Aborts that come at the edges: as the block begins, as it ends, and after a pause of the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.zoo import Zoo
+
+from django_zklock.exceptions import LockLost
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.registry import Registry
+from django_zklock.zk import process
+from django_zklock.zk.session import Session
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+
+
+class Robber:
+    """Takes away every lock of this process as soon as it is granted, and again and again."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._on = True
+        session.post(self._rob)
+
+    def _rob(self) -> None:
+        for member in list(self._session.attached(Registry).members):
+            grant = getattr(member, "_grant", None)
+            if grant is not None:
+                grant.lose("robbed")
+        if self._on:
+            self._session.loop.call_later(0.0001, self._rob)
+
+    def stop(self) -> None:
+        self._on = False
+
+
+@pytest.fixture
+def robber(zoo: Zoo) -> Iterator[Robber]:
+    robber = Robber(process.current())
+    yield robber
+    robber.stop()
+
+
+def in_thread(call: Callable[[], Any]) -> None:
+    """Run `call` in another thread; raise what it raises."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(40)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), in_thread], ids=["main thread", "thread"])
+def test_a_lock_lost_as_the_block_begins_is_lost_in_order(robber: Robber, run: Callable[..., Any]) -> None:
+    """An abort that strikes before the body has begun comes out as LockLost, and leaves nothing open."""
+    shared = Lock("robbed")
+    lost = []
+
+    def work() -> None:
+        for _ in range(300):
+            try:
+                with shared:
+                    pass
+            except LockLost:
+                lost.append(1)
+            assert not shared._blocks
+        time.sleep(0.06)
+
+    run(work)
+    assert lost
+
+
+async def test_a_lock_lost_as_the_block_of_a_task_begins_is_lost_in_order(robber: Robber) -> None:
+    """The same for tasks, and no cancellation is left over."""
+    shared = Lock("robbed")
+    lost = []
+    for count in range(300):
+        try:
+            async with shared:
+                if count % 2:
+                    await asyncio.sleep(0)
+        except LockLost:
+            lost.append(1)
+        assert not shared._blocks
+        await asyncio.sleep(0)
+    assert lost
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), in_thread], ids=["main thread", "thread"])
+def test_an_outer_lock_lost_while_an_inner_one_is_taken_stops_that(zoo: Zoo, run: Callable[..., Any]) -> None:
+    """The abort of the outer block ends what goes on inside it, be it the wait for another lock."""
+
+    def work() -> None:
+        with Lock("outer") as outer, zoo.hold_elsewhere("inner"):
+            threading.Timer(0.2, lambda: outer._grant.session.post(outer._grant.lose, "test")).start()
+            with Lock("inner", timeout=1.5):
+                pass
+
+    began = time.monotonic()
+    with pytest.raises(LockLost) as caught:
+        run(work)
+    assert caught.value.lock == "outer"
+    assert time.monotonic() - began < 2.5
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])
+async def test_two_losses_one_after_the_other_leave_no_cancellation(zoo: Zoo, order: str) -> None:
+    """However the losses of nested locks follow each other, LockLost comes out, never a cancellation."""
+    for delay in (0, 0.0001, 0.0005, 0.001) * 15:
+        with pytest.raises(LockLost):
+            async with Lock("outer") as outer:
+                async with Lock("inner") as inner:
+                    first, second = (outer, inner) if order == "inner last" else (inner, outer)
+                    session = outer._grant.session
+                    session.post(first._grant.lose, "first")
+                    if order != "only inner then outer" or delay:
+                        session.post(
+                            lambda s=session, g=second._grant, d=delay: s.loop.call_later(d, lambda: g.lose("second"))
+                        )
+                    await asyncio.sleep(1)
+        await asyncio.sleep(0.002)
+
+
+HOLDER = """
+import sys, time
+from django_zklock.exceptions import LockLost
+lock = zk_lock("paused", abort_on="never")
+with lock as hold:
+    print("held", flush=True)
+    sys.stdin.readline()
+    turns = 0
+    while True:
+        turns += 1
+        try:
+            hold.check()
+        except LockLost as error:
+            print(turns, hold.lost, hold.lease_remaining, flush=True)
+            break
+        time.sleep(0.001)
+"""
+
+
+def test_a_process_that_was_paused_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
+    """SIGSTOP past the lease, SIGCONT: the very first check() raises, by the clock, before any news from ZooKeeper."""
+    holder = zoo.spawn(HOLDER)
+    assert holder.stdout
+    assert holder.stdin
+    assert holder.stdout.readline() == "held\n"
+    os.kill(holder.pid, signal.SIGSTOP)
+    time.sleep(1.8)  # the lease is 0.4 of 4 seconds; this pause is what is tested
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    os.kill(holder.pid, signal.SIGCONT)
+    output, errors = holder.communicate(timeout=10)
+    assert output == "1 True 0.0\n", errors
