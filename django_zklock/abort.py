@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from django_zklock.exceptions import LockLostInterrupt
-from django_zklock.owner import Owner
+from django_zklock.owner import Owner, gevent_patched
 
 ABORT_SIGNAL = signal.SIGURG
 """
@@ -134,12 +134,10 @@ class GreenletAbort(Abort):
 
     how = "greenlet"
 
-    def __init__(self, greenlet: Any) -> None:
+    def __init__(self, greenlet: Any, hub: Any) -> None:
         super().__init__()
-        import gevent  # noqa: PLC0415 - there is a greenlet of gevent's, so there is gevent
-
         self._greenlet = greenlet
-        self._loop = gevent.get_hub().loop
+        self._loop = hub.loop
 
     def ask(self, reason: str) -> None:
         self._loop.run_callback_threadsafe(self._deliver, reason)
@@ -149,6 +147,19 @@ class GreenletAbort(Abort):
         if self.armed and not self.delivered:
             self.delivered = True
             self._greenlet.throw(LockLostInterrupt(reason))
+
+
+class NoAbort(Abort):
+    """
+    Stops nothing: for greenlets that gevent does not run, which nobody can throw into from outside.
+
+    Their work goes on to the end of its block, which raises `LockLost` then.
+    """
+
+    how = "none"
+
+    def ask(self, reason: str) -> None:
+        pass
 
 
 class MainThreadAbort(Abort):
@@ -250,12 +261,21 @@ def _set_async_exception(ident: int, exception: type[BaseException] | None) -> N
     )
 
 
+def _hub_of(greenlet: Any) -> Any:
+    """Return gevent's hub if that is what runs this greenlet, else None."""
+    gevent = sys.modules.get("gevent.hub")
+    if gevent is not None and (gevent_patched() or isinstance(greenlet.parent, gevent.Hub)):
+        return gevent.get_hub()
+    return None
+
+
 def abort_for(owner: Owner) -> Abort:
     """Return the way to stop the work of this owner, which is the caller."""
     if owner.kind == "task":
         return TaskAbort(owner.subject)
     if owner.kind == "greenlet":
-        return GreenletAbort(owner.subject)
+        hub = _hub_of(owner.subject)
+        return GreenletAbort(owner.subject, hub) if hub is not None else NoAbort()
     if owner.subject is threading.main_thread():
         return MainThreadAbort()
     return ThreadAbort()

@@ -23,7 +23,7 @@ class Receipt:
     reason: str
     """Why the work was to be stopped."""
     how: str
-    """`task`, `greenlet`, `signal` or `thread`."""
+    """`task`, `greenlet`, `signal`, `thread`, or `none` where there is no way to stop the work."""
     stopped_after: float
     """Seconds from the abort to the end of the block."""
     delivered: bool

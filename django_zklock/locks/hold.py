@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -113,25 +114,30 @@ class Grant:
         if self.suspect_since is None and self.lost_reason is None:
             self.suspect_reason = reason
             self.suspect_since = time.monotonic()
-            for observer in list(self._observers):
-                observer.on_suspect(reason)
+            self._tell(lambda observer: observer.on_suspect(reason))
 
     def vouched(self) -> None:
         """The session has been vouched for again."""
         if self.suspect_since is not None:
             self.suspect_since = None
-            for observer in list(self._observers):
-                observer.on_vouched()
+            self._tell(lambda observer: observer.on_vouched())
 
     def lose(self, reason: str) -> None:
         """The lock is lost, for good."""
         if self.lost_reason is not None:
             return
         self.lost_reason = reason
-        for observer in list(self._observers):
-            observer.on_lost(reason)
+        self._tell(lambda observer: observer.on_lost(reason))
         # Last, as a handler of logs may take its time.
         logger.warning("lock %s is lost: %s", self.key, reason, extra={"lock": self.key, "token": self.token})
+
+    def _tell(self, call: Callable[[GrantObserver], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                call(observer)
+            except Exception:
+                # What goes wrong with one of them must not keep the abort from the next.
+                logger.exception("%r failed on a change of the hold of %s", observer, self.key)
 
 
 class Hold:
@@ -237,14 +243,15 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     It is no `__del__`, which would run for every hold: an exception that a signal's handler raises in one, such as a
     soft time limit, is swallowed by Python.
     """
-    contender, grant = hold._contender, hold._grant
+    contender, grant, finalizing = hold._contender, hold._grant, sys.is_finalizing
 
     def on_dropped(reference: object) -> None:
+        if finalizing() or grant.inherited:
+            return  # the session has been closed, or is the parent's
         grant.holder = None
-        if not grant.inherited:
-            contender.abandon()
-            message = f"the hold of {grant.key!r} was dropped without being released"
-            warnings.warn(message, ResourceWarning, stacklevel=1)
+        contender.abandon()
+        message = f"the hold of {grant.key!r} was dropped without being released"
+        warnings.warn(message, ResourceWarning, stacklevel=1)
 
     return weakref.ref(hold, on_dropped)
 

@@ -9,6 +9,7 @@ The private names of kazoo that this package leans on are all used in this modul
 
 from __future__ import annotations
 
+import codecs
 import functools
 import logging
 import math
@@ -30,6 +31,10 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permission
 
 from django_zklock.owner import gevent_patched
 from django_zklock.zk.threads import protocol_thread
+
+# Looking up a host imports this codec when it is first used, on kazoo's thread. A child that is forked at that moment
+# would find it half imported, and never look up a host.
+codecs.lookup("idna")
 
 FIRST_RETRY = 0.05  # seconds between two rounds through the hosts, at first
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own cap is an hour

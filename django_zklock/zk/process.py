@@ -52,18 +52,22 @@ def _start() -> Session:
             if _factory is None:
                 raise ZkLockError('add "django_zklock" to INSTALLED_APPS and set up Django before using a lock')
             session = Session(_factory())
-            session.start()
-            _session = session
+            try:
+                session.start()
+                _session = session
+            except BaseException:
+                session.close(0)  # struck half way, by a signal's handler: nobody would ever close it
+                raise
         return _session
 
 
-def reset(timeout: float = CLOSE_TIMEOUT) -> None:
+def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
     """Close the session, in an orderly way within `timeout` seconds; the next use builds a new one."""
     global _session
     with _mutex:
         session, _session = _session, None
     if session is not None:
-        session.close(timeout)
+        session.close(timeout, at_exit=at_exit)
 
 
 def _forget_in_child() -> None:
@@ -76,4 +80,4 @@ def _forget_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
-atexit.register(reset)
+atexit.register(reset, at_exit=True)

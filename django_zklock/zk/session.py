@@ -107,12 +107,17 @@ class Session:
         self.loop.start()
         self.loop.post(self._spawn)
 
-    def close(self, timeout: float) -> None:
-        """End the session, so that all its locks are free at once; wait for that at most `timeout` seconds."""
+    def close(self, timeout: float, *, at_exit: bool = False) -> None:
+        """
+        End the session, so that all its locks are free at once; wait for that at most `timeout` seconds.
+
+        At the end of the process, threads that wait for a lock are left to wait: an error in each of them would only
+        be noise, as they are about to end.
+        """
         if self.pid != os.getpid():
             return
         done = threading.Event()
-        self.loop.post(self._close, done)
+        self.loop.post(self._close, done, at_exit)
         done.wait(timeout)
 
     def forget(self) -> None:
@@ -347,11 +352,12 @@ class Session:
                 # One lock's trouble must not keep the news from the others.
                 logger.exception("%r failed on a change of the session", observer)
 
-    def _close(self, done: threading.Event) -> None:
+    def _close(self, done: threading.Event, at_exit: bool) -> None:
         client, self._client = self._client, None
         self._closing = True
         self._end_of_session()
-        self._tell(lambda observer: observer.on_closed())
+        if not at_exit:
+            self._tell(lambda observer: observer.on_closed())
         if client is None:
             self._finish(done)
             return

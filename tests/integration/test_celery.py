@@ -111,6 +111,18 @@ def test_a_task_waits_in_no_queue_while_it_waits_to_be_sent_again(worker: Worker
     worker.get(task)
 
 
+def test_a_chain_waits_for_a_task_that_comes_again(worker: Worker) -> None:
+    """What is to follow the work follows it, after the conflict is over, and once."""
+    mark = worker.home / "after"
+    with worker.zoo.hold_elsewhere("link"):
+        steps = (worker.app.signature("plain", ("link",)), worker.app.signature("follow", (str(mark),)))
+        last = chain(*steps, app=worker.app).apply_async()
+        eventually(lambda: last.parent.state == "RETRY")  # type: ignore[union-attr]
+        assert not mark.exists()
+    worker.get(last)
+    assert mark.exists()
+
+
 def test_an_error_of_the_work_is_the_tasks_own_business(worker: Worker) -> None:
     """An error under the lock fails the task, or makes it retry as it says; the lock is free."""
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)

@@ -22,7 +22,7 @@ def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
 
 
 def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
-    """Tasks of one process exclude each other; a conflict sends a task again; the end of the worker ends the session."""
+    """Tasks of one process exclude each other; a conflict sends a task again; the session ends with the worker."""
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
     assert len({worker.get(result) for result in results}) == 1

@@ -8,29 +8,209 @@ from support.zoo import Zoo
 pytest.importorskip("gevent")
 pytestmark = pytest.mark.zookeeper
 
-PATCH = "from gevent import monkey; monkey.patch_all()\n"
+FIRST = "from gevent import monkey; monkey.patch_all()"
+PRELUDE = """
+import threading, time
+import gevent
+from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
+from django_zklock.locks.hold import live_holds
+from django_zklock.zk import process
+"""
 
 
-def run(zoo: Zoo, script: str) -> str:
-    """Run a script under gevent; return its output."""
-    import subprocess
-    import sys
-
-    process = zoo.spawn("", GEVENT_SCRIPT=script)
-    process.kill()
-    process.communicate()
-    prelude = "import django; django.setup()\nimport gevent, time\nfrom django_zklock import zk_lock\n"
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-W", "error", "-c", PATCH + prelude + script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=zoo.environment(),
-    )
+def run(zoo: Zoo, script: str) -> list[str]:
+    """Run a script under gevent; return what it printed."""
+    child = zoo.spawn(PRELUDE + script, first=FIRST)
     try:
-        output, errors = process.communicate(timeout=30)
+        output, errors = child.communicate(timeout=40)
     finally:
-        process.kill()
-    assert process.returncode == 0, errors
+        child.kill()
+    assert child.returncode == 0, errors
     assert "Traceback" not in errors, errors
-    return output
+    return output.splitlines()
+
+
+def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo) -> None:
+    """First come, first served among greenlets; one at a time, each may reenter, and all in one thread."""
+    script = """
+lock = zk_lock("fifo", timeout=None)
+order, inside, most = [], [], []
+def work(number):
+    with lock as outer, lock as inner:
+        assert inner is outer
+        order.append(number)
+        inside.append(number)
+        most.append(len(inside))
+        gevent.sleep(0.002)
+        inside.remove(number)
+with lock:
+    greenlets = []
+    for number in range(20):
+        greenlets.append(gevent.spawn(work, number))
+        gevent.sleep(0.02)
+gevent.joinall(greenlets, raise_error=True)
+print(order == list(range(20)), max(most), not lock._blocks, not live_holds._guards)
+"""
+    assert run(zoo, script) == ["True 1 True True"]
+
+
+def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo) -> None:
+    """What one greenlet holds, another neither takes again nor releases."""
+    script = """
+lock = zk_lock("owner")
+def other():
+    assert lock.acquire(blocking=False) is None
+    try:
+        lock.release()
+    except LockNotHeld:
+        return "not held"
+with lock:
+    print(gevent.spawn(other).get())
+assert lock.acquire() is lock.acquire()
+lock.release(); lock.release()
+print(lock.locked())
+"""
+    assert run(zoo, script) == ["not held", "False"]
+
+
+@pytest.mark.parametrize("how", ["timeout", "kill"])
+def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, how: str) -> None:
+    """gevent.Timeout and kill end a wait at any moment of it; the queue is as before within two seconds."""
+    script = f"""
+how = {how!r}
+ended = []
+def work(delay):
+    try:
+        if how == "timeout":
+            with gevent.Timeout(delay):
+                with zk_lock("busy", timeout=None):
+                    gevent.sleep(0.001)
+        else:
+            with zk_lock("busy", timeout=None):
+                gevent.sleep(0.001)
+    except gevent.Timeout:
+        ended.append(1)
+for count in range(60):
+    greenlet = gevent.spawn(work, count * 0.0002)
+    if how == "kill":
+        gevent.sleep(count * 0.0002)
+        greenlet.kill()
+    else:
+        greenlet.join()
+print("ready", flush=True)
+end = time.monotonic() + 2
+while time.monotonic() < end and process.current().attached(__import__("django_zklock.locks.registry", fromlist=["x"]).Registry).guids:
+    gevent.sleep(0.01)
+print(len(process.current().attached(__import__("django_zklock.locks.registry", fromlist=["x"]).Registry).guids))
+"""
+    with zoo.hold_elsewhere("busy"):
+        assert run(zoo, script) == ["ready", "0"]
+        zoo.wait_contenders("busy", 1, timeout=2)
+    assert run(zoo, script) == ["ready", "0"]
+
+
+def test_a_greenlet_under_a_lost_lock_is_stopped(zoo: Zoo) -> None:
+    """It is thrown out of its block where it waits; LockLost comes out, and later code of it is left alone."""
+    script = """
+def lose(hold):
+    process.current().post(hold._grant.lose, "test")
+def sleeper():
+    began = time.monotonic()
+    try:
+        with zk_lock("a") as hold:
+            lose(hold)
+            try:
+                gevent.sleep(20)
+            except Exception:
+                return "seen"
+    except LockLost:
+        gevent.sleep(0.06)
+        return time.monotonic() - began < 1
+def waiter():
+    event = gevent.event.Event()
+    try:
+        with zk_lock("b") as hold:
+            lose(hold)
+            event.wait(20)
+    except LockLost:
+        gevent.sleep(0.06)
+        return True
+def swallower():
+    try:
+        with zk_lock("c") as hold:
+            lose(hold)
+            try:
+                gevent.sleep(20)
+            except BaseException:
+                pass
+            gevent.sleep(0.1)
+    except LockLost:
+        return True
+def edge():
+    import random
+    lost = 0
+    for _ in range(200):
+        try:
+            with zk_lock("d") as hold:
+                session, grant = hold._grant.session, hold._grant
+                moment = random.uniform(0, 0.002)
+                session.post(lambda: session.loop.call_later(moment, lambda: grant.lose("test")))
+                gevent.sleep(random.uniform(0, 0.002))
+        except LockLost:
+            lost += 1
+        gevent.sleep(0.001)
+    return 0 < lost < 200
+import gevent.event
+print([gevent.spawn(work).get() for work in (sleeper, waiter, swallower, edge)])
+print(edge())
+"""
+    assert run(zoo, script) == ["[True, True, True, True]", "True"]
+
+
+def test_threads_of_gevent_and_the_first_greenlet_take_turns(zoo: Zoo) -> None:
+    """threading.Thread is a greenlet there, and the first greenlet is one among the others."""
+    script = """
+lock = zk_lock("turns", timeout=None)
+done = []
+def work():
+    for _ in range(5):
+        with lock:
+            gevent.sleep(0)
+    done.append(1)
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+work()
+[thread.join() for thread in threads]
+print(len(done), lock.locked())
+"""
+    assert run(zoo, script) == ["5 False"]
+
+
+GREENLETS = """
+import threading, time
+import greenlet
+from django_zklock.exceptions import LockLost
+lock = zk_lock("plain")
+def work():
+    try:
+        with lock as hold:
+            hold._grant.session.post(hold._grant.lose, "test")
+            hold.wait_lost(5)
+            time.sleep(0.1)
+            return "ended by itself"
+    except LockLost:
+        return "lost"
+print(greenlet.greenlet(work).switch())
+import sys
+print("gevent" in sys.modules)
+"""
+
+
+def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
+    """SQLAlchemy and others use bare greenlets; nobody can stop one, so LockLost comes at the end of its block."""
+    child = zoo.spawn(GREENLETS)
+    try:
+        output, errors = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert output.splitlines() == ["lost", "False"], errors

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from celery import Celery
 from celery.result import AsyncResult
+
 from support import celeryapp
 from support.zoo import TESTS, Zoo, eventually
 

@@ -126,13 +126,15 @@ class Zoo:
             with contextlib.suppress(NoNodeError):
                 self.client.delete(path)
 
-    def spawn(self, script: str, *arguments: str, hosts: str | None = None, **env: str) -> subprocess.Popen[str]:
+    def spawn(
+        self, script: str, *arguments: str, first: str = "", hosts: str | None = None, **env: str
+    ) -> subprocess.Popen[str]:
         """
         Run Python code in a process of its own, set up for locks in this namespace; text pipes to all its ends.
 
-        The caller ends it, by `communicate` or `kill`.
+        `first` comes before Django is set up. The caller ends the process, by `communicate` or `kill`.
         """
-        prelude = "import django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
+        prelude = f"{first}\nimport django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
         return subprocess.Popen(
             [sys.executable, "-u", "-c", prelude + script, *arguments],
             stdin=subprocess.PIPE,

@@ -1,0 +1,164 @@
+"""However a process ends, short of a kill, its session ends with it, and its locks are free at once."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+from support.zoo import Zoo
+
+pytestmark = pytest.mark.zookeeper
+
+
+def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[str, str]:
+    """Let the process go on, and wait for its end; return what it wrote."""
+    began = time.monotonic()
+    try:
+        output, errors = process.communicate("\n", timeout=20)
+    finally:
+        process.kill()
+    assert time.monotonic() - began < within, errors
+    return output, errors
+
+
+def wait_line(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout
+    found = process.stdout.readline()
+    assert found == line + "\n", process.communicate("\n", timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("leave", "code", "noise"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("raise KeyError", 1, "KeyError"),
+        ("os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt"),
+    ],
+)
+def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, leave: str, code: int, noise: str) -> None:
+    """The session of 20 seconds is closed, not left to expire, also with locks that nobody released."""
+    process = zoo.spawn(
+        f"""
+import os, signal, sys, threading
+hold = zk_lock("end").acquire()
+print("held", flush=True)
+sys.stdin.readline()
+{leave}
+""",
+        ZKLOCK_URL=zoo.url(session_timeout=20),
+    )
+    wait_line(process, "held")
+    assert len(zoo.children("end")) == 1
+    _, errors = ended(zoo, process, within=2)
+    assert process.returncode == code
+    assert errors.count("Traceback") == (1 if noise else 0), errors
+    assert noise in errors
+    zoo.assert_empty(0.5)
+
+
+def test_the_end_of_a_block_during_the_exit_is_quiet(zoo: Zoo) -> None:
+    """sys.exit inside a block releases on the way out."""
+    process = zoo.spawn(
+        """
+import sys
+with zk_lock("inside") as hold:
+    print("held", flush=True)
+    sys.stdin.readline()
+    sys.exit(4)
+"""
+    )
+    wait_line(process, "held")
+    _, errors = ended(zoo, process, within=2)
+    assert process.returncode == 4
+    assert errors == ""
+    zoo.assert_empty(0.5)
+
+
+@pytest.mark.parametrize("what", ["waiting", "holding"])
+def test_daemon_threads_do_not_hold_up_the_exit(zoo: Zoo, what: str) -> None:
+    """The interpreter ends with twenty threads in the middle of something, quickly and quietly."""
+    key = "'crowd'" if what == "waiting" else "f'crowd/{number}'"
+    process = zoo.spawn(
+        f"""
+import sys, threading, time
+def work(number):
+    with zk_lock({key}, timeout=None):
+        time.sleep(60)
+for number in range(20):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+sys.stdin.readline()
+sys.exit(0)
+"""
+    )
+    with zoo.hold_elsewhere("crowd"):
+        end = time.monotonic() + 10
+        while len(zoo.contenders()) < 21 and time.monotonic() < end:
+            time.sleep(0.01)
+        _, errors = ended(zoo, process, within=5)
+        assert process.returncode == 0
+        assert "Traceback" not in errors
+        assert what == "holding" or errors == ""
+        zoo.wait_contenders("crowd", 1, timeout=1)
+
+
+def test_threads_that_work_on_after_the_main_one_keep_their_locks(zoo: Zoo) -> None:
+    """A process lives as long as its ordinary threads; only then is the session closed."""
+    process = zoo.spawn(
+        """
+import sys, threading
+def work():
+    with zk_lock("thread", timeout=None) as hold:
+        print("held", flush=True)
+        sys.stdin.readline()
+        hold.check()
+        with zk_lock("second"):
+            print("fine", flush=True)
+threading.Thread(target=work).start()
+"""
+    )
+    wait_line(process, "held")
+    output, errors = ended(zoo, process, within=3)
+    assert output == "fine\n", errors
+    assert errors == ""
+    zoo.assert_empty(0.5)
+
+
+def test_asyncio_run_that_is_interrupted_leaves_nothing(zoo: Zoo) -> None:
+    """Ctrl-C under asyncio.run cancels the waiting and the holding task, and the queue is empty at once."""
+    process = zoo.spawn(
+        """
+import asyncio, signal, sys, os
+async def work():
+    async with zk_lock("loop", timeout=None):
+        await asyncio.sleep(60)
+async def main():
+    await asyncio.gather(work(), work(), work())
+asyncio.run(main())
+""",
+        ZKLOCK_URL=zoo.url(session_timeout=20),
+    )
+    zoo.wait_contenders("loop", 3)
+    process.send_signal(2)
+    _, errors = ended(zoo, process, within=3)
+    assert "KeyboardInterrupt" in errors
+    zoo.assert_empty(0.5)
+
+
+def test_a_multiprocessing_child_leaves_no_lock_behind(zoo: Zoo) -> None:
+    """Such a child ends by os._exit, which runs no exit handlers; its blocks are closed all the same."""
+    process = zoo.spawn(
+        """
+import multiprocessing, sys
+def work():
+    with zk_lock("child"):
+        sys.exit(0)
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join(10)
+print(child.exitcode, zk_lock("child").locked())
+"""
+    )
+    output, errors = ended(zoo, process, within=5)
+    assert output == "0 False\n", errors

@@ -1,0 +1,284 @@
+"""A forked child holds nothing, disturbs nothing of its parent, and works with a session of its own."""
+
+from __future__ import annotations
+
+import pytest
+from support.zoo import Zoo
+
+pytestmark = pytest.mark.zookeeper
+
+PRELUDE = """
+import os, sys, threading, time, traceback
+from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
+from django_zklock.locks.hold import live_holds
+from django_zklock.zk import process
+
+def forked(child, leave=os._exit):
+    "Run child() in a fork; return its exit code."
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            child()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            if leave is not None:
+                sys.stderr.flush()
+                leave(code)
+        return None
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return "hangs"
+
+def sockets(pid="self"):
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith(("socket:", "anon_inode")):
+            found.append(target)
+    return found
+"""
+
+
+def run(zoo: Zoo, script: str, timeout: float = 50) -> list[str]:
+    """Run a script in a process that may fork; return what it printed."""
+    process = zoo.spawn(PRELUDE + script)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors, errors
+    return output.splitlines()
+
+
+def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
+    """Its copy of the hold is refused, its copy of the lock is held by somebody else, and the parent goes on."""
+    script = """
+lock = zk_lock("held")
+with lock as hold:
+    before = hold._grant.session_id
+    def child():
+        try:
+            hold.check()
+        except LockNotHeld:
+            pass
+        else:
+            raise AssertionError("check() passed")
+        assert hold.lost and hold.lease_remaining == 0
+        try:
+            lock.release()
+        except LockNotHeld:
+            pass
+        else:
+            raise AssertionError("release() passed")
+        assert lock.acquire(blocking=False) is None
+        assert lock.locked()
+        with zk_lock("other") as own:
+            own.check()
+            assert process.current().session_id != before
+    print(forked(child), forked(child, leave=sys.exit))
+    hold.check()
+    assert process.current().session_id == before
+    assert not hold.wait_lost(1.5)
+    hold.check()
+print(lock.locked())
+"""
+    assert run(zoo, script.replace("forked(child, leave=sys.exit)", "forked(child)")) == ["0 0", "False"]
+
+
+def test_a_child_leaves_its_parents_block_quietly(zoo: Zoo) -> None:
+    """Both run off the end of the block; the child's end of it releases nothing and raises nothing."""
+    script = """
+with zk_lock("block") as hold:
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        hold.check()
+        others = zk_lock("block").acquire(blocking=False) is hold
+        print("parent", status, others, flush=True)
+        hold._contender and zk_lock("block").release()
+if not pid:
+    sys.exit(0 if zk_lock("block").acquire(blocking=False) is None else 71)
+"""
+    assert run(zoo, script) == ["parent 0 True"]
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "raise SystemExit(0)"])
+def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo: Zoo, leave: str) -> None:
+    """Whichever way the child goes, used or unused, the parent's session, node and socket stay."""
+    script = f"""
+hold = zk_lock("stays").acquire()
+for use in (False, True):
+    pid = os.fork()
+    if not pid:
+        if use:
+            with zk_lock("child"):
+                pass
+        {leave}
+    began = time.monotonic()
+    os.waitpid(pid, 0)
+    assert time.monotonic() - began < 3
+    hold.check()
+session = hold._grant.session
+states = []
+assert session._client._connection._socket.fileno() > 0
+time.sleep(0.2)
+hold.check()
+print(session.state, session.session_id == hold._grant.session_id, hold._grant.suspect_since)
+zk_lock("stays").release()
+"""
+    assert run(zoo, script) == ["connected True None"]
+
+
+def test_a_fork_while_waiting_disturbs_no_wait(zoo: Zoo) -> None:
+    """The waiter is the parent's thread; the child, where that thread does not exist, can queue for itself."""
+    script = """
+got = []
+def wait():
+    with zk_lock("busy", timeout=None) as hold:
+        got.append(hold.token)
+thread = threading.Thread(target=wait, daemon=True)
+thread.start()
+from django_zklock.locks.registry import Registry
+end = time.monotonic() + 5
+while time.monotonic() < end and not (process.peek() and process.current().attached(Registry).guids):
+    time.sleep(0.01)
+def child():
+    assert zk_lock("busy").acquire(timeout=0.3) is None
+    with zk_lock("free"):
+        pass
+print(forked(child), got, flush=True)
+sys.stdin.readline()
+thread.join(5)
+print(len(got))
+"""
+    process = zoo.spawn(PRELUDE + script)
+    assert process.stdout
+    with zoo.hold_elsewhere("busy"):
+        assert process.stdout.readline() == "0 []\n", process.communicate()
+        zoo.wait_contenders("busy", 2, timeout=6)
+    output, errors = process.communicate("\n", timeout=10)
+    assert output == "1\n", errors
+
+
+def test_a_fork_before_the_first_use_is_nothing_special(zoo: Zoo) -> None:
+    """Parent and child each build their own session on first use; a lock object may have been made before."""
+    script = """
+lock = zk_lock("later", timeout=5)
+assert process.peek() is None
+def child():
+    assert process.peek() is None
+    with lock:
+        pass
+print([forked(child) for _ in range(3)])
+with lock:
+    pass
+print(process.peek() is not None)
+"""
+    assert run(zoo, script) == ["[0, 0, 0]", "True"]
+
+
+def test_forks_from_a_thread_under_load_never_hang(zoo: Zoo) -> None:
+    """Whatever the other threads are in the middle of, the first use of the child answers, every time."""
+    script = """
+stop = []
+def load(number):
+    while not stop:
+        with zk_lock(f"load/{number % 2}", timeout=20):
+            pass
+threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+[thread.start() for thread in threads]
+slowest = 0
+def child():
+    began = time.monotonic()
+    with zk_lock("child", timeout=4):
+        pass
+    assert time.monotonic() - began < 5
+codes = []
+def fork_often():
+    for _ in range(200):
+        codes.append(forked(child))
+forker = threading.Thread(target=fork_often)
+forker.start()
+forker.join()
+stop.append(1)
+[thread.join() for thread in threads]
+print(set(codes), len(codes))
+"""
+    assert run(zoo, script, timeout=58) == ["{0} 200"]
+
+
+def test_multiprocessing_children_take_turns_with_their_parent(zoo: Zoo) -> None:
+    """Processes forked by multiprocessing, from inside a block, exclude each other and their parent."""
+    script = """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+path = sys.argv[0] + "_" if False else f"/tmp/zklock-{os.getpid()}"
+def work():
+    for _ in range(5):
+        with zk_lock("counter", timeout=20):
+            value = int(open(path).read())
+            time.sleep(0.001)
+            open(path, "w").write(str(value + 1))
+open(path, "w").write("0")
+with zk_lock("counter"):
+    children = [context.Process(target=work) for _ in range(4)]
+    [child.start() for child in children]
+    time.sleep(0.1)
+    assert open(path).read() == "0"
+work()
+[child.join(20) for child in children]
+print(open(path).read(), [child.exitcode for child in children])
+os.unlink(path)
+"""
+    assert run(zoo, script) == ["25 [0, 0, 0, 0]"]
+
+
+def test_a_child_keeps_no_descriptor_of_its_parents_session(zoo: Zoo) -> None:
+    """Neither the inherited socket stays open in the child, nor do descriptors pile up from fork to fork."""
+    script = """
+with zk_lock("fd"):
+    before = sockets()
+    def child():
+        left = sockets()
+        assert left == [], left
+        with zk_lock("own"):
+            assert len(sockets()) == len(before), (sockets(), before)
+    print([forked(child) for _ in range(3)], sockets() == before)
+"""
+    assert run(zoo, script) == ["[0, 0, 0] True"]
+
+
+def test_a_fork_while_the_first_connection_is_made_harms_neither(zoo: Zoo) -> None:
+    """At whatever step the parent's session is as it is built, the child's first use answers, and the parent's does."""
+    script = """
+import random
+def child():
+    with zk_lock("child", timeout=4):
+        pass
+def use():
+    with zk_lock("parent", timeout=4):
+        done.append(1)
+codes, done = [], []
+for _ in range(60):
+    process.reset()
+    thread = threading.Thread(target=use)
+    thread.start()
+    time.sleep(random.uniform(0, 0.006))
+    codes.append(forked(child))
+    thread.join()
+print(set(codes), len(done))
+"""
+    assert run(zoo, script) == ["{0} 60"]

@@ -1,0 +1,202 @@
+"""Django's signals tell what happened, in order, and no receiver can hold anything up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.zoo import Zoo, eventually
+
+from django_zklock import signals
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.lock import Lock
+from django_zklock.zk import process
+from django_zklock.zk.session import Session
+
+pytestmark = pytest.mark.zookeeper
+NAMES = ("connection_state_changed", "lock_acquired", "lock_released", "lock_lost", "lock_contended")
+
+
+class Log(list[tuple[str, dict[str, Any]]]):
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self]
+
+
+@pytest.fixture
+def log(zoo: Zoo) -> Iterator[Log]:
+    """All signals of a test about locks, as (name, arguments)."""
+    process.current()
+    with Lock("warm/up"):
+        pass
+    eventually(lambda: process.current().connected)
+    log = Log()
+    receivers = {}
+    for name in NAMES:
+
+        def receive(name: str = name, **kwargs: Any) -> None:
+            log.append((name, kwargs | {"thread": threading.current_thread().name}))
+
+        receivers[name] = receive
+        getattr(signals, name).connect(receive, weak=False)
+    yield log
+    for name, receive in receivers.items():
+        getattr(signals, name).disconnect(receive)
+
+
+def test_a_lock_that_is_taken_and_let_go_is_told_once(log: Log) -> None:
+    """Acquired and released, each once per grant whatever the reentrancy, with the arguments that are documented."""
+    lock = Lock("item/{pk}", fields={"pk": 7})
+    with lock as hold, lock:
+        time.sleep(0.01)
+    eventually(lambda: len(log) >= 2)
+    (first, acquired), (second, released) = log
+    assert (first, second) == ("lock_acquired", "lock_released")
+    for kwargs in (acquired, released):
+        assert kwargs["sender"] is Lock
+        assert kwargs["lock"] == "item/7"
+        assert kwargs["hold"] is hold
+        assert kwargs["thread"].startswith("zklock-signals")
+    assert 0 < acquired["waited"] < 5
+    assert 0.01 <= released["held"] < 5
+
+
+def test_the_order_of_signals_is_that_of_the_events(log: Log) -> None:
+    """One after the other, never two at once."""
+    for _ in range(20):
+        with Lock("order/1"), Lock("order/2"):
+            pass
+    eventually(lambda: len(log) == 80)
+    assert [(name, kwargs["lock"][-1]) for name, kwargs in log] == 20 * [
+        ("lock_acquired", "1"),
+        ("lock_acquired", "2"),
+        ("lock_released", "2"),
+        ("lock_released", "1"),
+    ]
+
+
+def test_contention_is_told(zoo: Zoo, log: Log) -> None:
+    """Each attempt that ends without the lock is told, with the time it waited."""
+    lock = Lock("busy", timeout=0.2)
+    with zoo.hold_elsewhere("busy"):
+        with pytest.raises(LockTimeout), lock:
+            pass
+        with pytest.raises(LockBusy), Lock("busy", timeout=0):
+            pass
+        assert lock.acquire(blocking=False) is None
+    eventually(lambda: len(log) == 3)
+    assert log.names == ["lock_contended"] * 3
+    waited = [kwargs["waited"] for _, kwargs in log]
+    assert 0.2 <= waited[0] < 1
+    assert waited[1:] == [0, 0]
+    assert {kwargs["lock"] for _, kwargs in log} == {"busy"}
+    assert {kwargs["sender"] for _, kwargs in log} == {Lock}
+
+
+def test_a_loss_is_told_instead_of_a_release(log: Log) -> None:
+    """lock_lost once for each hold, with the reason; there is no lock_released after it."""
+    with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
+        hold._grant.session.post(hold._grant.lose, "taken away")
+        time.sleep(5)
+    kept = Lock("kept")
+    other = kept.acquire()
+    assert other
+    other._grant.session.post(other._grant.lose, "taken away")
+    eventually(lambda: log.names.count("lock_lost") == 2)
+    kept.release()
+    with Lock("after"):
+        pass
+    eventually(lambda: log.names[-1] == "lock_released")
+    assert log.names == [
+        "lock_acquired",
+        "lock_lost",
+        "lock_acquired",
+        "lock_lost",
+        "lock_acquired",
+        "lock_released",
+    ]
+    first, second = (kwargs for name, kwargs in log if name == "lock_lost")
+    assert first["reason"] == second["reason"] == "taken away"
+    assert first["hold"] is hold
+    assert first["receipt"].how == "signal"
+    assert second["receipt"] is None
+
+
+def test_acquire_around_a_block_that_is_lost_is_told_with_the_receipt(log: Log) -> None:
+    """A hold that has a block is told of at the block's end, when it is known what became of the work."""
+    lock = Lock("around")
+    lock.acquire()
+    with pytest.raises(LockLost), lock as hold:
+        hold._grant.session.post(hold._grant.lose, "taken away")
+        time.sleep(5)
+    lock.release()
+    eventually(lambda: log.names == ["lock_acquired", "lock_lost"])
+    assert log[-1][1]["receipt"].delivered
+
+
+def test_the_state_of_the_connection_is_told(log: Log) -> None:
+    """The states follow each other, each with the one before, from the Session class."""
+    session = process.current()
+    number = session.session_id
+    session.post(session._client.drop_connection)  # type: ignore[union-attr]
+    eventually(lambda: len(log) == 2)
+    assert [(kwargs["previous"], kwargs["state"]) for _, kwargs in log] == [
+        ("connected", "suspended"),
+        ("suspended", "connected"),
+    ]
+    assert {kwargs["session_id"] for _, kwargs in log} == {number}
+    assert {kwargs["sender"] for _, kwargs in log} == {Session}
+
+
+def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Log) -> None:
+    """Locks are taken, and work is stopped, while a receiver sleeps; the others hear of it when it is done."""
+    gate = threading.Event()
+
+    def slow(**kwargs: Any) -> None:
+        gate.wait(20)
+
+    def failing(**kwargs: Any) -> None:
+        raise RuntimeError("a receiver's own trouble")
+
+    def exiting(**kwargs: Any) -> None:
+        raise ValueError
+
+    for receiver in (failing, slow, exiting):
+        signals.lock_acquired.connect(receiver, weak=False)
+    try:
+        began = time.monotonic()
+        for _ in range(5):
+            with Lock("slow"):
+                pass
+        with pytest.raises(LockLost), Lock("slow") as hold:
+            hold._grant.session.post(hold._grant.lose, "taken away")
+            time.sleep(10)
+        assert time.monotonic() - began < 2
+        assert "lock_released" not in log.names
+    finally:
+        gate.set()
+        for receiver in (failing, slow, exiting):
+            signals.lock_acquired.disconnect(receiver)
+    eventually(lambda: log.names.count("lock_released") == 5 and "lock_lost" in log.names)
+
+
+def test_a_receiver_may_take_locks_itself(log: Log) -> None:
+    """It runs on a thread that no lock waits for."""
+    taken: list[Hold] = []
+
+    def receiver(lock: str, **kwargs: Any) -> None:
+        if lock == "first":
+            with Lock("second") as hold:
+                taken.append(hold)
+
+    signals.lock_acquired.connect(receiver, weak=False)
+    try:
+        with Lock("first"):
+            eventually(lambda: taken)
+    finally:
+        signals.lock_acquired.disconnect(receiver)
+    eventually(lambda: log.names.count("lock_released") == 2)

@@ -1,0 +1,29 @@
+"""The threads of the session, as the operating system sees them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_signal_is_delivered_to_the_protocol(zoo: Zoo) -> None:
+    """Who blocks a signal in the main thread has blocked it: no thread of ours takes it instead."""
+    with zk_lock("threads"):
+        threads = [each for each in threading.enumerate() if each.name in ("zklock-loop", "zklock-connection")]
+        assert len(threads) == 2
+        for thread in threads:
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            (blocked,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGURG):
+                assert blocked & 1 << (number - 1)
+            assert not blocked & 1 << (signal.SIGSEGV - 1)
