@@ -2,8 +2,8 @@
 Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
-`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._connect_loop`, `_invoke`,
-`_read`, `_write`, `_socket`.
+`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._expand_client_hosts`,
+`_connect_loop`, `_connect`, `_invoke`, `_read`, `_write`, `_socket`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -110,12 +110,13 @@ class _Handler:
     """
     What our two handlers share: callbacks run at once on the connection's own thread.
 
-    kazoo's handlers hand callbacks to two more threads. Ours only ever put an event on a queue (`loop.Loop.post`),
-    so they may run where the reply is read: one thread less to cross, and every reply, watch event and change of
-    state keeps the order in which the server sent it.
+    kazoo's handlers hand callbacks to two more threads. Ours only hand an event to the loop (`loop.Loop.deliver`) and
+    never wait, so they may run where the reply is read: there is one thread less to cross, and every reply, watch event
+    and change of state keeps the order in which the server sent it.
     """
 
     options: Options
+    hostname = ""  # of the host that is being connected to, for its certificate; kazoo before 2.11 does not pass it on
     host_timeout: float  # seconds for one host to answer; set by the connection before each try
     _running: bool
 
@@ -132,9 +133,7 @@ class _Handler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(
-        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
-    ) -> socket.socket:
+    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **_: object) -> socket.socket:
         """
         Connect to one host within its share of the session timeout.
 
@@ -146,7 +145,7 @@ class _Handler:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.options.tls is not None:
-                return self.options.tls.context().wrap_socket(sock, server_hostname=hostname)
+                return self.options.tls.context().wrap_socket(sock, server_hostname=self.hostname)
         except BaseException:
             sock.close()
             raise
@@ -221,6 +220,7 @@ class _Connection(ConnectionHandler):
         hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
         share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
         self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
+        self.handler.hostname = host
         self._tries += 1
         timeouts = super()._connect(host, hostip, port)
         self._tries = 0

@@ -46,7 +46,7 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.SessionExpiredError, SessionGone),
     (kazoo.ConnectionLoss, OutcomeUnknown),
     (kazoo.OperationTimeoutError, OutcomeUnknown),
-    (kazoo.RequestTimeoutError, OutcomeUnknown),
+    *((getattr(kazoo, name), OutcomeUnknown) for name in ("RequestTimeoutError",) if hasattr(kazoo, name)),  # 2.11
     (kazoo.SessionMovedError, OutcomeUnknown),
 )
 
