@@ -47,7 +47,21 @@ def make_pki(directory: Path) -> Pki:
     openssl("req", *new_key, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=localhost", cwd=directory)
     (directory / "san").write_text("subjectAltName=DNS:localhost")
     openssl(
-        *"x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out node.pem -extfile san".split(),
+        *[
+            "x509",
+            "-req",
+            "-in",
+            "node.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-out",
+            "node.pem",
+            "-extfile",
+            "san",
+        ],
         cwd=directory,
     )
     both = directory / "both.pem"

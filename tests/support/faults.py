@@ -120,7 +120,7 @@ class Elsewhere(threading.Thread, Generic[T]):
         began = time.monotonic()
         try:
             self._value.append(self._call())
-        except BaseException as error:  # noqa: BLE001 - handed to the one who asks
+        except BaseException as error:
             self._error = error
         finally:
             self.took = time.monotonic() - began

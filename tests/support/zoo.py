@@ -1,4 +1,4 @@
-"""What a test knows about the ZooKeeper it runs on: a plain client beside the locks, the queues, and other processes."""
+"""What a test knows of the ZooKeeper it runs on: a plain client beside the locks, the queues, other processes."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_segments_stay_as_they_are(text: str, segment: str) -> None:
 @pytest.mark.timeout(5)
 def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
     """It is refused before anything is sent, in no time, by a short message that any log can take."""
-    with pytest.raises(InvalidLockName) as caught:  # noqa: PT012 - one of three
+    with pytest.raises(InvalidLockName) as caught:
         if where == "escape":
             escape(text)
         elif where == "template":
