@@ -126,16 +126,15 @@ async def test_two_losses_one_after_the_other_leave_no_cancellation(zoo: Zoo, or
     """However the losses of nested locks follow each other, LockLost comes out, never a cancellation."""
     for delay in (0, 0.0001, 0.0005, 0.001) * 15:
         with pytest.raises(LockLost):
-            async with Lock("outer") as outer:
-                async with Lock("inner") as inner:
-                    first, second = (outer, inner) if order == "inner last" else (inner, outer)
-                    session = outer._grant.session
-                    session.post(first._grant.lose, "first")
-                    if order != "only inner then outer" or delay:
-                        session.post(
-                            lambda s=session, g=second._grant, d=delay: s.loop.call_later(d, lambda: g.lose("second"))
-                        )
-                    await asyncio.sleep(1)
+            async with Lock("outer") as outer, Lock("inner") as inner:
+                first, second = (outer, inner) if order == "inner last" else (inner, outer)
+                session = outer._grant.session
+                session.post(first._grant.lose, "first")
+                if order != "only inner then outer" or delay:
+                    session.post(
+                        lambda s=session, g=second._grant, d=delay: s.loop.call_later(d, lambda: g.lose("second"))
+                    )
+                await asyncio.sleep(1)
         await asyncio.sleep(0.002)
 
 
@@ -171,3 +170,40 @@ def test_a_process_that_was_paused_learns_of_it_at_its_first_check(zoo: Zoo) -> 
     os.kill(holder.pid, signal.SIGCONT)
     output, errors = holder.communicate(timeout=10)
     assert output == "1 True 0.0\n", errors
+
+
+TRACED = """
+import sys, threading, time
+from django_zklock.exceptions import LockLost
+def work():
+    try:
+        with zk_lock("traced") as hold:
+            hold._grant.session.post(hold._grant.lose, "test")
+            while True:
+                sum(range(100))
+    except LockLost:
+        print("lost", flush=True)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+def traced():
+    return 1
+sys.settrace(lambda *arguments: None)
+traced()
+sys.settrace(None)
+print("traced", flush=True)
+"""
+
+
+def test_an_abort_leaves_the_interpreter_fit_to_be_traced(zoo: Zoo) -> None:
+    """
+    Debuggers and coverage work after the abort of a thread.
+
+    Python 3.11 runs in circles under a trace function when an asynchronous exception was called off.
+    """
+    child = zoo.spawn(TRACED)
+    try:
+        output, errors = child.communicate(timeout=10)
+    finally:
+        child.kill()
+    assert output == "lost\ntraced\n", errors

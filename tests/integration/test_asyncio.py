@@ -159,12 +159,12 @@ async def lock_release(lock: Lock) -> None:
     await lock._arelease(hold, 0)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout came with Python 3.11")
 async def test_asyncio_timeout_around_a_wait_is_a_timeout(zoo: Zoo) -> None:
     """asyncio.timeout ends the wait as it ends any other, and leaves no contender."""
+    timeout = getattr(asyncio, "timeout", None) or pytest.skip("asyncio.timeout came with Python 3.11")
     with zoo.hold_elsewhere("timeout"):
         with pytest.raises(TimeoutError) as caught:
-            async with asyncio.timeout(0.2), Lock("timeout", timeout=None):
+            async with timeout(0.2), Lock("timeout", timeout=None):
                 pass
         assert not isinstance(caught.value, ZkLockError)
         await asyncio.to_thread(zoo.wait_contenders, "timeout", 1, 2)
@@ -232,7 +232,7 @@ async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("through", ["to_thread", "sync_to_async"])
 async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, through: str) -> None:
-    """A `with` in a worker thread belongs to the thread, not to the task that sent it there, and the other way round."""
+    """A `with` in a worker thread belongs to the thread, not to the task that sent it there; and the reverse."""
     lock = Lock("thread")
     run = asyncio.to_thread if through == "to_thread" else lambda call: sync_to_async(call)()
 
@@ -258,8 +258,8 @@ def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> N
         return hold is None
 
     async def use() -> bool:
-        async with Lock("other"):
-            return await Lock("other").aacquire(blocking=False) is not None and await Lock("other").arelease() is None
+        async with Lock("other"), Lock("other") as hold:
+            return hold is not None
 
     with lock as hold:
         assert async_to_sync(attempt)()

@@ -30,10 +30,8 @@ def package_functions() -> list[Callable[..., object]]:
             if getattr(thing, "__module__", "") != module.__name__:
                 continue
             members = vars(thing).values() if isinstance(thing, type) else [thing]
-            for member in members:
-                member = getattr(member, "fget", member)
-                if hasattr(member, "__code__"):
-                    found.append(member)
+            functions = [getattr(member, "fget", member) for member in members]
+            found += [function for function in functions if hasattr(function, "__code__")]
     return found
 
 
@@ -92,7 +90,7 @@ SHARED = Lock("alarm")
 
 
 def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
-    """A signal's handler that raises at a random moment of `with`, also on a shared lock object, leaves no contender."""
+    """A signal's handler that raises at a random moment of `with`, also of a shared object, leaves no contender."""
     struck = 0
     with SHARED:
         pass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 from support.zoo import Zoo, eventually
@@ -16,9 +18,9 @@ from django_zklock.locks.taking import let_go
 pytestmark = pytest.mark.zookeeper
 
 
-def in_thread(call):  # type: ignore[no-untyped-def]
+def in_thread(call: Callable[[], object]) -> object:
     """Return what `call()` returns or raises in a thread of its own."""
-    result = []
+    result: list[object] = []
 
     def run() -> None:
         try:
@@ -43,7 +45,7 @@ def in_thread(call):  # type: ignore[no-untyped-def]
         ({"timeout": threading.TIMEOUT_MAX * 2}, OverflowError),
     ],
 )
-def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict, error: type[Exception]) -> None:  # type: ignore[type-arg]
+def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict[str, Any], error: type[Exception]) -> None:
     """The same arguments are wrong, and the same errors say so; nothing is left in the queue."""
     for lock in (threading.Lock(), threading.RLock(), Lock("arguments")):
         with pytest.raises(error):
@@ -55,13 +57,13 @@ def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
     """acquire(), acquire(False), acquire(True, 5) and acquire(0) mean what they mean in threading."""
     lock = Lock("positions")
     for arguments in ((), (False,), (True, 5), (0,), (1, -1)):
-        assert lock.acquire(*arguments)  # type: ignore[arg-type]
+        assert lock.acquire(*arguments)
         assert in_thread(lambda: lock.acquire(False)) is None
         lock.release()
 
 
 def test_a_lock_that_is_not_to_be_had_is_none(zoo: Zoo) -> None:
-    """acquire answers None for a lock of somebody else, at once or after its timeout, and leaves no contender."""
+    """Acquire answers None for a lock of somebody else, at once or after its timeout, and leaves no contender."""
     lock = Lock("busy")
     with zoo.hold_elsewhere("busy"):
         assert lock.acquire(blocking=False) is None
@@ -241,7 +243,7 @@ def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
     """A `with` inside an abandoned generator ends with it, in whichever thread it is dropped."""
     lock = Lock("generator")
 
-    def rows():  # type: ignore[no-untyped-def]
+    def rows() -> Generator[int, None, None]:
         with lock:
             yield 1
 

@@ -78,8 +78,7 @@ def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
         if armed:
             signal.pthread_kill(main, signal.SIGUSR1)
 
-    main = threading.main_thread().ident
-    assert main is not None
+    main = threading.main_thread().ident or 0
     armed = [True]
     previous = signal.signal(signal.SIGUSR1, handler)
     thread = threading.Thread(target=ring)

@@ -1,0 +1,223 @@
+"""Which block says that its lock was lost, what the policies do about a loss, and what a hold tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.lock import Lock
+from django_zklock.signals import lock_lost
+
+pytestmark = pytest.mark.zookeeper
+
+
+def lose(hold: Hold) -> None:
+    """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
+    grant = hold._grant
+    grant.session.post(grant.lose, "the test took it away")
+
+
+def compute(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(100))
+
+
+def run_in_thread(call: Callable[[], Any]) -> Any:
+    """Return what `call()` returns in another thread; raise what it raises."""
+    result: list[Any] = []
+
+    def run() -> None:
+        try:
+            result.append((call(), None))
+        except BaseException as error:
+            result.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    value, error = result[0]
+    if error is not None:
+        raise error
+    return value
+
+
+@pytest.fixture
+def reports() -> Any:
+    """The `lock_lost` signals of a test."""
+    found: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        found.append(kwargs)
+
+    lock_lost.connect(receive, weak=False)
+    yield found
+    lock_lost.disconnect(receive)
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+@pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
+def test_of_nested_locks_the_lost_one_raises(zoo: Zoo, run: Callable[..., Any], which: str, raiser: str) -> None:
+    """LockLost comes from the block whose lock was lost; from the outer one if both were."""
+    raised: list[tuple[str, str | None]] = []
+
+    def block() -> None:
+        try:
+            with Lock("outer") as outer:
+                try:
+                    with Lock("inner") as inner:
+                        for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
+                            lose(hold)
+                        compute(5)
+                except LockLost as error:
+                    raised.append(("inner", error.lock))
+                    outer.check()
+        except LockLost as error:
+            raised.append(("outer", error.lock))
+
+    run(block)
+    assert raised == [(raiser, raiser)]
+    compute(0.06)  # longer than an abort that is asked for again
+
+
+@pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
+async def test_of_nested_locks_of_a_task_the_lost_one_raises(zoo: Zoo, which: str, raiser: str) -> None:
+    """The same for tasks, and no cancellation is left over."""
+    raised: list[tuple[str, str | None]] = []
+    try:
+        async with Lock("outer") as outer:
+            try:
+                async with Lock("inner") as inner:
+                    for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
+                        lose(hold)
+                    await asyncio.sleep(5)
+            except LockLost as error:
+                raised.append(("inner", error.lock))
+    except LockLost as error:
+        raised.append(("outer", error.lock))
+    assert raised == [(raiser, raiser)]
+    await asyncio.sleep(0.06)
+
+
+@pytest.mark.parametrize("which", ["outer", "both"])
+async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(
+    zoo: Zoo, which: str, reports: list[dict[str, Any]]
+) -> None:
+    """Of two blocks on the same lock the outer one raises, and one signal is sent."""
+    lock = Lock("same")
+    with pytest.raises(LockLost):
+        async with lock as hold, lock if which == "both" else Lock("other"):
+            lose(hold)
+            await asyncio.sleep(5)
+    await asyncio.sleep(0.1)
+    assert len(reports) == 1
+    assert reports[0]["receipt"].delivered
+
+
+async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> None:
+    """Cancelled by somebody else, a task is cancelled, also when its lock is lost at the same time."""
+
+    async def work(lost: bool) -> None:
+        async with Lock("cancelled") as hold:
+            if lost:
+                lose(hold)
+                await asyncio.to_thread(hold.wait_lost, 5)
+            await asyncio.sleep(5)
+
+    task = asyncio.create_task(work(False))
+    await asyncio.to_thread(zoo.wait_contenders, "cancelled", 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(LockLost):
+        await work(True)
+
+
+@pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
+def test_the_policy_says_what_a_loss_does(zoo: Zoo, reports: list[dict[str, Any]], abort_on: str, raises: bool) -> None:
+    """With `never` the work goes on to its end and nothing is raised; check() tells it, if asked."""
+    ended = False
+    try:
+        with Lock("policy", abort_on=abort_on) as hold:
+            lose(hold)
+            eventually(lambda: hold.lost)
+            compute(0.1)
+            with pytest.raises(LockLost):
+                hold.check()
+            ended = True
+    except LockLost:
+        assert raises
+    assert ended is not raises
+    (report,) = eventually(lambda: list(reports))
+    assert (report["receipt"] is None) is not raises
+
+
+@pytest.mark.parametrize(("abort_on", "stopped"), [("never", False), ("lost", False), ("suspended", True)])
+def test_a_suspension_stops_by_policy(zoo: Zoo, abort_on: str, stopped: bool) -> None:
+    """A connection that breaks and comes back stops only the work whose policy says `suspended`."""
+    try:
+        with Lock("suspended", abort_on=abort_on) as hold:
+            session = hold._grant.session
+            session.post(session._client.drop_connection)  # type: ignore[union-attr]
+            eventually(lambda: hold._grant.suspect_since or hold.lost, 3)
+            eventually(lambda: session.connected and not session.suspect, 3)
+            hold.check()
+    except LockLost:
+        assert stopped
+    else:
+        assert not stopped
+
+
+def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
+    """What the body raises goes out as it is, also when the lock is lost meanwhile."""
+    with pytest.raises(KeyError), Lock("body", abort_on="never") as hold:
+        lose(hold)
+        eventually(lambda: hold.lost)
+        raise KeyError
+    with pytest.raises(KeyError), Lock("body") as hold:
+        try:
+            lose(hold)
+            compute(5)
+        except LockLostInterrupt:
+            raise KeyError from None
+
+
+def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
+    """check, lost, wait_lost, callbacks and lease_remaining say the same; a lost lock can be acquired anew."""
+    lock = Lock("tells")
+    hold = lock.acquire()
+    assert hold
+    told: list[Hold] = []
+    hold.add_lost_callback(told.append)
+    hold.check()
+    assert hold.lost is False
+    assert hold.wait_lost(0.01) is False
+    assert 0.5 < hold.lease_remaining <= 1.6
+    waiting = threading.Thread(target=lambda: told.append(hold) if hold.wait_lost() else None)
+    waiting.start()
+    zoo.client.delete(hold.path)
+    assert hold.wait_lost(2)
+    waiting.join(2)
+    hold.add_lost_callback(told.append)
+    eventually(lambda: told == [hold] * 3)
+    with pytest.raises(LockLost):
+        hold.check()
+    with pytest.raises(LockLost):
+        lock.acquire()
+    assert bool(hold.lost)
+    assert hold.lease_remaining == 0
+    lock.release()
+    with pytest.raises(LockNotHeld):
+        hold.check()
+    fresh = lock.acquire()
+    assert fresh
+    assert fresh.token > hold.token
+    lock.release()
