@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -16,13 +16,14 @@ from django_zklock.conf import UNSET, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt, Terms
+from django_zklock.locks.blocks import Block, Blocks, Exit
 from django_zklock.locks.contender import Busy, Outcome
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold, Policy
 from django_zklock.locks.refusals import refuse_own_task, refuse_running_loop, threading_timeout
-from django_zklock.locks.taking import Block, Take, let_go, listed, report_contention, take_again, tell_lost
+from django_zklock.locks.taking import Take, let_go, listed, report_contention, take_again, tell_lost
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
-from django_zklock.owner import Owner, current_owner
+from django_zklock.owner import current_owner
 from django_zklock.queue import names
 from django_zklock.zk import process
 
@@ -65,7 +66,7 @@ class Lock:
         self._options = conf.given_options(timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant)
         self._what = what
         self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
-        self._blocks: dict[Owner, list[Block]] = {}  # each list is its owner's alone
+        self._blocks = Blocks()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -199,15 +200,23 @@ class Lock:
                 raise lost from error
             raise
 
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit()
+
     @abort.shielded
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
+        """End the innermost block of the caller, which `error` has ended; what `with` calls."""
         block: Block | None = None
         count: int | None = None
         lost: ZkLockError | None = None
         try:
-            block = self._block()
+            block = self._blocks.innermost()
             count = block.hold._count - 1
             try:
                 lost = self._close(block, error)
@@ -237,7 +246,7 @@ class Lock:
         count: int | None = None
         lost: ZkLockError | None = None
         try:
-            block = self._block()
+            block = self._blocks.innermost()
             count = block.hold._count - 1
             try:
                 lost = self._close(block, error)
@@ -253,9 +262,7 @@ class Lock:
     @abort.shielded
     def _open(self, take: Take, hold: Hold, policy: Policy) -> Hold:
         guard = Guard(hold._grant, policy, hold._owner)
-        take.block = Block(hold, guard)
-        self._blocks.setdefault(hold._owner, []).append(take.block)
-        holds.live_holds.open_block(hold._owner, guard)
+        take.block = self._blocks.open(hold, guard)
         guard.arm()
         return hold
 
@@ -266,39 +273,17 @@ class Lock:
         take.undo()
         return lost
 
-    def _block(self) -> Block:
-        """Return the innermost block of the caller."""
-        blocks = self._blocks.get(current_owner())
-        if not blocks and len(self._blocks) == 1:
-            # A generator is closed by whoever drops it, and a coroutine when its loop is closed: not by their owner.
-            blocks = next(iter(self._blocks.values()), None)
-        if not blocks:
-            raise LockNotHeld("The block was opened by another task, greenlet or thread.")
-        return blocks[-1]
-
-    @abort.shielded
-    def _shut(self, block: Block) -> list[Guard]:
-        """Watch over a block no more; return the guards of those around it. Doing it again changes nothing."""
-        block.guard.disarm()
-        owner = block.hold._owner
-        blocks = self._blocks.get(owner, [])
-        if block in blocks:
-            blocks.remove(block)
-        if not blocks:
-            self._blocks.pop(owner, None)
-        return holds.live_holds.close_block(owner, block.guard)
-
     @abort.shielded
     def _close_anyway(self, block: Block | None, count: int | None) -> None:
         """End a block whose end was struck half way."""
-        block = block or self._block()
-        self._shut(block)
+        block = block or self._blocks.innermost()
+        self._blocks.shut(block)
         let_go(block.hold, block.hold._count - 1 if count is None else count)
 
     @abort.shielded
     def _close(self, block: Block, error: BaseException | None) -> ZkLockError | None:
         """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
-        around = self._shut(block)
+        around = self._blocks.shut(block)
         hold, guard = block.hold, block.guard
         if hold._grant.inherited:
             return None

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
@@ -23,13 +22,8 @@ from django_zklock.locks.hold import Hold
 from django_zklock.owner import Owner
 from django_zklock.zk.session import Session
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One `with` block that is open."""
-
-    hold: Hold
-    guard: Guard
+if TYPE_CHECKING:
+    from django_zklock.locks.blocks import Block
 
 
 class Take:

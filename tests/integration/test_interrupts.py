@@ -15,7 +15,7 @@ import pytest
 from support.strike import LineStrike, Struck, alarm
 from support.zoo import Zoo
 
-from django_zklock.locks import attempt, guard, hold, lock, refusals, taking, waiting
+from django_zklock.locks import attempt, blocks, guard, hold, lock, refusals, taking, waiting
 from django_zklock.locks.lock import Lock
 from django_zklock.owner import current_owner
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
     found: list[Callable[..., object]] = []
-    for module in (lock, hold, taking, guard, attempt, waiting, refusals):
+    for module in (lock, blocks, hold, taking, guard, attempt, waiting, refusals):
         for thing in vars(module).values():
             if getattr(thing, "__module__", "") != module.__name__:
                 continue
@@ -66,9 +66,10 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
     while True:
         key = f"sweep/{at}"
         strike = LineStrike(functions, at)
+        mutex = Lock(key)  # which lives on, as one in a module's global does
         try:
             with strike:
-                work(Lock(key))
+                work(mutex)
         except Struck:
             pass
         if not strike.where:
@@ -84,6 +85,36 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
         at += 1
     assert at > 40
     assert not leaks, leaks[0]
+
+
+def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> None:
+    """
+    A handler that raises on the first instruction of `__exit__` does not keep the lock for the life of its object.
+
+    It gets there when the last thing the block does is one long operation that calls nothing.
+    """
+
+    def work() -> None:
+        a, b = big, bigger
+        with SHARED:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            a | b
+
+    def handler(number: int, frame: object) -> None:
+        raise Struck
+
+    big, bigger = set(range(3_000_000)), set(range(1_000_000, 4_000_000))
+    previous = signal.signal(signal.SIGALRM, handler)
+    try:
+        with contextlib.suppress(Struck):
+            work()
+        assert_nothing_held(zoo)
+        with SHARED, contextlib.suppress(Struck):
+            work()  # taken once more: only what it took is given back
+            assert SHARED.locked()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert_nothing_held(zoo)
 
 
 SHARED = Lock("alarm")

@@ -21,8 +21,8 @@ class LineStrike:
     """
     Raises `Struck` at one line event of the given functions; tells what line it was.
 
-    Spared are the lines where no handler of a signal ever runs: those with a bare `try:`, and those of `__exit__`
-    and `release` before their first one, as nothing is called there.
+    Spared are the lines with a bare `try:`, where no handler of a signal ever runs, and those of `release` before its
+    first one: a release that is struck before it begins has not begun.
     """
 
     def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
@@ -41,7 +41,7 @@ class LineStrike:
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code not in self._codes:
             return None
-        return self._before_try if frame.f_code.co_name in ("__exit__", "release") else self._on_line
+        return self._before_try if frame.f_code.co_name == "release" else self._on_line
 
     def _before_try(self, frame: FrameType, event: str, argument: object) -> Any:
         return self._on_line if _is_try(frame) else self._before_try
