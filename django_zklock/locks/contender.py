@@ -243,7 +243,7 @@ class Contender:
         self._cancel_watch()
         if self._place is None or self._place.node is None:
             return
-        if self.session.suspect or not self.session.lease_valid:
+        if self.session.suspect or not self.session.lease.valid:
             self._phase = Phase.PROVING
             self.session.doubt("the lease ran out in the queue")
             self._registry.heartbeat.beat()

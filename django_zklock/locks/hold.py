@@ -87,7 +87,7 @@ class Grant:
             return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:
             return "the ZooKeeper session is over"
-        if not self.session.lease_valid:
+        if not self.session.lease.valid:
             return "the lease is over: no quorum has vouched for the session in time"
         return None
 
@@ -196,7 +196,7 @@ class Hold:
         """
         if self._grant.why_invalid() is not None or not self._count:
             return 0.0
-        return max(0.0, self._grant.session.lease_until - clock.now())
+        return max(0.0, self._grant.session.lease.until - clock.now())
 
     def check(self) -> None:
         """

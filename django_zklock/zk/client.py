@@ -2,8 +2,9 @@
 Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
-`KazooClient._call`, `_connection`, `_session_id`, `_data_watchers`; `ConnectionHandler._expand_client_hosts`,
-`_connect_loop`, `_connect`, `_invoke`, `_read`, `_write`, `_socket`.
+`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_data_watchers`;
+`ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_read`, `_write`,
+`_xid`, `_socket`, `_read_sock`, `_write_sock`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -22,10 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Auth, Connect
+from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
+from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
@@ -41,6 +43,9 @@ RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's ow
 ROUND_SHARE = 0.5  # of it: the longest round through the hosts, so that each has its turn before the session is over
 HURRIED_ROUND_SHARE = 0.2  # the same before the lease is over, which is then at least 0.23 of it away
 HURRIED_ROUNDS = 2  # so many such rounds after a break; a server that is merely slow gets its time after that
+
+_LAST_XID = 2**31 - 1
+_ALONE = (None, Auth.type, Close.type)  # requests that kazoo sends in a way of their own, and its test doubles
 
 _PERMISSIONS = {
     "r": Permissions.READ,
@@ -204,6 +209,7 @@ class _Connection(ConnectionHandler):
 
     negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
 
+    _xid: int  # of the last request
     _tries = 0  # to connect, since there was a connection
     _last_host: tuple[str, int] | None = None  # that there was a connection to
 
@@ -237,6 +243,31 @@ class _Connection(ConnectionHandler):
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.negotiated_timeout = reply[0].time_out / 1000.0
         return reply
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        """
+        Send all that is queued in one write.
+
+        kazoo sends one request, then may read a reply before the next. What was asked for together leaves together, or
+        a lock would take three round trips when this thread happens to be slow.
+        """
+        queued = self.client._queue.copy()
+        if len(queued) < 2 or any(getattr(request, "type", None) in _ALONE for request, _ in queued):
+            super()._send_request(read_timeout, connect_timeout)
+            return
+        frames = bytearray()
+        sent = []
+        for request, result in queued:
+            self._xid = self._xid % _LAST_XID + 1
+            self.logger.debug("Sending request(xid=%s): %s", self._xid, request)
+            body = int_struct.pack(self._xid) + int_struct.pack(request.type) + bytes(request.serialize())
+            frames += int_struct.pack(len(body)) + body
+            sent.append((request, result, self._xid))
+        self._write(bytes(frames), connect_timeout)
+        for entry in sent:
+            self.client._queue.popleft()
+            self.client._pending.append(entry)
+        self._read_sock.recv(len(sent))  # one byte woke us for each
 
     # kazoo asks the kernel whether it may before each read and each write. It may, nearly always.
 
@@ -284,6 +315,20 @@ class Client(KazooClient):
             logger=_logger(),
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
+
+    def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
+        """Send requests in one go, each with what takes its answer; on a client that has a connection."""
+        wake = self._connection._write_sock
+        if wake is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):
+            for request, result in requests:
+                self._call(request, result)  # which says what is wrong
+            return
+        self._queue.extend(requests)
+        try:
+            wake.send(bytes(len(requests)))
+        except OSError:
+            for _, result in requests:
+                result.set_exception(ConnectionClosedError("Connection has been closed"))
 
     @property
     def negotiated_timeout(self) -> float:

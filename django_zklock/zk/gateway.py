@@ -137,8 +137,8 @@ class Gateway:
             self.session.extend_lease(sent_at)
             on_created(Node(path=path, data=data, czxid=stat.czxid, owner=stat.ephemeralOwner))
 
-        self.session.send(Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL), created)
-        self.children(parent, on_listed)
+        create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
+        self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
 
     def children(self, parent: str, callback: Callback) -> None:
         """List the names of a node's children."""
@@ -156,9 +156,11 @@ class Gateway:
             if isinstance(answer, ZkError):
                 failures.append(answer)
 
+        def listed(answer: Any) -> None:
+            callback(failures[0] if failures else answer)
+
         failures: list[ZkError] = []
-        self.session.send(Sync(parent), synced)
-        self.children(parent, lambda answer: callback(failures[0] if failures else answer))
+        self.session.send_together([(Sync(parent), synced), (GetChildren(parent, None), listed)])
 
     def read(self, path: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
         """

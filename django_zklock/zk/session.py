@@ -1,7 +1,7 @@
 """
 Knows the ZooKeeper session of this process: its connection, its lease, its replacement. Knows nothing of locks.
 
-Everything here but `post`, `lease_until` and the plain attributes marked so runs on the loop's thread.
+Everything here but `post`, `dispatch` and the plain attributes marked so runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
-from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
+from django_zklock.zk.lease import Lease
 from django_zklock.zk.loop import Loop, Timer
 from django_zklock.zk.threads import protocol_thread, users_thread
 
 logger = logging.getLogger("django_zklock.zk")
 
-LEASE_SHARE = 0.4  # of the negotiated timeout; see `Session.lease_until`
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
 STALL_SHARE = 1 / 6  # of it without an answer, and the connection is taken for dead, with some of the lease left
 REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
@@ -82,12 +81,12 @@ class Session:
         self.options = options
         self.pid = os.getpid()
         self.loop = Loop("zklock-loop")
+        self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[Observer, None] = {}  # loop thread; a dict keeps the order
         # Written by the loop's thread, read by any: each is a plain value that is replaced whole.
         self.state = State.CONNECTING
         self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
-        self.lease_until = float("-inf")  # on clock.now(); see `extend_lease`
         self.suspect = True  # connection suspended, or the heartbeat late
         self.last_problem = "no connection was made yet"
         self._client: Client | None = None
@@ -95,7 +94,6 @@ class Session:
         self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
-        self._lease_timer: Timer | None = None
         self._spawn_pause = 0.0
         self._closing = False
         self._attached: dict[object, object] = {}
@@ -151,45 +149,16 @@ class Session:
         """Tell whether requests can be sent."""
         return self.state is State.CONNECTED
 
-    # --- the lease ----------------------------------------------------------------------------------------------
-
-    @property
-    def lease_valid(self) -> bool:
-        """Tell whether the lease holds now; by the clock alone, so that a paused process learns it on resume."""
-        return clock.now() < self.lease_until
+    # --- is it alive? -------------------------------------------------------------------------------------------
 
     def extend_lease(self, sent_at: float) -> None:
-        """
-        Take an acknowledged quorum write, sent at `sent_at` on `clock.now()`, as proof of the session.
-
-        The lease is 0.4 of the negotiated timeout from the moment of sending: a follower that is cut off from its
-        leader goes on answering pings and reads, so neither says anything; an acknowledged write says that the
-        leader knew the session after it was sent. The leader's own timer is restarted by the follower's reports,
-        half a tick apart, which leaves at least 0.417 T after a write in every legal configuration.
-        """
-        until = sent_at + LEASE_SHARE * self.timeout
-        if until <= self.lease_until:
-            return
-        before, self.lease_until = self.lease_until, until
-        if clock.now() >= before:
-            # A process that was paused may come here before its timer tells that the lease was over. Who looked at
-            # the clock in between has seen a lost lock, and lost is for good.
-            self._tell(lambda observer: observer.on_lease_over())
-        if self.suspect and self.connected:
+        """Take an acknowledged quorum write, sent at `sent_at` on `clock.now()`, as proof of the session."""
+        if self.lease.extend(sent_at, self.timeout) and self.suspect and self.connected:
             self.suspect = False
             self._tell(lambda observer: observer.on_vouched())
-        if self._lease_timer is None:
-            self._arm_lease_timer()
 
-    def _arm_lease_timer(self) -> None:
-        self._lease_timer = self.loop.call_later(max(0.0, self.lease_until - clock.now()), self._on_lease_timer)
-
-    def _on_lease_timer(self) -> None:
-        self._lease_timer = None
-        if self.lease_valid:
-            self._arm_lease_timer()
-        elif self.session_id is not None:
-            self._tell(lambda observer: observer.on_lease_over())
+    def _on_lease_over(self) -> None:
+        self._tell(lambda observer: observer.on_lease_over())
 
     def doubt(self, reason: str) -> None:
         """Mark the session as one that can't be vouched for at the moment."""
@@ -200,21 +169,30 @@ class Session:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def send(self, request: Any, callback: Callable[[Any], None]) -> None:
+        """Send a request of kazoo's; `callback` gets its answer or a `ZkError`, on the loop's thread."""
+        self.send_together([(request, callback)])
+
+    def send_together(self, requests: Sequence[tuple[Any, Callable[[Any], None]]]) -> None:
         """
-        Send a request of kazoo's; `callback` gets its answer or a `ZkError`, on the loop's thread.
+        Send requests in one go; each callback gets its answer, in the same order.
 
         Not to be called from a user's thread: kazoo's own hand-over to its thread swallows an exception that a
         signal raises in it, and loses the request.
         """
         client = self._client
         if client is None or not self.connected:
-            callback(OutcomeUnknown())
+            for _, callback in requests:
+                callback(OutcomeUnknown())
             return
-        reply = Reply(self, callback)
-        self._sent[reply] = time.monotonic()
+        now = time.monotonic()
+        calls = []
+        for request, callback in requests:
+            reply = Reply(self, callback)
+            self._sent[reply] = now
+            calls.append((request, reply))
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(self.timeout * STALL_SHARE, self._on_stall_timer)
-        client._call(request, reply)
+        client.call_together(calls)
 
     def answered(self, reply: Reply, answer: Any) -> None:
         """Take an answer from kazoo's thread, once per request."""
@@ -328,7 +306,7 @@ class Session:
             return
         self.session_id = None
         self.suspect = True
-        self.lease_until = float("-inf")
+        self.lease.end()
         self._change_state(State.LOST)
         unanswered, self._sent = self._sent, {}
         for reply in unanswered:

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.zookeeper
 def test_the_client_has_what_is_reached_into() -> None:
     """Every private attribute that is used exists on a client that was never started."""
     client = Client(Options(hosts=(("127.0.0.1", 1),)))
-    for name in ("_call", "_connection", "_session_id", "_data_watchers", "_conn_retry"):
+    for name in ("_queue", "_pending", "_state", "_connection", "_session_id", "_data_watchers", "_conn_retry"):
         assert hasattr(client, name), name
-    for name in ("_socket", "_read_sock", "_write_sock"):
+    for name in ("_socket", "_read_sock", "_write_sock", "_xid"):
         assert hasattr(client._connection, name), name
 
 
@@ -36,6 +36,7 @@ def test_the_client_has_what_is_reached_into() -> None:
         (ConnectionHandler._connect_loop, ["retry"]),
         (ConnectionHandler._connect, ["host", "hostip", "port"]),
         (ConnectionHandler._invoke, ["timeout", "request", "xid"]),
+        (ConnectionHandler._send_request, ["read_timeout", "connect_timeout"]),
         (ConnectionHandler._read, ["length", "timeout"]),
         (ConnectionHandler._write, ["msg", "timeout"]),
     ],

@@ -20,7 +20,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.ensemble import Ensemble, Server
-from django_zklock.zk.session import LEASE_SHARE
+from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper
 
@@ -224,14 +224,14 @@ def test_a_dead_host_does_not_cost_the_lease(zoo: Zoo, silent: str) -> None:
     """A cut is survived by finding the live one in time, whichever is tried first."""
     with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=10), zk_lock("a", abort_on="lost") as hold:
         for _ in range(3):
-            lease = session().lease_until
+            lease = session().lease.until
             client().drop_connection()
             eventually(functools.partial(lease_goes_on, lease))
         hold.check()
 
 
 def lease_goes_on(after: float) -> bool:
-    return session().lease_until > after and not session().suspect
+    return session().lease.until > after and not session().suspect
 
 
 def test_a_server_that_goes_silent_is_left_for_another_in_time(zoo: Zoo) -> None:

@@ -14,7 +14,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.zk import clock
-from django_zklock.zk.session import LEASE_SHARE
+from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper
 
@@ -245,7 +245,7 @@ def test_a_lease_that_ran_out_unseen_does_not_come_back(zoo: Zoo, proxy: Proxy) 
 
     session().post(hear_too_late)
     assert hold.wait_lost(LEASE + LATER)
-    assert session().lease_valid
+    assert session().lease.valid
     assert hold.lost
     lock.release()
 
