@@ -309,7 +309,8 @@ class Lock:
         held = take_again(take, owner, terms, keep=keep)
         if held is not None:
             return held
-        attempt = Attempt(process.current(), terms, ThreadWaiter[Outcome](), timeout=timeout)
+        waiter: ThreadWaiter[Outcome] = ThreadWaiter()
+        attempt = Attempt(process.current(), terms, waiter, timeout=timeout)
         try:
             attempt.contender.start()
             outcome = attempt.waiter.wait(timeout)
@@ -346,7 +347,7 @@ class Lock:
             if count > 0 or hold._grant.inherited:
                 let_go(hold, count)
                 return
-            waiter = ThreadWaiter[bool]()
+            waiter: ThreadWaiter[bool] = ThreadWaiter()
             let_go(hold, 0, waiter.set)
             waiter.wait(RELEASE_PATIENCE)
         except BaseException:

@@ -7,6 +7,7 @@ been done so far is noted in a `Take` before the next step is done, and each ste
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def listed(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
     """Return a new hold, listed so that its owner can take it again."""
     holds.live_holds.add(hold, keep=keep)
     send(hold, signals.lock_acquired, waited=attempt.waited)
-    if keep and signals.lock_lost.has_listeners(_sender()):
+    if keep and _is_heard(signals.lock_lost):
         hold._grant.session.post(hold._grant.attach, LossReport(hold))
     return hold
 
@@ -145,11 +146,15 @@ def send(about: Hold, signal: Signal, **kwargs: object) -> None:
 
 def send_from(session: Session, signal: Signal, **kwargs: object) -> None:
     """Send a signal on the thread for signals."""
-    sender = _sender()
-    if signal.has_listeners(sender):
-        session.dispatch(_deliver, signal, sender, kwargs)
+    if _is_heard(signal):
+        session.dispatch(_deliver, signal, _sender(), kwargs)
 
 
+def _is_heard(signal: Signal) -> bool:
+    return bool(signal.receivers) and signal.has_listeners(_sender())
+
+
+@functools.cache
 def _sender() -> type:
     from django_zklock.locks.lock import Lock  # noqa: PLC0415 - it is built upon this module
 

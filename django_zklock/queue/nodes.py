@@ -20,6 +20,8 @@ _KEPT = frozenset({"guid", "since"})
 _SHORT = 40
 _LIMITS = (512, 256, 128, 64, 32, 16)
 
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 _SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
 _CURATOR = re.compile(
     r"_c_(?P<guid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})-(?P<recipe>lock-|__READ__|__WRIT__)" + _SEQUENCE
@@ -109,7 +111,7 @@ class Payload:
             name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
             for name, value in ((name, getattr(self, name)) for name in self.__slots__)
         }
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+        return _to_json(fields).encode()
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
