@@ -172,10 +172,12 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
             poller.register(reader, select.POLLIN)
         for writer in writers:
             poller.register(writer, select.POLLOUT)
-        ready = {fd for fd, _ in poller.poll(None if timeout is None else math.ceil(timeout * 1000))}
+        ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        if not ready:
+            return [], [], []
         return (
-            [reader for reader in readers if reader.fileno() in ready],
-            [writer for writer in writers if writer.fileno() in ready],
+            [each for each in readers if each.fileno() in ready],
+            [each for each in writers if each.fileno() in ready],
             [],
         )
 
@@ -287,11 +289,12 @@ class _Connection(ConnectionHandler):
 
     def _at_once(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Return what a call on the socket returns, or None if it would have to wait."""
-        with self._socket_error_handling():
-            try:
-                return call(argument)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return None
+        try:
+            return call(argument)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as error:
+            raise ConnectionDropped(f"socket connection error: {error.strerror or error}") from error
 
 
 class Client(KazooClient):
