@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from support.worker import Worker
 from support.zoo import Zoo
 
+from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
 
 
@@ -34,3 +37,33 @@ def zoo(single: Ensemble) -> Iterator[Zoo]:
             zoo.assert_empty()
     finally:
         zoo.close()
+
+
+@pytest.fixture
+def reports() -> Iterator[list[dict[str, Any]]]:
+    """The `lock_lost` signals of a test."""
+    found: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        found.append(kwargs)
+
+    lock_lost.connect(receive, weak=False)
+    yield found
+    lock_lost.disconnect(receive)
+
+
+@pytest.fixture(scope="module")
+def shared_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A prefork worker of two processes, for the tests of a module that leave it alive."""
+    zoo = Zoo(single.hosts, single)
+    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4.0) as worker:
+        yield worker
+    zoo.close()
+
+
+@pytest.fixture
+def worker(shared_worker: Worker) -> Iterator[Worker]:
+    """The shared worker, with nothing left in the queues at the end."""
+    with shared_worker.log_shown():
+        yield shared_worker
+        shared_worker.zoo.assert_empty()

@@ -10,21 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.work import compute, lose, run_in_thread, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.signals import lock_lost
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
-
-
-def lose(hold: Hold) -> None:
-    """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
-    grant = hold._grant
-    grant.session.post(grant.lose, "the test took it away")
 
 
 def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
@@ -33,50 +27,6 @@ def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
     timer = threading.Timer(delay, lambda: zoo.client.delete(hold.path))
     timer.start()
     return timer
-
-
-def compute(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(100))
-
-
-def sleep_in_pieces(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(0.01)
-
-
-def run_in_thread(call: Callable[[], Any]) -> Any:
-    """Return what `call()` returns in another thread; raise what it raises."""
-    result: list[Any] = []
-
-    def run() -> None:
-        try:
-            result.append((call(), None))
-        except BaseException as error:
-            result.append((None, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(30)
-    value, error = result[0]
-    if error is not None:
-        raise error
-    return value
-
-
-@pytest.fixture
-def reports() -> Any:
-    """The `lock_lost` signals of a test."""
-    found: list[dict[str, Any]] = []
-
-    def receive(**kwargs: Any) -> None:
-        found.append(kwargs)
-
-    lock_lost.connect(receive, weak=False)
-    yield found
-    lock_lost.disconnect(receive)
 
 
 @pytest.mark.parametrize(

@@ -4,63 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.work import compute, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.signals import lock_lost
 
 pytestmark = pytest.mark.zookeeper
-
-
-def lose(hold: Hold) -> None:
-    """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
-    grant = hold._grant
-    grant.session.post(grant.lose, "the test took it away")
-
-
-def compute(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(100))
-
-
-def run_in_thread(call: Callable[[], Any]) -> Any:
-    """Return what `call()` returns in another thread; raise what it raises."""
-    result: list[Any] = []
-
-    def run() -> None:
-        try:
-            result.append((call(), None))
-        except BaseException as error:
-            result.append((None, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(30)
-    value, error = result[0]
-    if error is not None:
-        raise error
-    return value
-
-
-@pytest.fixture
-def reports() -> Any:
-    """The `lock_lost` signals of a test."""
-    found: list[dict[str, Any]] = []
-
-    def receive(**kwargs: Any) -> None:
-        found.append(kwargs)
-
-    lock_lost.connect(receive, weak=False)
-    yield found
-    lock_lost.disconnect(receive)
 
 
 @pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])

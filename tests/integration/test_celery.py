@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,25 +15,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_locked
 from django_zklock.contrib.celery import CONFLICTS_HEADER, FIRST_DELAY
 from django_zklock.exceptions import LockBusy
-from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
-
-
-@pytest.fixture(scope="module")
-def shared(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    zoo = Zoo(single.hosts, single)
-    with Worker(zoo, tmp_path_factory.mktemp("worker")) as worker:
-        yield worker
-    zoo.close()
-
-
-@pytest.fixture
-def worker(shared: Worker) -> Iterator[Worker]:
-    """A worker with two processes, and nothing left in the queues at the end."""
-    with shared.log_shown():
-        yield shared
-        shared.zoo.assert_empty()
 
 
 # --- retry ----------------------------------------------------------------------------------------------------------

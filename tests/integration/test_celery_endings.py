@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,22 +20,6 @@ pytestmark = pytest.mark.zookeeper
 
 SESSION_TIMEOUT = 4.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
-
-
-@pytest.fixture(scope="module")
-def shared(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    zoo = Zoo(single.hosts, single)
-    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=SESSION_TIMEOUT) as worker:
-        yield worker
-    zoo.close()
-
-
-@pytest.fixture
-def worker(shared: Worker) -> Iterator[Worker]:
-    """A worker with two processes, and nothing left in the queues at the end."""
-    with shared.log_shown():
-        yield shared
-        shared.zoo.assert_empty()
 
 
 # --- soft time limits -----------------------------------------------------------------------------------------------
