@@ -134,7 +134,11 @@ class Zoo:
 
         `first` comes before Django is set up. The caller ends the process, by `communicate` or `kill`.
         """
-        prelude = f"{first}\nimport django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
+        # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
+        interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        prelude = (
+            f"{interruptible}\n{first}\nimport django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
+        )
         return subprocess.Popen(
             [sys.executable, "-u", "-c", prelude + script, *arguments],
             stdin=subprocess.PIPE,
