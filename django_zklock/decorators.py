@@ -85,7 +85,8 @@ def zk_locked(
     `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself.
 
     Put it below decorators that make something else of the function, such as `@shared_task`. A streamed response is
-    sent after the lock was released.
+    sent after the lock was released; so is a transaction committed that was begun outside, by `ATOMIC_REQUESTS` or a
+    decorator above, and the next holder may not see its work: begin it inside.
 
     Args:
         name: as above.
@@ -94,7 +95,9 @@ def zk_locked(
         on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
             function returns None, a view answers 204, a task ends as REVOKED); "respond" (views: 409 with
             Retry-After); "retry" (Celery: the task is sent again after a moment, its own retries uncounted).
-            Elsewhere the last two raise. Default: "respond" in views, "retry" in Celery tasks, else "raise".
+            Elsewhere the last two raise. ZooKeeper away is no conflict: as nobody can tell who has the lock then, the
+            work is not skipped but `ZooKeeperUnavailable` raised. A view answers 503 for "respond" and "skip", and
+            "retry" sends the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
         abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before that. Default 0.
         reentrant: whether its owner may take the lock again. Default True.

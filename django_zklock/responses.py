@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from django.db import connections
+from django.db.transaction import Atomic
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
@@ -56,11 +57,16 @@ class ViewCall:
         return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
 
     def lost(self, error: LockLost, on_conflict: str) -> HttpResponse:
-        """Answer 503, and have the transaction of the request rolled back: its work was cut off in the middle."""
+        """
+        Answer 503, and have the transaction round the view rolled back: its work was cut off in the middle.
+
+        That of `ATOMIC_REQUESTS` or of a decorator above would be committed, as an answer is no exception. That of a
+        `TestCase` is not the view's.
+        """
         if on_conflict != "respond":
             raise error
         for connection in connections.all(initialized_only=True):
-            if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
+            if connection.in_atomic_block and not _is_of_test_case(connection.atomic_blocks[-1]):
                 connection.set_rollback(True)
         logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, LOST)
@@ -79,3 +85,7 @@ class ViewCall:
                 response = HttpResponse(page, status=status)
         response["Retry-After"] = str(retry_after)
         return response
+
+
+def _is_of_test_case(block: Atomic) -> bool:
+    return bool(getattr(block, "_from_testcase", False))  # as `atomic(durable=True)` tells

@@ -83,6 +83,10 @@ class Blocks:
         """The caller may be about to open the block that this is the end of."""
         self._expected[current_owner()] = weakref.ref(end)
 
+    def expect_none(self) -> None:
+        """The caller opens no block after all."""
+        self._expected.pop(current_owner(), None)  # or every owner that was turned away would be kept
+
     @abort.shielded
     def open(self, hold: Hold, guard: Guard) -> Block:
         """Open a block."""

@@ -101,6 +101,9 @@ class Contender:
     def _begin(self) -> None:
         if self._phase is Phase.GONE:
             return
+        if self.session.closing:
+            self.on_closed()  # the others have been told, and nobody will tell this one
+            return
         self._registry = self.session.attached(Registry)
         self._place = Place(self._registry, self._request, self)
         self._registry.admit(self)
@@ -267,6 +270,8 @@ class Contender:
     def _leave(self, left: Callable[[bool], object] | None) -> None:
         if left is not None:
             self._left.append(left)
+        if self._grant is not None:
+            self._grant.release()
         if self._phase is Phase.GONE or self._place is None:
             self._out(gone=self._place is None or self._place.gone)
         elif self._phase is not Phase.LEAVING:
@@ -288,6 +293,8 @@ class Contender:
     def _fail(self, error: ZkLockError) -> None:
         if not error.lock:
             error.lock = self._request.key
+        if self._grant is not None:
+            self._grant.lose(str(error))  # before its node goes
         self._conclude(error)
         self._leave(None)
 

@@ -112,6 +112,9 @@ class Guard:
             self.asked_at = time.monotonic()
             self._ask(reason)
 
+    def on_released(self) -> None:
+        """Nothing to do: the block ends, or says at its end that it was released inside."""
+
     def _ask(self, reason: str) -> None:
         if self._abort.armed and not self._abort.delivered:
             self._loop.call_later(ASK_AGAIN, lambda: self._ask(reason))

@@ -51,6 +51,8 @@ class GrantObserver(Protocol):
 
     def on_lost(self, reason: str) -> None: ...
 
+    def on_released(self) -> None: ...
+
 
 class Grant:
     """
@@ -71,6 +73,7 @@ class Grant:
         self.suspect_reason = ""
         self.lost_reason: str | None = None
         self.holder: weakref.ref[Hold] | None = None  # until it is released; see `_watch_over`
+        self.released = False  # protocol's thread only
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
@@ -81,13 +84,16 @@ class Grant:
 
     def why_invalid(self) -> str | None:
         """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
+        # First of all: a thread that is paused here may find, later, a lease that was renewed after the loss, or that
+        # is another session's. Whatever makes it valid again sets the rest before.
+        valid = self.session.lease.valid
         if self.lost_reason is not None:
             return self.lost_reason
         if self.inherited:
             return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:
             return "the ZooKeeper session is over"
-        if not self.session.lease.valid:
+        if not valid:
             return "the lease is over: no quorum has vouched for the session in time"
         return None
 
@@ -100,6 +106,8 @@ class Grant:
             observer.on_lost(self.lost_reason)
         elif self.suspect_since is not None:
             observer.on_suspect(self.suspect_reason)
+        if self.released:
+            observer.on_released()
 
     def detach(self, observer: GrantObserver) -> None:
         """Tell this observer no more."""
@@ -131,6 +139,12 @@ class Grant:
         # Last, as a handler of logs may take its time.
         logger.warning("lock %s is lost: %s", self.key, reason, extra={"lock": self.key, "token": self.token})
 
+    def release(self) -> None:
+        """The holder gives the lock back; nothing more will be told."""
+        if not self.released:
+            self.released = True
+            self._tell(lambda observer: observer.on_released())
+
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):
             try:
@@ -154,11 +168,11 @@ class Hold:
         self._grant = grant
         self._owner = owner
         self._policy = policy
-        self._count = 1  # how often its owner took it; 0 when released. The owner's thread only
+        self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
         grant.holder = _watch_over(self)
 
     def __repr__(self) -> str:
-        state = "released" if not self._count else "lost" if self.lost else "held"
+        state = "released" if self._count <= 0 else "lost" if self.lost else "held"
         return f"<Hold of {self.key!r}, token {self.token}, {state}>"
 
     @property
@@ -194,9 +208,10 @@ class Hold:
         The lease is 0.4 of the negotiated session timeout from the last acknowledged quorum write, and is extended
         every sixth of it.
         """
-        if self._grant.why_invalid() is not None or not self._count:
+        until = self._grant.session.lease.until  # first, as in `why_invalid`
+        if self._grant.why_invalid() is not None or self._count <= 0:
             return 0.0
-        return max(0.0, self._grant.session.lease.until - clock.now())
+        return max(0.0, until - clock.now())
 
     def check(self) -> None:
         """
@@ -207,7 +222,7 @@ class Hold:
         """
         if self._grant.inherited:
             raise LockNotHeld("A forked child does not hold its parent's locks; acquire the lock anew.", lock=self.key)
-        if not self._count:
+        if self._count <= 0:
             raise LockNotHeld("The lock was released.", lock=self.key)
         reason = self._grant.why_invalid()
         if reason is None and self._policy.abort_on == "suspended":
@@ -218,7 +233,13 @@ class Hold:
             raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the lock is lost, at most `timeout` seconds (None: for ever); return whether it is."""
+        """
+        Wait until the lock is lost, at most `timeout` seconds (None: for ever); return whether it is.
+
+        Returns False as soon as the lock is released.
+        """
+        if self._grant.inherited:
+            return True  # what runs the protocol runs in the parent
         alarm = _Alarm()
         self._grant.session.post(self._grant.attach, alarm)
         try:
@@ -261,6 +282,7 @@ class _Alarm:
 
     def __init__(self) -> None:
         self.waiter = ThreadWaiter[bool]()
+        self._rung = False
 
     def on_suspect(self, reason: str) -> None:
         pass
@@ -269,7 +291,15 @@ class _Alarm:
         pass
 
     def on_lost(self, reason: str) -> None:
-        self.waiter.set(True)
+        self._ring()
+
+    def on_released(self) -> None:
+        self._ring()
+
+    def _ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self.waiter.set(True)
 
 
 class _Callback:
@@ -290,6 +320,9 @@ class _Callback:
         hold = self._hold()
         if hold is not None:
             self._session.dispatch(self._callback, hold)
+
+    def on_released(self) -> None:
+        pass
 
 
 class Holds:

@@ -271,6 +271,7 @@ class Lock:
         """Undo an entry that did not succeed; return what is to be raised instead, if it was stopped."""
         lost = self._close(take.block, error) if take.block is not None else None
         take.undo()
+        self._blocks.expect_none()
         return lost
 
     @abort.shielded

@@ -63,6 +63,8 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
         hold._count = count
         return
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
+    if hold._count > 0:
+        hold._count = -1  # another thread may check it, and another process have the lock before this one goes on
     hold._contender.abandon(left)
     hold._grant.holder = None
     if hold._count:
@@ -137,6 +139,9 @@ class LossReport:
     def on_lost(self, reason: str) -> None:
         if not self._hold._grant.observed_by(Guard):  # else the block tells, at its end, what became of the work
             _tell_lost_once(self._hold, reason, None)
+
+    def on_released(self) -> None:
+        pass
 
 
 def send(about: Hold, signal: Signal, **kwargs: object) -> None:

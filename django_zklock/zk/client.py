@@ -214,6 +214,19 @@ class _Connection(ConnectionHandler):
     _xid: int  # of the last request
     _tries = 0  # to connect, since there was a connection
     _last_host: tuple[str, int] | None = None  # that there was a connection to
+    _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
+
+    def wake(self) -> None:
+        """
+        Have this connection's thread look at the queue; after something was put there.
+
+        One byte for all that comes before it looks. The pair of sockets takes less than 300 unread ones on Linux, and
+        then makes the sender wait: the protocol of hundreds of contenders, which may run on the very thread that
+        was to read them, or while that thread is busy connecting anew.
+        """
+        if not self._woken:
+            self._woken = True
+            self._write_sock.send(b"\0")
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         # One that has just gone silent would take its time to be found silent again.
@@ -253,8 +266,11 @@ class _Connection(ConnectionHandler):
         kazoo sends one request, then may read a reply before the next. What was asked for together leaves together, or
         a lock would take three round trips when this thread happens to be slow.
         """
+        self._woken = False  # before looking: what is put there from now on sends another byte
         queued = self.client._queue.copy()
         if len(queued) < 2 or any(getattr(request, "type", None) in _ALONE for request, _ in queued):
+            if len(queued) > 1:
+                self.wake()  # for the rest
             super()._send_request(read_timeout, connect_timeout)
             return
         frames = bytearray()
@@ -269,7 +285,7 @@ class _Connection(ConnectionHandler):
         for entry in sent:
             self.client._queue.popleft()
             self.client._pending.append(entry)
-        self._read_sock.recv(len(sent))  # one byte woke us for each
+        self._read_sock.recv(1)  # that woke us; one that came since stays, or its request would wait for another
 
     # kazoo asks the kernel whether it may before each read and each write. It may, nearly always.
 
@@ -321,14 +337,13 @@ class Client(KazooClient):
 
     def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
         """Send requests in one go, each with what takes its answer; on a client that has a connection."""
-        wake = self._connection._write_sock
-        if wake is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):
+        if self._connection._write_sock is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):
             for request, result in requests:
                 self._call(request, result)  # which says what is wrong
             return
         self._queue.extend(requests)
         try:
-            wake.send(bytes(len(requests)))
+            self._connection.wake()
         except OSError:
             for _, result in requests:
                 result.set_exception(ConnectionClosedError("Connection has been closed"))

@@ -95,7 +95,7 @@ class Session:
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
         self._spawn_pause = 0.0
-        self._closing = False
+        self.closing = False  # read by any thread
         self._attached: dict[object, object] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Session:
 
     def forget(self) -> None:
         """Drop everything in a forked child: no thread of the parent runs here, and its socket stays the parent's."""
-        self._closing = True
+        self.closing = True
         if self._client is not None:
             self._client.forget_sockets()
 
@@ -231,7 +231,7 @@ class Session:
     # --- the state of the connection ----------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        if self._closing:
+        if self.closing:
             return
         client = Client(self.options)
 
@@ -252,7 +252,7 @@ class Session:
     def _replace_client(self) -> None:
         """Give up on a client that did not get through, or whose thread has died, and start a new one."""
         self._replace_timer = None
-        if self._closing or self.connected:
+        if self.closing or self.connected:
             return
         old, self._client = self._client, None
         if old is not None:
@@ -261,7 +261,7 @@ class Session:
         self._spawn()
 
     def _on_state(self, client: Client, state: str, session_id: int | None, timeout: float) -> None:
-        if client is not self._client or self._closing:
+        if client is not self._client or self.closing:
             return
         if state == KazooState.CONNECTED and session_id is not None:
             self._on_connected(session_id, timeout)
@@ -332,7 +332,7 @@ class Session:
 
     def _close(self, done: threading.Event, at_exit: bool) -> None:
         client, self._client = self._client, None
-        self._closing = True
+        self.closing = True
         self._end_of_session()
         if not at_exit:
             self._tell(lambda observer: observer.on_closed())

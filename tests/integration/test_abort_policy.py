@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.faults import Elsewhere
 from support.work import compute, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
@@ -176,3 +177,15 @@ def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
     assert fresh
     assert fresh.token > hold.token
     lock.release()
+
+
+def test_who_waits_for_the_loss_of_a_hold_is_let_go_by_its_release(zoo: Zoo) -> None:
+    """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
+    lock = Lock("watched")
+    hold = lock.acquire()
+    assert hold
+    watcher = Elsewhere(hold.wait_lost)
+    eventually(lambda: hold._grant.observed_by(object))
+    lock.release()
+    assert watcher.result(2) is False
+    assert Elsewhere(hold.wait_lost).result(2) is False

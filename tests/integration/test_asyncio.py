@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import cut, proxied
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
@@ -215,6 +216,39 @@ async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+async def test_hundreds_that_start_together_are_all_served(zoo: Zoo) -> None:
+    """What the first connection finds waiting is more than the connection's thread can be woken for one by one."""
+
+    async def take(number: int) -> int:
+        async with Lock("together/{number}", fields={"number": number}, timeout=15) as hold:
+            hold.check()
+            return hold.token
+
+    tokens = await asyncio.gather(*(take(number) for number in range(600)))
+    assert len(set(tokens)) == 600
+
+
+async def test_hundreds_that_wait_are_all_served_after_a_cut(zoo: Zoo) -> None:
+    """Each asks again who is ahead as soon as there is a connection; a holder beside them is kept up meanwhile."""
+
+    async def take(number: int) -> None:
+        async with Lock("queues/{number}", fields={"number": number % 40}, timeout=30) as hold:
+            hold.check()
+
+    with proxied(zoo) as proxy:
+        async with Lock("beside", abort_on="lost") as beside:
+            heads = [Lock("queues/{number}", fields={"number": number}) for number in range(40)]
+            for head in heads:
+                assert await head.aacquire()
+            tasks = [asyncio.create_task(take(number)) for number in range(400)]
+            await asyncio.to_thread(lambda: eventually(lambda: len(zoo.contenders()) == 441, 20))
+            await asyncio.to_thread(cut, proxy)
+            for head in heads:
+                await head.arelease()
+            await asyncio.gather(*tasks)
+            beside.check()
 
 
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:

@@ -77,6 +77,7 @@ with lock as hold:
         else:
             raise AssertionError("check() passed")
         assert hold.lost and hold.lease_remaining == 0
+        assert hold.wait_lost()
         try:
             lock.release()
         except LockNotHeld:

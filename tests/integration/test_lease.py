@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import Elsewhere, connected, cut, expire, lose, proxied, session, within
+from support.faults import Elsewhere, client, connected, cut, expire, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.zk import clock
+from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper
@@ -250,6 +251,28 @@ def test_a_lease_that_ran_out_unseen_does_not_come_back(zoo: Zoo, proxy: Proxy) 
     lock.release()
 
 
+def test_a_protocol_that_fails_gives_no_lock_away_unsaid(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should the code that watches over a held node fail, its holder hears of it before the node goes."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a defect")
+
+    lock = zk_lock("a", abort_on="never")
+    hold = lock.acquire()
+    assert hold
+    place = hold._contender._place
+    assert place
+    eventually(lambda: place._watch and client()._data_watchers.get(hold.path))
+    monkeypatch.setattr(Gateway, "read", fail)
+    zoo.client.set(hold.path, b"changed")
+    eventually(lambda: token_of(zoo, hold) is None)
+    assert hold.lost
+    monkeypatch.undo()
+    lock.release()
+
+
 class Broken:
     """What watches over a hold, and fails whenever it is told something."""
 
@@ -260,6 +283,9 @@ class Broken:
         raise RuntimeError("broken")
 
     def on_lost(self, reason: str) -> None:
+        raise RuntimeError("broken")
+
+    def on_released(self) -> None:
         raise RuntimeError("broken")
 
 

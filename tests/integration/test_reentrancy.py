@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -260,6 +262,22 @@ def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
     zoo.assert_empty()
     with lock:
         pass
+
+
+def test_an_owner_that_did_not_get_the_lock_is_not_kept(zoo: Zoo) -> None:
+    """A lock object that lives as long as the process does not remember every thread that it turned away."""
+    lock = Lock("turned/away", timeout=0)
+
+    def fail() -> weakref.ref[threading.Thread]:
+        with pytest.raises(LockBusy), lock:
+            pass
+        return weakref.ref(threading.current_thread())
+
+    with zoo.hold_elsewhere("turned/away"):
+        thread = in_thread(fail)
+        assert isinstance(thread, weakref.ref)
+        gc.collect()
+        assert thread() is None
 
 
 def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo: Zoo) -> None:

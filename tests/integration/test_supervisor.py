@@ -6,10 +6,14 @@ import threading
 
 import pytest
 from kazoo.protocol.serialization import Create2
+from support.faults import Elsewhere, connected, proxied
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.locks.contender import Contender, Outcome
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
@@ -53,6 +57,19 @@ def test_the_state_of_the_connection_is_signalled_in_order(zoo: Zoo) -> None:
         ("suspended", "connected", session_id, "zklock-signals"),
         ("connected", "lost", None, "zklock-signals"),
     ]
+
+
+def test_who_comes_as_the_session_is_closed_hears_of_it(zoo: Zoo) -> None:
+    """A thread that was about to wait, for ever perhaps, is not told of the end that the others have been told of."""
+    with proxied(zoo) as proxy:
+        session = connected()
+        proxy.delay = 0.3
+        closing = Elsewhere(process.reset)
+        eventually(lambda: session.closing)
+        waiter: ThreadWaiter[Outcome] = ThreadWaiter()
+        Contender(session, Lock("late")._terms().request(patient=True), waiter.set).start()
+        assert isinstance(waiter.wait(5), ZooKeeperUnavailable)
+        closing.result()
 
 
 def test_who_waits_for_ever_hears_of_the_end_of_the_session(zoo: Zoo) -> None:

@@ -7,12 +7,16 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
-from django.test import AsyncClient, Client, override_settings
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import viewsite
 from support.zoo import Zoo
 
-from django_zklock.exceptions import LockBusy, ZooKeeperUnavailable
+from django_zklock import zk_locked
+from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
 from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
@@ -146,6 +150,42 @@ def test_a_view_whose_lock_is_lost_answers_503(zoo: Zoo) -> None:
         viewsite.go_on.set()
         thread.join()
     assert answers == [503]
+
+
+def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
+    """Call a view that loses its lock after the first of its writes."""
+
+    @transaction.atomic
+    @zk_locked("sold/{sku}")
+    def sell(request: HttpRequest, sku: str) -> HttpResponse:
+        ContentType.objects.create(app_label="half", model="done")
+        (name,) = zoo.children(f"sold/{sku}")
+        zoo.client.delete(f"{zoo.base}/sold/{sku}/{name}")
+        threading.Event().wait(10)
+        return HttpResponse("sold")
+
+    return sell(request, "7")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_round_a_locked_view_does_not_commit_half_its_work(zoo: Zoo, rf: RequestFactory) -> None:
+    """The answer 503 is no exception, so a decorator above would commit what was cut off in the middle."""
+    assert sell_and_lose(zoo, rf.post("/")).status_code == 503
+    assert not ContentType.objects.filter(app_label="half").exists()
+
+
+@pytest.mark.django_db
+def test_the_transaction_of_a_test_case_outlives_a_lost_lock(zoo: Zoo, rf: RequestFactory) -> None:
+    """It is not the view's, and the test goes on in it."""
+    assert sell_and_lose(zoo, rf.post("/")).status_code == 503
+    assert not ContentType.objects.filter(app_label="half").exists()
+
+    @zk_locked("sold/{sku}")
+    def lose(request: HttpRequest, sku: str) -> HttpResponse:
+        raise LockLost("lost", lock=f"sold/{sku}")
+
+    assert lose(rf.post("/"), "7").status_code == 503
+    assert not ContentType.objects.filter(app_label="half").exists()
 
 
 @pytest.mark.parametrize("view", ["async-class-dispatched", "async-class-overridden"])

@@ -1,0 +1,87 @@
+"""What a hold says of itself while another thread changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.hold import Grant, Hold, Policy
+from django_zklock.locks.taking import let_go
+from django_zklock.owner import current_owner
+from django_zklock.zk import clock
+
+
+class Turbulent:
+    """A session with a valid lease, to which something happens at the moment somebody looks at the lease."""
+
+    def __init__(self) -> None:
+        self.session_id: int | None = 1
+        self.lease = self
+        self.happens: Callable[[], object] = lambda: None
+
+    @property
+    def until(self) -> float:
+        self.happens()
+        return clock.now() + 1
+
+    @property
+    def valid(self) -> bool:
+        return clock.now() < self.until
+
+
+class Leaver:
+    """A contender that calls back when it is to leave: its node may be gone, and the lock another's, by then."""
+
+    def __init__(self) -> None:
+        self.on_leave: Callable[[], object] = lambda: None
+
+    def abandon(self, left: object = None) -> None:
+        self.on_leave()
+
+
+def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[Hold, Grant]:
+    grant = Grant(cast("Any", session), "key", "/key/node", 7)
+    return Hold(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never")), grant
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("what", ["lost", "another session"])
+def test_a_lease_that_was_renewed_after_the_loss_is_no_lease_of_this_hold(what: str) -> None:
+    """Who is paused in the middle of a check may find the lease of a later time, or of another session, valid."""
+    session = Turbulent()
+    hold, grant = hold_of(session)
+    hold.check()
+    assert hold.lease_remaining > 0
+
+    def happen() -> None:
+        if what == "lost":
+            grant.lost_reason = "the lease was over"
+        else:
+            session.session_id = 2
+
+    session.happens = happen
+    assert hold.lease_remaining == 0
+    session.session_id, grant.lost_reason = 1, None
+    with pytest.raises(LockLost):
+        hold.check()
+
+
+def test_a_hold_is_not_valid_from_the_moment_it_is_given_back() -> None:
+    """Another thread that works under the same hold is not told that all is well when the node is about to go."""
+    contender = Leaver()
+    hold, _ = hold_of(Turbulent(), contender)
+    seen: list[str] = []
+
+    def look() -> None:
+        with pytest.raises(LockNotHeld):
+            hold.check()
+        assert hold.lease_remaining == 0
+        seen.append(repr(hold))
+
+    contender.on_leave = look
+    let_go(hold, 0)
+    assert len(seen) == 1
+    assert "released" in seen[0]
