@@ -1,5 +1,5 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
-# ZooKeeper comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed.
+# The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,16 +7,20 @@ BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest bench clean zookeeper
+.PHONY: help demo demo-check test check lint typing imports pytest bench bench-devserver kazoo-tests clean zookeeper
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
+	@echo "                  on the dev server; ZOOKEEPER=real: on a real ZooKeeper; ZKLOCK_URL=zk://...: on that one"
 	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail"
 	@echo "make test         lint, types, import contracts and all tests"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
 	@echo "make bench        round trips and medians against kazoo's Lock"
+	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
+	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
 
+demo: export ZOOKEEPER := $(ZOOKEEPER)
 demo: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo
 
@@ -44,11 +48,17 @@ pytest: $(VENV)/.installed-test zookeeper
 bench: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/acquire.py $(ARGS)
 
+bench-devserver: $(VENV)/.installed-test zookeeper
+	$(BIN)/python benchmarks/devserver.py $(ARGS)
+
+kazoo-tests: $(VENV)/.installed-test
+	$(BIN)/python scripts/kazoo_tests.py $(ARGS)
+
 zookeeper: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.zookeeper
 
 clean:
-	rm -rf $(VENV) .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .cache .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
 $(VENV)/.installed-demo: setup.cfg requirements/demo.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" -r requirements/demo.txt

@@ -149,11 +149,17 @@ def given_options(**options: object) -> LockOptions:
 
 def settings_problems() -> list[Problem]:
     """Return everything that is wrong with the `settings.ZKLOCK` of this project."""
-    return problems(_raw())
+    return problems(raw())
 
 
-def _raw() -> object:
+def raw() -> object:
+    """Return `settings.ZKLOCK` as it stands, unchecked; None if it is missing."""
     return getattr(settings, "ZKLOCK", None)
+
+
+def debug() -> bool:
+    """Tell whether this project runs with `settings.DEBUG`."""
+    return bool(settings.DEBUG)
 
 
 # Kept for the life of the process, dropped by `forget()`. The cache is safe between threads and survives a fork (it
@@ -165,7 +171,7 @@ def current() -> Config:
 
     Raises `ImproperlyConfigured`, naming all problems.
     """
-    config, found = _read(_raw())
+    config, found = _read(raw())
     if config is None:
         lines = "".join(f"\n* {problem} (zklock.{problem.id})" for problem in found)
         raise ImproperlyConfigured(f"settings.ZKLOCK cannot be used:{lines}")

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from demo.services import ServiceFailed, Site, end_on_signals, say, state_directory
 from demo.zookeeper import answers, ensure_jars
-from django_zklock.testing.ensemble import Ensemble
+from django_zklock.testing.ensemble import Ensemble, free_ports
 
 
 def main() -> int:
@@ -19,8 +19,14 @@ def main() -> int:
     with ExitStack() as stack:
         try:
             home = stack.enter_context(state_directory("demo"))
-            variables = {"SHOP_THINK_TIME": "0.8", **os.environ, "ZKLOCK_URL": zookeeper(stack)}
+            real = named_zookeeper() or started_zookeeper(stack)
+            port = 0 if real else free_ports(1)[0]
+            url = real or f"zk://127.0.0.1:{port}/shop?session_timeout=10"
+            variables = {"SHOP_THINK_TIME": "0.8", **os.environ, "ZKLOCK_URL": url}
             site = stack.enter_context(Site(home, variables=variables, port=free_port(8000)))
+            if not real:
+                pid = site.start_zookeeper(port)
+                say(f"ZooKeeper: the dev server, 127.0.0.1:{port}, process {pid}.")
             open_shop(stack, site)
             while True:
                 time.sleep(1)
@@ -33,14 +39,24 @@ def main() -> int:
     return 0
 
 
-def zookeeper(stack: ExitStack) -> str:
-    """Return the URL of the ZooKeeper that was named, if it answers, else of one that is started here."""
+def named_zookeeper() -> str:
+    """Return ZKLOCK_URL if somebody answers there, else nothing."""
     url = os.environ.get("ZKLOCK_URL", "")
     if url and answers(url):
         say("ZooKeeper: the one in ZKLOCK_URL.")
         return url
     if url:
         say("Nobody answers at ZKLOCK_URL, so here is another ZooKeeper.")
+    return ""
+
+
+def started_zookeeper(stack: ExitStack) -> str:
+    """Return the URL of a real ZooKeeper that is started here if ZOOKEEPER=real asks for it, else nothing."""
+    wanted = os.environ.get("ZOOKEEPER", "")
+    if wanted not in ("", "real"):
+        raise ServiceFailed(f"ZOOKEEPER is {wanted!r}. Say real, or nothing for the dev server.")
+    if not wanted:
+        return ""
     ensure_jars()
     ensemble = stack.enter_context(Ensemble(nodes=1))
     say(f"ZooKeeper: {ensemble.hosts}, process {ensemble.servers[0].pid}.")

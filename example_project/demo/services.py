@@ -16,9 +16,10 @@ from types import TracebackType
 
 import django
 
-from django_zklock.testing.ensemble import free_ports
+from django_zklock.testing.ensemble import four_letter, free_ports
 
 PROJECT = Path(__file__).resolve().parent.parent
+ZOOKEEPER = "zookeeper"  # the name of its process and its log
 
 
 class ServiceFailed(RuntimeError):
@@ -101,6 +102,20 @@ class Site:
         if done.returncode:
             raise ServiceFailed(f"manage.py {arguments[0]} failed:\n{done.stdout}{done.stderr}")
 
+    def start_zookeeper(self, port: int) -> int:
+        """Start the dev server, wait until it answers, and return the id of its process."""
+        # With --force, as DEBUG may be off in the environment, and what is sold here is nothing real.
+        self._start(ZOOKEEPER, ["manage.py", "zklock", "devserver", f"--port={port}", "--tick=0.5", "--force"])
+        deadline = time.monotonic() + 30
+        while True:
+            self._must_run(ZOOKEEPER)
+            with suppress(OSError):
+                four_letter("127.0.0.1", port, "srvr")
+                return self._processes[ZOOKEEPER].pid
+            if time.monotonic() > deadline:
+                raise ServiceFailed(f"the dev server did not answer in 30 s{self._tail(ZOOKEEPER)}")
+            time.sleep(0.05)
+
     def start_web(self) -> None:
         """Start the web server, with a thread for each connection, and wait until it answers."""
         self._start("web", ["-m", "demo.web", f"127.0.0.1:{self.port}"])
@@ -130,7 +145,7 @@ class Site:
 
     def is_worker_child(self, pid: int) -> bool:
         """Tell whether a process is a child of one of our workers' main processes."""
-        workers = {process.pid for name, process in self._processes.items() if name != "web"}
+        workers = {process.pid for name, process in self._processes.items() if name not in ("web", ZOOKEEPER)}
         try:
             return pid not in workers and os.getpgid(pid) in workers
         except ProcessLookupError:
@@ -147,18 +162,22 @@ class Site:
         return sum(text in line for log in logs for line in log.splitlines())
 
     def stop(self) -> None:
-        """Stop all, orderly, and kill what still runs 15 s later."""
-        for process in self._processes.values():
+        """Stop all, orderly, and kill what still runs 15 s later; ZooKeeper last, as the others give locks back."""
+        for group in ([name for name in self._processes if name != ZOOKEEPER], list(self._processes)):
+            self._stop([self._processes.pop(name) for name in group if name in self._processes])
+
+    def _stop(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        for process in processes:
             process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # somebody may have stopped it to see what happens
         deadline = time.monotonic() + 15
-        for process in self._processes.values():
+        for process in processes:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        self._processes.clear()
 
     def _start(self, name: str, arguments: list[str]) -> None:
         with (self.logs / f"{name}.log").open("wb") as log:

@@ -236,7 +236,7 @@ def lease_goes_on(after: float) -> bool:
 
 def test_a_server_that_goes_silent_is_left_for_another_in_time(zoo: Zoo) -> None:
     """A server that is stopped breaks no connection; the lease is saved by going to another one."""
-    server = zoo.ensemble.servers[0].address
+    server = zoo.address
     with (
         Proxy(server) as one,
         Proxy(server) as other,

@@ -15,7 +15,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
-from django_zklock.testing.ensemble import free_ports
+from django_zklock.testing.ensemble import Ensemble, Server, free_ports
 
 pytestmark = pytest.mark.zookeeper
 
@@ -29,9 +29,15 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
         yield proxy
 
 
+def process(zoo: Zoo) -> Server:
+    """The server, which is a process of its own."""
+    assert isinstance(zoo.ensemble, Ensemble)
+    return zoo.ensemble.servers[0]
+
+
 @contextlib.contextmanager
 def stopped(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
-    server = zoo.ensemble.servers[0]
+    server = process(zoo)
     server.pause()
     try:
         yield
@@ -41,7 +47,7 @@ def stopped(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def killed(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
-    server = zoo.ensemble.servers[0]
+    server = process(zoo)
     server.kill()
     try:
         yield

@@ -145,7 +145,7 @@ def test_credentials_make_the_locks_the_clients_own(zoo: Zoo, caplog: pytest.Log
     logging.getLogger("django_zklock.zk.kazoo").setLevel(1)
     try:
         with zoo.configured(AUTH="shop:s3cr3t-word"), zk_lock("guarded/a") as hold:
-            stranger = KazooClient(zoo.ensemble.hosts)
+            stranger = KazooClient(zoo.all_hosts)
             stranger.start()
             try:
                 for path in (hold.path, f"{zoo.base}/guarded/a", zoo.base):

@@ -48,7 +48,7 @@ def connected(timeout: float = 10.0) -> Session:
 @contextlib.contextmanager
 def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy]:
     """Have the locks of this process talk to the first server through a proxy, which is healed at the end."""
-    with Proxy(zoo.ensemble.servers[0].address) as proxy, zoo.configured(proxy.address, session_timeout, **more):
+    with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout, **more):
         try:
             yield proxy
         finally:
@@ -99,7 +99,7 @@ def cut(proxy: Proxy) -> None:
 def expire(zoo: Zoo) -> None:
     """End the session of this process, as its time would: a second client takes it over and closes it."""
     victim = client()
-    thief = KazooClient(hosts=zoo.ensemble.hosts, client_id=victim.client_id, timeout=4)
+    thief = KazooClient(hosts=zoo.all_hosts, client_id=victim.client_id, timeout=4)
     thief.start(timeout=10)
     thief.stop()
     thief.close()

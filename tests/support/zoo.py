@@ -19,6 +19,7 @@ from kazoo.exceptions import NoNodeError
 from django_zklock.queue import nodes
 from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble
+from django_zklock.testing.server import DevServer
 
 T = TypeVar("T")
 TESTS = Path(__file__).parent.parent
@@ -37,14 +38,24 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
 
 
 class Zoo:
-    """One test's namespace in an ensemble."""
+    """One test's namespace in an ensemble, or in a dev server."""
 
-    def __init__(self, hosts: str, ensemble: Ensemble) -> None:
+    def __init__(self, hosts: str, ensemble: Ensemble | DevServer) -> None:
         self.ensemble = ensemble
         self.hosts = hosts
         self.chroot = f"/t{uuid.uuid4().hex[:8]}"
         self.base = f"{self.chroot}/zklock"
         self._client: KazooClient | None = None
+
+    @property
+    def address(self) -> str:
+        """The first server."""
+        return self.all_hosts.partition(",")[0]
+
+    @property
+    def all_hosts(self) -> str:
+        """All servers, whichever of them the locks are pointed to."""
+        return self.ensemble.hosts
 
     def url(self, hosts: str | None = None, session_timeout: float = 4) -> str:
         return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
@@ -63,7 +74,7 @@ class Zoo:
     def client(self) -> KazooClient:
         """A plain client, to look and to meddle; it takes part in no lock unless told."""
         if self._client is None:
-            self._client = KazooClient(hosts=self.ensemble.hosts, timeout=10)
+            self._client = KazooClient(hosts=self.all_hosts, timeout=10)
             self._client.start(timeout=30)
         return self._client
 

@@ -205,9 +205,7 @@ def test_the_audit_deletes_a_node_of_the_session_that_nobody_knows(zoo: Zoo, cap
 # --- credentials ------------------------------------------------------------------------------------------------------
 
 
-def test_credentials_guard_the_nodes_and_stay_out_of_the_log(
-    zoo: Zoo, single: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_credentials_guard_the_nodes_and_stay_out_of_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """Each node has the ACL of its maker; neither the password nor the session's is in any line, at any level."""
     zoo.client.add_auth("digest", "alice:open-sesame")
     caplog.set_level(1)

@@ -1,0 +1,1 @@
+"""`manage.py zklock`: one command, and a module here for each of its sub-commands."""

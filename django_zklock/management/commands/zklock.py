@@ -1,0 +1,41 @@
+"""`manage.py zklock`: a shell over its sub-commands, each of which is a module of its own."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_zklock.management import devserver
+
+SUBCOMMANDS = {"devserver": devserver}
+
+
+class Command(BaseCommand):
+    """Pass the call on to a sub-command."""
+
+    help = "Distributed locks on ZooKeeper."
+    requires_system_checks = []  # noqa: RUF012 - Django's own declaration; who mends ZKLOCK needs the commands
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        subparsers = parser.add_subparsers(dest="subcommand", metavar="subcommand", required=True)
+        for name, module in SUBCOMMANDS.items():
+            summary = (module.__doc__ or "").strip().partition("\n")[0]
+            subparser = subparsers.add_parser(name, help=summary, description=summary)
+            module.add_arguments(subparser)
+            _add_common_arguments(subparser)
+
+    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+        """Run the sub-command."""
+        SUBCOMMANDS[subcommand].run(self.stdout, **options)
+
+
+def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the options of every command behind the sub-command too, where one would write them."""
+    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}  # else it would undo the first
+    parser.add_argument("--settings", **common)
+    parser.add_argument("--pythonpath", **common)
+    parser.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], **common)
+    for name in ("--traceback", "--no-color", "--force-color"):
+        parser.add_argument(name, action="store_true", **common)

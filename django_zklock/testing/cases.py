@@ -1,0 +1,47 @@
+"""The same for Django's own test runner: a mixin for test cases, with a dev server for each class."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django_zklock.testing.server import DevServer
+from django_zklock.testing.tester import LockTester
+
+if TYPE_CHECKING:
+    _TestCase = unittest.TestCase
+else:
+    _TestCase = object
+
+
+class ZkLockTestMixin(_TestCase):
+    """
+    Give each test of a `TestCase` locks in an empty namespace, and `self.zklock`, a `LockTester`.
+
+        class CheckoutTests(ZkLockTestMixin, TestCase): ...
+
+    It stands before the test case among the bases, and a `setUp` of your own calls `super().setUp()` first. The server
+    starts and stops with the class, in the process that runs it, so `manage.py test --parallel` needs no more.
+    """
+
+    zklock_settings: ClassVar[Mapping[str, Any]] = {}
+    """Further keys of `settings.ZKLOCK` for the tests of this class."""
+
+    zk_server: ClassVar[DevServer]
+    zklock: LockTester
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Start the server."""
+        cls.zk_server = DevServer()
+        cls.zk_server.start()
+        cls.addClassCleanup(cls.zk_server.stop)
+        super().setUpClass()
+
+    def setUp(self) -> None:
+        """Point `settings.ZKLOCK` to an empty namespace."""
+        super().setUp()
+        self.zklock = LockTester(self.zk_server, settings=self.zklock_settings)
+        self.zklock.start()
+        self.addCleanup(self.zklock.stop)

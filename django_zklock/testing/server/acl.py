@@ -1,0 +1,111 @@
+"""Who may do what: credentials, ACL entries and their schemes (world, auth, digest, ip). Pure; it knows no nodes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from django_zklock.testing.server.codes import Error, Perm, Refused
+from django_zklock.testing.server.records import Acl
+
+OPEN: Final = (Acl(int(Perm.ALL), "world", "anyone"),)
+READ_ONLY: Final = (Acl(int(Perm.READ), "world", "anyone"),)
+
+
+class Credential(NamedTuple):
+    """What a connection has shown of itself."""
+
+    scheme: str
+    id: str
+
+    @property
+    def user(self) -> str:
+        """The name without the secret."""
+        return self.id.split(":", 1)[0] if self.scheme == "digest" else self.id
+
+
+def digest(user_and_password: str) -> str:
+    """Return the id of scheme digest for `user:password`: the name, and SHA-1 of both in base 64."""
+    user = user_and_password.split(":", 1)[0]
+    hashed = hashlib.sha1(user_and_password.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return f"{user}:{base64.b64encode(hashed).decode('ascii')}"
+
+
+def authenticate(scheme: str | None, auth: bytes | None, address: str) -> Credential:
+    """Return what an auth request earns its connection. Raises Refused for a scheme that does not exist."""
+    if scheme == "digest" and auth is not None:
+        return Credential("digest", digest(auth.decode("utf-8", "replace")))
+    if scheme == "ip":
+        return Credential("ip", address)
+    raise Refused(Error.AUTH_FAILED)
+
+
+def resolve(acls: Sequence[Acl] | None, credentials: Iterable[Credential]) -> tuple[Acl, ...]:
+    """
+    Return the list a node gets for the one a client sent: without doubles, and `auth` become the client's digests.
+
+    Raises Refused for an empty list, for one with an entry that no client could ever match, and for `auth` of a
+    client that has no digest.
+    """
+    found: dict[Acl, None] = {}
+    for acl in acls or ():
+        if acl.scheme == "auth":
+            own = [one for one in credentials if one.scheme != "ip"]
+            if not own:
+                raise Refused(Error.INVALID_ACL)
+            found.update({Acl(acl.perms, one.scheme, one.id): None for one in own})
+        elif _valid(acl.scheme or "", acl.id or ""):
+            found[acl] = None
+        else:
+            raise Refused(Error.INVALID_ACL)
+    if not found:
+        raise Refused(Error.INVALID_ACL)
+    return tuple(found)
+
+
+def _valid(scheme: str, identity: str) -> bool:
+    if scheme == "world":
+        return identity == "anyone"
+    if scheme == "digest":
+        return len(identity.rstrip(":").split(":")) == 2
+    return scheme == "ip" and _network(identity) is not None
+
+
+def _network(identity: str) -> ipaddress.IPv4Network | None:
+    try:
+        return ipaddress.IPv4Network(identity, strict=False)  # ZooKeeper 3.8 takes no others
+    except ValueError:
+        return None
+
+
+def permit(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> None:
+    """Raise Refused unless an entry allows one of the permissions `wanted` to the world or to one of `credentials`."""
+    if not allows(acls, wanted, credentials):
+        raise Refused(Error.NO_AUTH)
+
+
+def allows(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> bool:
+    """Tell whether an entry allows one of the permissions `wanted` to the world or to one of `credentials`."""
+    return acls is OPEN or any(
+        acl.perms & wanted and (acl.scheme == "world" or any(_matches(acl, one) for one in credentials)) for acl in acls
+    )
+
+
+def _matches(acl: Acl, credential: Credential) -> bool:
+    if acl.scheme != credential.scheme:
+        return False
+    if acl.scheme == "ip":
+        network = _network(acl.id or "")
+        try:
+            return network is not None and ipaddress.IPv4Address(credential.id) in network
+        except ValueError:
+            return False
+    return acl.id == credential.id
+
+
+def masked(acls: Sequence[Acl]) -> list[Acl]:
+    """Return a list for the eyes of a client that may not administer the node: without the hashes."""
+    return [acl._replace(id=(acl.id or "").split(":", 1)[0] + ":x") if acl.scheme == "digest" else acl for acl in acls]

@@ -1,0 +1,133 @@
+"""The numbers of ZooKeeper's protocol: operations, errors, kinds of nodes, events, permissions."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+#: `jute.maxbuffer`: no frame, string or buffer may be longer (bytes).
+MAX_FRAME: Final = 0xFFFFF
+
+#: The xid of a reply to a ping, whatever that of the request was.
+XID_PING: Final = -2
+
+
+class Op(IntEnum):
+    """What a request asks for. CONNECT is never on the wire: it stands for the handshake."""
+
+    CREATE = 1
+    DELETE = 2
+    EXISTS = 3
+    GET_DATA = 4
+    SET_DATA = 5
+    GET_ACL = 6
+    SET_ACL = 7
+    GET_CHILDREN = 8
+    SYNC = 9
+    PING = 11
+    GET_CHILDREN2 = 12
+    CHECK = 13
+    MULTI = 14
+    CREATE2 = 15
+    RECONFIG = 16
+    CHECK_WATCHES = 17
+    REMOVE_WATCHES = 18
+    CREATE_CONTAINER = 19
+    DELETE_CONTAINER = 20
+    CREATE_TTL = 21
+    MULTI_READ = 22
+    AUTH = 100
+    SET_WATCHES = 101
+    SASL = 102
+    GET_EPHEMERALS = 103
+    GET_ALL_CHILDREN_NUMBER = 104
+    SET_WATCHES2 = 105
+    ADD_WATCH = 106
+    WHO_AM_I = 107
+    CONNECT = -10
+    CLOSE = -11
+    ERROR = -1
+
+
+class Error(IntEnum):
+    """What a reply says of a request that failed."""
+
+    OK = 0
+    RUNTIME_INCONSISTENCY = -2
+    MARSHALLING = -5
+    UNIMPLEMENTED = -6
+    BAD_ARGUMENTS = -8
+    NO_NODE = -101
+    NO_AUTH = -102
+    BAD_VERSION = -103
+    NO_CHILDREN_FOR_EPHEMERALS = -108
+    NODE_EXISTS = -110
+    NOT_EMPTY = -111
+    SESSION_EXPIRED = -112
+    INVALID_ACL = -114
+    AUTH_FAILED = -115
+    NO_WATCHER = -121
+    RECONFIG_DISABLED = -123
+
+
+class Refused(Exception):
+    """A request fails with an error code of the protocol; nothing of it was carried out."""
+
+    def __init__(self, code: Error) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+class Mode(IntEnum):
+    """The kinds of nodes, as create's flags name them."""
+
+    PERSISTENT = 0
+    EPHEMERAL = 1
+    PERSISTENT_SEQUENTIAL = 2
+    EPHEMERAL_SEQUENTIAL = 3
+    CONTAINER = 4
+    TTL = 5
+    TTL_SEQUENTIAL = 6
+
+    @property
+    def sequential(self) -> bool:
+        """True if the server appends a number to the name."""
+        return self in (Mode.PERSISTENT_SEQUENTIAL, Mode.EPHEMERAL_SEQUENTIAL, Mode.TTL_SEQUENTIAL)
+
+    @property
+    def ephemeral(self) -> bool:
+        """True if the node ends with its session."""
+        return self in (Mode.EPHEMERAL, Mode.EPHEMERAL_SEQUENTIAL)
+
+    @property
+    def ttl(self) -> bool:
+        """True if the node ends when it was left alone for a time."""
+        return self in (Mode.TTL, Mode.TTL_SEQUENTIAL)
+
+
+class Event(IntEnum):
+    """What a watch event says of its path."""
+
+    CREATED = 1
+    DELETED = 2
+    CHANGED = 3
+    CHILD = 4
+
+
+class Watch(IntEnum):
+    """How long a watch lasts, and how far it sees. PERSISTENT and RECURSIVE are addWatch's modes plus one."""
+
+    ONCE = 0
+    PERSISTENT = 1
+    RECURSIVE = 2
+
+
+class Perm(IntFlag):
+    """What an ACL entry allows."""
+
+    READ = 1
+    WRITE = 2
+    CREATE = 4
+    DELETE = 8
+    ADMIN = 16
+    ALL = 31

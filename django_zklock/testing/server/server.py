@@ -1,0 +1,202 @@
+"""
+The dev server: ZooKeeper's client protocol over a tree in memory, with faults to inject; for tests and trying out.
+
+It knows nothing of locks, of Django or of kazoo.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from django_zklock.testing.server.controls import Controls
+from django_zklock.testing.server.loop import Loop
+from django_zklock.testing.server.requests import Database
+from django_zklock.testing.server.service import Service
+from django_zklock.testing.server.sessions import Sessions
+from django_zklock.testing.server.snapshot import load, save
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session as it is at one moment."""
+
+    id: int
+    timeout: float  # seconds
+    connected: bool
+    ephemerals: tuple[str, ...]
+    client: str  # address:port of its connection; empty without one
+
+
+class DevServer(Controls):
+    """
+    A ZooKeeper server of one node in memory, in a thread of this process, for the length of a with block.
+
+        with DevServer() as server:
+            client = KazooClient(server.hosts)
+            server.expire(client.client_id[0])
+
+    `port` 0 takes a free one, which the server keeps over stops and starts. `tick` is ZooKeeper's tickTime, in
+    seconds; session timeouts lie between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout`
+    (seconds) say otherwise. `container_check` is how often, in seconds, empty containers and nodes with a time to live
+    are swept. `data` is a file that holds the nodes from a stop to the next start; without it they are gone.
+
+    Methods may be called from any thread. All state belongs to the server's own thread, and calls are handed over to
+    it; before the start and after the stop there is none, and a fault that was asked for then holds from the start on.
+    A forked child has a server that is stopped.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        tick: float = 0.5,
+        min_session_timeout: float | None = None,
+        max_session_timeout: float | None = None,
+        container_check: float = 1.0,
+        data: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._tick = tick
+        self._shortest = 2 * tick if min_session_timeout is None else min_session_timeout
+        self._longest = 20 * tick if max_session_timeout is None else max_session_timeout
+        self._container_check = container_check
+        self._data = Path(data) if data is not None else None
+        self._loop: Loop | None = None  # guarded by _lock; None while stopped
+        self._service = self._serve(None)
+        self._lock = threading.RLock()  # for start and stop, and for calls while there is no thread
+        _servers.add(self)
+
+    def __repr__(self) -> str:
+        return f"<DevServer {self.address}{'' if self._loop else ' stopped'}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """Host and port, as a connection string."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def hosts(self) -> str:
+        """The same."""
+        return self.address
+
+    def url(self, chroot: str = "") -> str:
+        """Return the server as a `zk://` URL, the form of `settings.ZKLOCK["URL"]`."""
+        return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
+
+    def start(self) -> None:
+        """
+        Start to serve; does nothing if it does already.
+
+        Raises OSError if the port is taken, ValueError if the data file is none.
+        """
+        with self._lock:
+            if self._loop is not None:
+                return
+            found = load(self._data) if self._data is not None and self._data.exists() else None
+            loop = Loop(self.host, self.port)
+            held = self._service.faults
+            self._service = self._serve(loop)
+            self._service.faults = held
+            if found is not None:
+                self._service.db.tree, self._service.db.zxid = found
+            loop.service = self._service
+            loop.start()
+            try:
+                if not held.refuse:
+                    loop.call(loop.listen)
+            except OSError:
+                loop.stop()
+                raise
+            self.port = loop.port
+            self._loop = loop
+
+    def stop(self) -> None:
+        """Stop to serve: clients see closed connections, and no thread, socket or file is left."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is None:
+                return
+            loop.stop()
+            self._service.faults.stall = False
+            if self._data is not None:
+                save(self._data, self._service.db.tree, self._service.db.zxid)
+
+    # look inside
+
+    def sessions(self) -> list[SessionInfo]:
+        """Return the sessions that have not ended, connected or not, in the order of their ids."""
+
+        def look() -> list[SessionInfo]:
+            service = self._service
+            found = []
+            for session in service.db.sessions:
+                connection = service.by_session.get(session.id)
+                own = tuple(service.db.tree.ephemerals.get(session.id, ()))
+                client = f"{connection.address}:{connection.port}" if connection else ""
+                found.append(SessionInfo(session.id, session.timeout, connection is not None, own, client))
+            return sorted(found, key=lambda info: info.id)
+
+        return self._call(look)
+
+    def paths(self, below: str = "/") -> list[str]:
+        """Return the paths of all nodes, sorted: of `below` and all under it."""
+        prefix = "/" if below == "/" else below.rstrip("/") + "/"
+        return [path for path in self._call(self._paths) if f"{path}/".startswith(prefix)]
+
+    def _paths(self) -> list[str]:
+        return self._service.db.tree.paths()
+
+    # the thread
+
+    def _database(self, before: Sessions | None) -> Database:
+        first = before.next_id if before else (1 << 56) | (int(time.time() * 1000) << 16 & (1 << 56) - 1)
+        return Database(Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first))
+
+    def _serve(self, loop: Loop | None) -> Service:
+        return Service(
+            self._database(None),
+            port=loop.port if loop else self.port,
+            container_check=self._container_check,
+            gone=loop.forget if loop else lambda connection: None,
+        )
+
+    def _abandon(self) -> None:
+        self._lock = threading.RLock()  # the one it had may have been held by a thread that is not in this process
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.abandon()
+
+
+#: The servers of this process; only for what a fork does to them. Guarded by the GIL.
+_servers: weakref.WeakSet[DevServer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Close a child's copies of the sockets: they would keep the port, and clients waiting, after the server's stop."""
+    for server in list(_servers):
+        server._abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

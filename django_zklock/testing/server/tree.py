@@ -1,0 +1,303 @@
+"""
+The znodes: what a ZooKeeper server holds, and the rules by which operations change it.
+
+Pure: no sockets, no threads, no sessions beyond their ids; zxids and times (milliseconds) are given. Each operation
+raises Refused with the code, and by the order of checks, of the real server, and then has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, permit, resolve
+from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
+from django_zklock.testing.server.paths import FIXED, split, validate
+from django_zklock.testing.server.records import Acl, Stat
+
+#: What a container, and a node with a time to live, has in place of a session's id.
+CONTAINER: Final = -(1 << 63)
+TTL_MARK: Final = -(1 << 56)
+MAX_TTL: Final = (1 << 40) - 1
+
+_LAST_SEQUENCE: Final = (1 << 31) - 1
+
+
+class Change(NamedTuple):
+    """What an operation did to a node, and whom it may concern."""
+
+    event: Event
+    path: str
+    acl: tuple[Acl, ...]
+    parent_acl: tuple[Acl, ...]
+
+
+class Node:
+    """One znode. Its tree changes it, others only read."""
+
+    __slots__ = (
+        "acl", "aversion", "children", "creations", "ctime", "czxid", "data", "mtime", "mzxid", "owner", "pzxid",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, data: bytes | None, acl: tuple[Acl, ...], owner: int, zxid: int, now: int) -> None:
+        self.data = data
+        self.acl = acl
+        self.owner = owner
+        self.children: set[str] = set()  # in no order, like the real server's: nobody shall come to rely on one
+        self.czxid = self.mzxid = self.pzxid = zxid
+        self.ctime = self.mtime = now
+        self.version = self.aversion = 0
+        self.creations = 0  # of children, ever; the next sequence number
+
+    def stat(self) -> Stat:
+        """Return what replies say of the node. Its cversion counts the children's creations and deletions."""
+        return Stat(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            _int32(2 * self.creations - len(self.children)),
+            self.aversion,
+            self.owner if self.ephemeral else 0,  # the marks of the others stay in the server
+            len(self.data) if self.data else 0,
+            len(self.children),
+            self.pzxid,
+        )
+
+    @property
+    def ephemeral(self) -> bool:
+        """True if the node belongs to a session."""
+        return self.owner != 0 and self.owner != CONTAINER and self.ttl is None
+
+    @property
+    def ttl(self) -> int | None:
+        """For how many milliseconds the node may be left alone and empty."""
+        return self.owner - TTL_MARK if TTL_MARK <= self.owner < 0 else None
+
+
+class Tree:
+    """
+    All znodes of a server.
+
+    `changes` collects what operations did, for whoever fires the watches; `begin`, `commit` and `roll_back` make
+    several operations one.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.ephemerals: dict[int, dict[str, None]] = {}  # by session, in order of creation
+        self.mortal: set[str] = set()  # containers and nodes with a time to live
+        self.changes: list[Change] = []
+        self._undo: list[Callable[[], None]] | None = None
+        for path in FIXED:
+            node = self.nodes[path] = Node(b"", OPEN, 0, 0, 0)
+            if path != "/":
+                parent, name = split(path)
+                self.nodes[parent or "/"].children.add(name)
+            if path == "/zookeeper/config":
+                node.acl, node.aversion = READ_ONLY, -1
+        self.nodes[""] = self.nodes["/"]
+
+    def node(self, path: str | None) -> Node:
+        """Return a node. Raises Refused if there is none."""
+        if path is None:
+            raise Refused(Error.MARSHALLING)
+        node = self.nodes.get(path)
+        if node is None:
+            raise Refused(Error.NO_NODE)
+        return node
+
+    def paths(self) -> list[str]:
+        """Return the paths of all nodes, sorted."""
+        return sorted(path for path in self.nodes if path)
+
+    def create(
+        self,
+        path: str | None,
+        data: bytes | None,
+        acl: Sequence[Acl] | None,
+        mode: Mode,
+        *,
+        sequential: bool = False,
+        ttl: int | None = None,
+        session: int = 0,
+        credentials: Iterable[Credential] = (),
+        zxid: int = 0,
+        now: int = 0,
+    ) -> str:
+        """
+        Create a node and return its path.
+
+        For the sequential kinds, and if it is `sequential` anyway, the path ends with the count of the parent.
+        """
+        owner = _owner(mode, ttl, session)
+        where, name = split(path)
+        acls = resolve(acl, credentials)
+        parent = self.node(where)
+        permit(parent.acl, Perm.CREATE, credentials)
+        if sequential or mode.sequential:
+            name += f"{parent.creations:010d}"
+        path = validate(f"{where}/{name}")
+        if path in self.nodes:
+            raise Refused(Error.NODE_EXISTS)
+        if parent.ephemeral:
+            raise Refused(Error.NO_CHILDREN_FOR_EPHEMERALS)
+        if self._undo is not None:
+            before = (parent.creations, parent.pzxid)
+            self._undo.append(lambda: self._uncreate(path, parent, before))
+        node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, zxid, now)
+        parent.children.add(name)
+        if parent.creations < _LAST_SEQUENCE:  # there the real server's counter stays, too
+            parent.creations += 1
+            parent.pzxid = zxid
+        self._count(path, node)
+        self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl))
+        return path
+
+    def delete(self, path: str | None, version: int, *, credentials: Iterable[Credential] = (), zxid: int = 0) -> None:
+        """Delete a node that has no children. A version of -1 is every version."""
+        where, _ = split(path)
+        if path is None or path in FIXED:
+            raise Refused(Error.BAD_ARGUMENTS)
+        permit(self.node(where).acl, Perm.DELETE, credentials)
+        node = self.node(path)
+        _match(node.version, version)
+        if node.children:
+            raise Refused(Error.NOT_EMPTY)
+        self.remove(path, zxid=zxid)
+
+    def remove(self, path: str, *, zxid: int) -> None:
+        """Delete a node without further ado, as the server itself does."""
+        where, name = split(path)
+        parent, node = self.nodes[where], self.nodes.pop(path)
+        if self._undo is not None:
+            before = parent.pzxid
+            self._undo.append(lambda: self._unremove(path, parent, node, before))
+        parent.children.discard(name)
+        parent.pzxid = max(parent.pzxid, zxid)
+        self._uncount(path, node)
+        self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl))
+
+    def set_data(
+        self,
+        path: str | None,
+        data: bytes | None,
+        version: int,
+        *,
+        credentials: Iterable[Credential] = (),
+        zxid: int = 0,
+        now: int = 0,
+    ) -> Stat:
+        """Give a node other data."""
+        path = validate(path)
+        node = self.node(path)
+        permit(node.acl, Perm.WRITE, credentials)
+        _match(node.version, version)
+        if self._undo is not None:
+            before = (node.data, node.version, node.mzxid, node.mtime)
+            self._undo.append(lambda: _unset(node, before))
+        node.data, node.version, node.mzxid, node.mtime = data, _int32(node.version + 1), zxid, now
+        self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN))
+        return node.stat()
+
+    def set_acl(
+        self, path: str | None, acl: Sequence[Acl] | None, version: int, *, credentials: Iterable[Credential] = ()
+    ) -> Stat:
+        """Give a node another ACL; `version` is that of the ACL. No watch sees it."""
+        path = validate(path)
+        acls = resolve(acl, credentials)
+        node = self.node(path)
+        permit(node.acl, Perm.ADMIN, credentials)
+        _match(node.aversion, version)
+        node.acl, node.aversion = OPEN if acls == OPEN else acls, node.aversion + 1
+        return node.stat()
+
+    def check(self, path: str | None, version: int, *, credentials: Iterable[Credential] = ()) -> None:
+        """Raise Refused unless the node is there and has that version."""
+        node = self.node(validate(path))
+        permit(node.acl, Perm.READ, credentials)
+        _match(node.version, version)
+
+    def end_session(self, session: int, *, zxid: int) -> list[str]:
+        """Delete the ephemerals of a session and return their paths."""
+        paths = list(self.ephemerals.get(session, ()))
+        for path in paths:
+            self.remove(path, zxid=zxid)
+        return paths
+
+    def leftovers(self, now: int) -> list[str]:
+        """Return the containers that lost their last child, and the nodes whose time to live is over."""
+        return [path for path in self.mortal if _is_over(self.nodes[path], now)]
+
+    def begin(self) -> None:
+        """Start to remember how to take back what follows."""
+        self._undo = []
+
+    def commit(self) -> None:
+        """Let stand what was done since `begin`."""
+        self._undo = None
+
+    def roll_back(self) -> None:
+        """Take back what was done since `begin`, of which no change may have been reported yet."""
+        undo, self._undo = self._undo or [], None
+        for step in reversed(undo):
+            step()
+        self.changes.clear()
+
+    def _count(self, path: str, node: Node) -> None:
+        if node.ephemeral:
+            self.ephemerals.setdefault(node.owner, {})[path] = None
+        elif node.owner:
+            self.mortal.add(path)
+
+    def _uncount(self, path: str, node: Node) -> None:
+        if node.ephemeral:
+            own = self.ephemerals[node.owner]
+            del own[path]
+            if not own:
+                del self.ephemerals[node.owner]
+        else:
+            self.mortal.discard(path)
+
+    def _uncreate(self, path: str, parent: Node, before: tuple[int, int]) -> None:
+        self._uncount(path, self.nodes.pop(path))
+        parent.children.discard(path.rpartition("/")[2])
+        parent.creations, parent.pzxid = before
+
+    def _unremove(self, path: str, parent: Node, node: Node, before: int) -> None:
+        self.nodes[path] = node
+        parent.children.add(path.rpartition("/")[2])
+        parent.pzxid = before
+        self._count(path, node)
+
+
+def _unset(node: Node, before: tuple[bytes | None, int, int, int]) -> None:
+    node.data, node.version, node.mzxid, node.mtime = before
+
+
+def _owner(mode: Mode, ttl: int | None, session: int) -> int:
+    if mode.ttl:
+        if ttl is None or not 0 < ttl <= MAX_TTL:
+            raise Refused(Error.BAD_ARGUMENTS)
+        return TTL_MARK + ttl
+    if ttl is not None and ttl >= 0:
+        raise Refused(Error.BAD_ARGUMENTS)
+    return CONTAINER if mode is Mode.CONTAINER else session if mode.ephemeral else 0
+
+
+def _match(found: int, wanted: int) -> None:
+    if wanted not in (-1, found):
+        raise Refused(Error.BAD_VERSION)
+
+
+def _is_over(node: Node, now: int) -> bool:
+    if node.children:
+        return False
+    ttl = node.ttl
+    return node.creations > 0 if ttl is None else now - node.mtime > ttl
+
+
+def _int32(value: int) -> int:
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -1,0 +1,118 @@
+"""
+Who watches what, and whom a change concerns.
+
+Pure: a watcher is any object that can be a key. It knows no nodes and sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Generic, TypeVar
+
+from django_zklock.testing.server.codes import Event, Watch
+
+W = TypeVar("W")
+
+
+class _Table(Generic[W]):
+    """
+    The watches of one sort, by path.
+
+    A watcher has at most one watch on a path, and the last one set decides on its kind: in ZooKeeper 3.8 a read with
+    a watch turns a persistent one into one that fires once (ZOOKEEPER-4466).
+    """
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, dict[W, Watch]] = {}
+        self.by_watcher: dict[W, set[str]] = {}
+        self.recursive = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_path.values()))
+
+    def add(self, path: str, watcher: W, kind: Watch) -> None:
+        here = self.by_path.setdefault(path, {})
+        self.recursive += (kind is Watch.RECURSIVE) - (here.get(watcher) is Watch.RECURSIVE)
+        here[watcher] = kind
+        self.by_watcher.setdefault(watcher, set()).add(path)
+
+    def watched(self, path: str) -> bool:
+        return path in self.by_path
+
+    def remove(self, path: str, watcher: W) -> bool:
+        here = self.by_path.get(path)
+        if here is None or watcher not in here:
+            return False
+        self.recursive -= here.pop(watcher) is Watch.RECURSIVE
+        if not here:
+            del self.by_path[path]
+        own = self.by_watcher[watcher]
+        own.discard(path)
+        if not own:
+            del self.by_watcher[watcher]
+        return True
+
+    def forget(self, watcher: W) -> None:
+        for path in list(self.by_watcher.get(watcher, ())):
+            self.remove(path, watcher)
+
+    def take(self, path: str, kind: Event) -> list[W]:
+        """Return whom an event on the path concerns, without the watches that this uses up."""
+        found: dict[W, None] = {}
+        for watcher, watch in list(self.by_path.get(path, {}).items()):
+            if watch is not Watch.RECURSIVE or kind is not Event.CHILD:
+                found[watcher] = None
+            if watch is Watch.ONCE:
+                self.remove(path, watcher)
+        if self.recursive and kind is not Event.CHILD:
+            for above in _above(path):
+                here = self.by_path.get(above, {})
+                found.update({watcher: None for watcher, watch in here.items() if watch is Watch.RECURSIVE})
+        return list(found)
+
+
+class Watches(Generic[W]):
+    """All watches of a server: on nodes (exists, getData), on children (getChildren), and those of addWatch."""
+
+    def __init__(self) -> None:
+        self.data: _Table[W] = _Table()
+        self.child: _Table[W] = _Table()
+
+    def __len__(self) -> int:
+        return len(self.data) + len(self.child)
+
+    def add(self, path: str, watcher: W, kind: Watch) -> None:
+        """Add a watch of addWatch: one on the node and on its children, or on all below it."""
+        self.data.add(path, watcher, kind)
+        self.child.add(path, watcher, kind)
+
+    def forget(self, watcher: W) -> None:
+        """Drop all watches of a watcher that is gone."""
+        self.data.forget(watcher)
+        self.child.forget(watcher)
+
+    def tables(self, kind: int) -> tuple[_Table[W], ...]:
+        """Return where watches of a WatcherType are: 1 is children, 2 data, 3 any. Raises ValueError for others."""
+        if kind not in (1, 2, 3):
+            raise ValueError(f"there is no kind {kind} of watches")
+        return ((self.child,), (self.data,), (self.data, self.child))[kind - 1]
+
+    def fire(self, change: Event, path: str) -> Iterator[tuple[W, Event, str]]:
+        """Yield who is to be told what of a change to a node, in the order in which it is to be told."""
+        told: Collection[W] = self.data.take(path, change)
+        for watcher in told:
+            yield watcher, change, path
+        if change is Event.DELETED:
+            for watcher in self.child.take(path, change):
+                if watcher not in told:
+                    yield watcher, change, path
+        if change is not Event.CHANGED:
+            parent = path.rpartition("/")[0] or "/"
+            for watcher in self.child.take(parent, Event.CHILD):
+                yield watcher, Event.CHILD, parent
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path

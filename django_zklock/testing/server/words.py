@@ -1,0 +1,165 @@
+"""The four-letter words: what an operator, or a monitor, asks a server on a bare connection."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from django_zklock.testing.server.connection import Connection
+    from django_zklock.testing.server.service import Service
+
+#: The version whose behaviour the server has; clients take their features from its numbers.
+VERSION: Final = "3.8.0-devserver, built on 2022-02-25 08:49 UTC"
+
+
+@dataclass(slots=True)
+class Vitals:
+    """What a server counts of itself. Latencies are not among it: it shows zeros."""
+
+    received: int = 0
+    sent: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+
+def _ruok(service: Service) -> str:
+    return "imok"
+
+
+def _isro(service: Service) -> str:
+    return "rw"
+
+
+def _line(connection: Connection) -> str:
+    return f" {connection.client}[{int(connection.session is not None)}](queued=0,recved={connection.received}"
+
+
+def _clients(service: Service) -> list[Connection]:
+    return sorted(service.connections, key=lambda one: one.since)
+
+
+def _vital_lines(service: Service) -> str:
+    vitals = service.vitals
+    return (
+        "Latency min/avg/max: 0/0.0/0\n"
+        f"Received: {vitals.received}\n"
+        f"Sent: {vitals.sent}\n"
+        f"Connections: {len(service.connections)}\n"
+        "Outstanding: 0\n"
+        f"Zxid: 0x{service.db.zxid:x}\n"
+        "Mode: standalone\n"
+        f"Node count: {len(service.db.tree.nodes)}\n"
+    )
+
+
+def _srvr(service: Service) -> str:
+    return f"Zookeeper version: {VERSION}\n{_vital_lines(service)}"
+
+
+def _stat(service: Service) -> str:
+    clients = "".join(f"{_line(one)},sent={one.sent})\n" for one in _clients(service))
+    return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n{_vital_lines(service)}"
+
+
+def _cons(service: Service) -> str:
+    lines = []
+    for one in _clients(service):
+        line = f"{_line(one)},sent={one.sent}"
+        if one.session is not None:
+            line += (
+                f",sid=0x{one.session.id:x},lop={one.last or 'SESS'},est={one.since_wall * 1000:.0f}"
+                f",to={one.session.timeout * 1000:.0f},lcxid=0x{one.last_xid & 0xFFFFFFFF:x}"
+                f",lzxid=0x{service.db.zxid:x},lresp=0,llat=0,minlat=0,avglat=0,maxlat=0"
+            )
+        lines.append(f"{line})\n")
+    return "".join(lines) + "\n"
+
+
+def _dump(service: Service) -> str:
+    database = service.db
+    by_deadline: dict[float, list[int]] = {}
+    for session in database.sessions:
+        by_deadline.setdefault(session.deadline, []).append(session.id)
+    text = f"SessionTracker dump:\nSession Sets ({len(by_deadline)})/({len(database.sessions)}):\n"
+    for deadline, ids in sorted(by_deadline.items()):
+        at = datetime.fromtimestamp(time.time() + deadline - time.monotonic(), timezone.utc)
+        text += f"{len(ids)} expire at {at:%a %b %d %H:%M:%S} UTC {at:%Y}:\n" + "".join(f"\t0x{one:x}\n" for one in ids)
+    ephemerals = database.tree.ephemerals
+    text += f"ephemeral nodes dump:\nSessions with Ephemerals ({len(ephemerals)}):\n"
+    for session_id, paths in ephemerals.items():
+        text += f"0x{session_id:x}:\n" + "".join(f"\t{path}\n" for path in paths)
+    text += f"Connections dump:\nConnections Sets (1)/({len(service.connections)}):\n"
+    for one in _clients(service):
+        text += f"\tip: {one.client} sessionId: 0x{one.session.id if one.session else 0:x}\n"
+    return text
+
+
+def _mntr(service: Service) -> str:
+    tree = service.db.tree
+    nodes = [(path, node) for path, node in tree.nodes.items() if path]
+    values: dict[str, object] = {
+        "version": VERSION,
+        "server_state": "standalone",
+        "ephemerals_count": sum(map(len, tree.ephemerals.values())),
+        "num_alive_connections": len(service.connections),
+        "avg_latency": 0.0,
+        "min_latency": 0,
+        "max_latency": 0,
+        "outstanding_requests": 0,
+        "znode_count": len(tree.nodes),
+        "global_sessions": len(service.db.sessions),
+        "local_sessions": 0,
+        "packets_received": service.vitals.received,
+        "packets_sent": service.vitals.sent,
+        "watch_count": len(service.db.watches),
+        "approximate_data_size": sum(len(path.encode()) + len(node.data or b"") for path, node in nodes),
+        "uptime": int((time.monotonic() - service.vitals.started) * 1000),
+    }
+    return "".join(f"zk_{name}\t{value}\n" for name, value in values.items())
+
+
+def _conf(service: Service) -> str:
+    sessions = service.db.sessions
+    return (
+        f"clientPort={service.port}\n"
+        "secureClientPort=-1\n"
+        f"tickTime={sessions.tick * 1000:.0f}\n"
+        "maxClientCnxns=0\n"
+        f"minSessionTimeout={sessions.shortest * 1000:.0f}\n"
+        f"maxSessionTimeout={sessions.longest * 1000:.0f}\n"
+        "clientPortListenBacklog=-1\n"
+        "serverId=0\n"
+    )
+
+
+def _envi(service: Service) -> str:
+    return (
+        "Environment:\n"
+        f"zookeeper.version={VERSION}\n"
+        f"host.name={platform.node()}\n"
+        f"python.version={platform.python_version()}\n"
+        f"python.executable={sys.executable}\n"
+        f"os.name={platform.system()}\n"
+        f"os.arch={platform.machine()}\n"
+        f"os.version={platform.release()}\n"
+        f"user.dir={os.getcwd()}\n"
+    )
+
+
+WORDS: Final[dict[bytes, Callable[[Service], str]]] = {
+    b"ruok": _ruok,
+    b"isro": _isro,
+    b"srvr": _srvr,
+    b"stat": _stat,
+    b"cons": _cons,
+    b"dump": _dump,
+    b"mntr": _mntr,
+    b"conf": _conf,
+    b"envi": _envi,
+}

@@ -1,0 +1,48 @@
+"""The fixtures of the tests that run twice: on the dev server and on real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.transcripts import REAPED, TICK, Pair
+from support.zoo import Zoo
+
+from django_zklock.testing.ensemble import Ensemble
+from django_zklock.testing.server import DevServer
+
+
+@pytest.fixture(scope="session")
+def dev() -> Iterator[DevServer]:
+    """One dev server for the whole run, set up as the real one is."""
+    with DevServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["dev", "real"])
+def server(request: pytest.FixtureRequest) -> Ensemble | DevServer:
+    """The dev server, and then the real one; a run of the one alone does not start the other."""
+    found: Ensemble | DevServer = request.getfixturevalue("dev" if request.param == "dev" else "single")
+    return found
+
+
+@pytest.fixture
+def zoo(server: Ensemble | DevServer) -> Iterator[Zoo]:
+    """A namespace that the locks of this process are pointed to, and left empty at the end; on each server in turn."""
+    zoo = Zoo(server.hosts, server)
+    try:
+        with zoo.configured():
+            yield zoo
+            zoo.assert_empty()
+    finally:
+        zoo.close()
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[Pair]:
+    """The ports of a real server and of a dev server whose answers are compared, and which nobody else uses."""
+    # Without the property the real server refuses nodes with a time to live.
+    java_options = ["-Dzookeeper.extendedTypesEnabled=true"]
+    limits = {"min_session_timeout": 2 * TICK, "max_session_timeout": 20.0, "container_check": REAPED, "tick": TICK}
+    with Ensemble(java_options=java_options, **limits) as real, DevServer(**limits) as dev:  # type: ignore[arg-type]
+        yield {"real": real.servers[0].port, "dev": dev.port}

@@ -1,0 +1,205 @@
+"""What the dev server promises beside being like ZooKeeper: many clients, a quick start, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+from support.faults import Elsewhere
+from support.jute import EPHEMERAL, SEQUENTIAL, boolean, buffer, children, create, delete, exists, integer
+from support.wire import Wire
+from support.zoo import eventually
+
+from django_zklock import zk_lock
+from django_zklock.testing.server import DevServer
+
+CLIENTS, WAITERS = 1000, 200
+SHORT = 300  # milliseconds, for sessions that are to expire
+Connect = Callable[[DevServer], Wire]
+
+
+@pytest.fixture
+def own() -> Iterator[DevServer]:
+    """A server that no other test uses."""
+    with DevServer(tick=0.1, max_session_timeout=20) as server:
+        yield server
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Make connections that are closed at the end."""
+    made: list[Wire] = []
+
+    def make(server: DevServer) -> Wire:
+        made.append(Wire(server.port))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.drop()
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return the files and sockets of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+        except FileNotFoundError:  # the one that the directory was read by
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing else tells the open files")
+def test_a_stop_leaves_no_thread_socket_or_file() -> None:
+    """As many servers as there are tests may come and go in a process, whatever their clients were doing."""
+    gc.collect()
+    threads, files = set(threading.enumerate()), descriptors()
+    for number in range(5):
+        server = DevServer()
+        server.start()
+        wires = [Wire(server.port) for _ in range(3)]
+        wires[0].connect()
+        wires[0].ask(create("/e", b"", EPHEMERAL))
+        wires[1].write_raw(b"\0\0")
+        if number % 2:
+            server.stall = True
+            wires[0].send(*exists("/e"))
+        server.stop()
+        for wire in wires:
+            assert wire.read() is None, "a connection outlives its server"
+            wire.drop()
+    assert set(threading.enumerate()) == threads
+    gc.collect()
+    assert descriptors() == files
+
+
+def test_a_lock_is_had_soon_after_the_start() -> None:
+    """A test that starts a server of its own is not slowed down by it."""
+    took = []
+    for _ in range(3):  # the best: the machine may be busy with something else
+        began = time.perf_counter()
+        with DevServer() as server, override_settings(ZKLOCK={"URL": server.url("soon")}), zk_lock("first"):
+            took.append(time.perf_counter() - began)
+    assert min(took) < 0.1, took
+
+
+def test_a_thousand_clients(own: DevServer, connect: Connect) -> None:
+    """All of them are connected at once, each with a node; all nodes go with their sessions."""
+    wires = [connect(own) for _ in range(CLIENTS)]
+    for wire in wires:
+        assert wire.connect()
+    for number, wire in enumerate(wires):
+        wire.send(*create(f"/client-{number}", b"", EPHEMERAL))
+    assert all(wire.until(1) == 0 for wire in wires)
+    assert len(own.sessions()) == CLIENTS
+    assert sum(session.connected for session in own.sessions()) == CLIENTS
+    for wire in wires[: CLIENTS // 2]:
+        wire.end()
+    for wire in wires[CLIENTS // 2 :]:
+        wire.drop()
+    assert sum(path.startswith("/client-") for path in own.paths()) == CLIENTS // 2
+    for session in own.sessions():
+        assert own.expire(session.id)
+    assert not [path for path in own.paths() if path.startswith("/client-")]
+    assert own.sessions() == []
+
+
+def test_two_hundred_sessions_wait_for_one_lock(own: DevServer, connect: Connect) -> None:
+    """Each waits for the one before it, and is woken by that one alone, once."""
+    setup = connect(own)
+    setup.connect()
+    setup.ask(create("/lock"))
+    wires = [connect(own) for _ in range(WAITERS)]
+    for wire in wires:
+        assert wire.connect()
+        assert wire.ask(create("/lock/n-", b"", EPHEMERAL | SEQUENTIAL)) == 0
+    setup.ask(children("/lock"))
+    nodes = [f"/lock/{name}" for name in sorted(setup.listed)]
+    assert len(nodes) == WAITERS
+    for wire, before in zip(wires[1:], nodes, strict=False):
+        assert wire.ask(exists(before, True)) == 0
+    for number, node in enumerate(nodes):
+        assert wires[number].events == (number > 0)
+        assert wires[number].ask(delete(node)) == 0
+        if number + 1 < WAITERS:
+            wires[number + 1].wait_event()
+    assert [wire.events for wire in wires] == [0] + [1] * (WAITERS - 1)
+    for wire in [*wires, setup]:
+        wire.end()
+
+
+def test_two_hundred_threads_wait_for_one_lock(own: DevServer) -> None:
+    """The locks themselves, in a crowd: everybody is served, one at a time."""
+    inside, most = 0, 0
+
+    def wait() -> None:
+        nonlocal inside, most
+        with zk_lock("crowd", timeout=30):
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+
+    with override_settings(ZKLOCK={"URL": own.url("crowd")}):
+        with zk_lock("crowd"):
+            waiters = [Elsewhere(wait) for _ in range(WAITERS)]
+            eventually(lambda: sum("-lock-" in path for path in own.paths()) == WAITERS + 1, 20)
+        for waiter in waiters:
+            waiter.result(30)
+    assert most == 1
+
+
+GARBAGE = {
+    "noise": bytes(range(256)) * 40,
+    "zeros": b"\0" * 1000,
+    "ones": b"\xff" * 1000,
+    "HTTP": b"GET / HTTP/1.1\r\nHost: zookeeper\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500,
+    "half a frame": integer(1000) + b"x" * 10,
+    "a huge frame": integer(2**31 - 1) + b"x" * 100,
+    "a negative frame": integer(-1000) + b"x" * 100,
+    "an unknown operation": integer(8) + integer(1) + integer(4711),
+    "a path that is no text": integer(15) + integer(1) + integer(3) + buffer(b"\xff\xfe") + boolean(False),
+    "a lie about a length": integer(17) + integer(1) + integer(3) + integer(2**30) + b"/x" + boolean(False),
+}
+
+
+@pytest.mark.parametrize("greeted", [False, True], ids=["stranger", "client"])
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_harms_nobody(own: DevServer, connect: Connect, garbage: bytes, greeted: bool) -> None:
+    """Whoever sends it, and however it ends: all others are served on, and no session is left that nobody has."""
+    other = connect(own)
+    other.connect()
+    for how in ("drop", "shut"):
+        wire = connect(own)
+        if greeted:
+            wire.connect(timeout=SHORT)
+        wire.write_raw(garbage)
+        if how == "drop":
+            wire.drop()
+        else:
+            wire.shut()
+            while wire.read() is not None:
+                pass
+            wire.drop()
+    assert other.ask(exists("/zookeeper")) == 0
+    eventually(lambda: len(own.sessions()) == 1, 5, "a session stays that nobody has")
+    assert own.sessions()[0].id == other.session
+    other.end()
+
+
+def test_half_open_connections_end_with_their_session(own: DevServer, connect: Connect) -> None:
+    """A client that vanished without a word costs a socket until its session ends, and no longer."""
+    wires = [connect(own) for _ in range(20)]
+    for wire in wires:
+        wire.connect(timeout=SHORT)
+        wire.send(*create(f"/half-{wire.session}", b"", EPHEMERAL))
+    eventually(lambda: own.sessions() == [], 5, "sessions of clients that say nothing stay")
+    assert all(wire.until(1) == 0 and wire.read() is None for wire in wires), "not told, or not closed"
+    assert not [path for path in own.paths() if path.startswith("/half-")]

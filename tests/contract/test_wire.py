@@ -1,0 +1,230 @@
+"""The dev server answers as ZooKeeper does: nodes, paths and data."""
+
+from __future__ import annotations
+
+import pytest
+from support.jute import (
+    ADD_PERSISTENT,
+    CONTAINER,
+    DATA,
+    EPHEMERAL,
+    EPHEMERAL_SEQUENTIAL,
+    OPEN,
+    PERSISTENT,
+    SEQUENTIAL,
+    TTL,
+    TTL_SEQUENTIAL,
+    add_watch,
+    buffer,
+    check,
+    children,
+    children2,
+    container,
+    create,
+    create2,
+    delete,
+    ephemerals,
+    exists,
+    get,
+    get_acl,
+    multi,
+    put,
+    remove_watches,
+    set_acl,
+    sync,
+    ttl,
+)
+from support.transcripts import (
+    Pair,
+    Script,
+    compare,
+    scripts,
+)
+from support.wire import Talk, Wire
+
+pytestmark = pytest.mark.zookeeper
+
+
+def look(wire: Wire, *paths: str) -> None:
+    """Have all that is known of some nodes in the transcript."""
+    for path in paths:
+        wire.do(get(path), get_acl(path), children2(path))
+
+
+def every_mode(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/d"))
+    for make in (create, create2):
+        for mode in (
+            PERSISTENT,
+            EPHEMERAL,
+            SEQUENTIAL,
+            EPHEMERAL_SEQUENTIAL,
+            CONTAINER,
+            TTL,
+            TTL_SEQUENTIAL,
+            7,
+            -1,
+            99,
+        ):
+            a.do(make(f"/d/{make.__name__}-{mode}-", b"x", mode))
+    for mode in (CONTAINER, PERSISTENT, SEQUENTIAL, EPHEMERAL, TTL, 99):
+        a.do(container(f"/d/container-{mode}-", b"x", mode))
+    for mode in (TTL, TTL_SEQUENTIAL, PERSISTENT, EPHEMERAL, CONTAINER, 99):
+        a.do(ttl(f"/d/ttl-{mode}-", 60_000, b"x", mode))
+    for time_to_live in (0, -1, 1, 2**40 - 1, 2**40, 2**62):
+        a.do(ttl(f"/d/ttl-of-{time_to_live}", time_to_live))
+    a.do(children2("/d"))
+    look(a, "/d", "/d/create-0-", "/d/create-1-")
+
+
+def sequences(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/d"), create("/d/n-", mode=SEQUENTIAL), create("/d/plain"), create("/d/n-", mode=SEQUENTIAL))
+    a.do(delete("/d/plain"), create("/d/m-", mode=EPHEMERAL_SEQUENTIAL), delete("/d/n-0000000000"))
+    a.do(create("/d/", mode=SEQUENTIAL), create("/d/n-", mode=SEQUENTIAL), children2("/d"))
+    a.do(multi(create("/d/a-", mode=SEQUENTIAL), create("/d/b-", mode=SEQUENTIAL)), create("/d/n-", mode=SEQUENTIAL))
+    a.do(multi(create("/d/a-", mode=SEQUENTIAL), check("/gone")), create("/d/n-", mode=SEQUENTIAL), exists("/d"))
+    a.do(delete("/d/n-0000000003"), create("/d/n-0000000009"), create("/d/n-", mode=SEQUENTIAL))
+    a.do(create("/d/n-", mode=SEQUENTIAL), create("/d/n-", mode=SEQUENTIAL), exists("/d"))
+    a.do(create2("/d/n-", mode=SEQUENTIAL))
+
+
+def sequence_without_a_parent(talk: Talk) -> None:
+    talk.a.do(create("/no/n-", mode=SEQUENTIAL), create("/e", mode=EPHEMERAL), create("/e/n-", mode=SEQUENTIAL))
+
+
+def creating(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/a"), create("/a"), create("/no/a"), create2("/a"), container("/a"), create("/a/b"), create("/a/b/c"))
+    a.do(create("/e", mode=EPHEMERAL), create("/e/child"), create("/e"), create("/", b""), create2("/a/", b""))
+    look(a, "/a", "/a/b", "/e")
+
+
+def deleting(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/a"), create("/a/b"), put("/a/b", b"1"), delete("/a"), delete("/a/b", 0), delete("/a/b", 2))
+    a.do(delete("/a/b", 1), delete("/a/b"), exists("/a"), delete("/a", 5), delete("/a", 0), exists("/a"), delete("/"))
+
+
+def versions(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/a", b"0"), put("/a", b"one"), put("/a", b"two", 0), put("/a", b"two", 1), put("/a", b"x", 5))
+    a.do(put("/a", b"x", -2), put("/no", b"x"), get("/a"), exists("/no"), get("/no"), children("/no"), children2("/no"))
+    a.do(create("/a/b"), create("/a/c"), delete("/a/b"), exists("/a"), put("/a/c", b"deep"), exists("/a"))
+    a.do(set_acl("/a", OPEN, 0), set_acl("/a", OPEN, 0), set_acl("/a", OPEN), set_acl("/a", OPEN, 7), exists("/a"))
+    a.do(get_acl("/a"), get_acl("/no"), set_acl("/no", OPEN), delete("/a/c"), delete("/a", 2), exists("/a"))
+
+
+def owners(talk: Talk) -> None:
+    talk.a.do(create("/e", b"", EPHEMERAL), create("/p"), container("/c"), ttl("/t", 60_000))
+    talk.b.do(exists("/e"), exists("/p"), exists("/c"), delete("/e"), create("/e", b"mine", EPHEMERAL), exists("/e"))
+    talk.a.do(exists("/e"), create("/p/e-", b"", EPHEMERAL_SEQUENTIAL), exists("/p"))
+    talk.a.do(ephemerals("/"), ephemerals("/p"), ephemerals("/none"), ephemerals(None), ephemerals(""))
+    talk.b.do(ephemerals("/"), ephemerals("/e"))
+
+
+def data_of_all_kinds(talk: Talk) -> None:
+    a = talk.a
+    a.do(
+        create("/null", None),
+        create("/empty", b""),
+        create2("/null2", None),
+        get("/null"),
+        get("/empty"),
+        get("/null2"),
+    )
+    a.do(put("/null", b""), get("/null"), put("/empty", None), get("/empty"), create("/e", None, EPHEMERAL), get("/e"))
+    a.do(multi(create("/m", None), put("/m", b"x"), put("/m", None)), get("/m"), container("/c", None), get("/c"))
+    a.do(create("/bytes", bytes(range(256))), get("/bytes"))
+
+
+def counting(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/a"), create("/a/b"), create("/a/b/c"), create("/a/d"), create("/ab"), children("/a"), children2("/a"))
+    a.do(
+        children("/a/d"), children2("/a/d"), *[("getAllChildrenNumber", buffer(path)) for path in ("/a", "/a/d", "/no")]
+    )
+
+
+def syncing(talk: Talk) -> None:
+    talk.a.do(sync("/"), sync("/no/such/node"), create("/a"), sync("/a"))
+
+
+def a_new_tree(talk: Talk) -> None:
+    talk.a.do(children("/"), children2("/zookeeper"), get("/zookeeper/quota"), exists("/zookeeper/config"))
+    talk.a.do(get_acl("/"), get_acl("/zookeeper/config"), get_acl("/zookeeper/quota"), create("/zookeeper/x"))
+    talk.a.do(delete("/zookeeper/x"), delete("/zookeeper/quota"), delete("/zookeeper"), delete("/zookeeper/config"))
+
+
+@scripts(
+    every_mode,
+    sequences,
+    sequence_without_a_parent,
+    creating,
+    deleting,
+    versions,
+    owners,
+    data_of_all_kinds,
+    counting,
+    syncing,
+    a_new_tree,
+)
+def test_nodes(pair: Pair, script: Script) -> None:
+    """Nodes of every kind are made, read, changed and deleted, with the same errors, stats and transaction ids."""
+    compare(pair, script)
+
+
+PATHS = {
+    "empty": "",
+    "null": None,
+    "relative": "a",
+    "slash at the end": "/d/a/",
+    "two slashes": "/d/a//b",
+    "dots": "/d/a/../b",
+    "dot": "/d/a/./b",
+    "dots at the end": "/d/a/..",
+    "NUL": "/d/a\0",
+    "control": "/d/a\x01",
+    "control 2": "/d/a\x7f",
+    "private": "/d/a\ue000",
+    "specials": "/d/a\ufff1",
+    "umlaut": "/d/ä",
+    "beyond the BMP": "/d/\U0001f600",
+    "three dots": "/d/...",
+    "space": "/d/ ",
+}
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
+def test_paths(pair: Pair, path: str | None) -> None:
+    """A path that is no path is refused by each operation as ZooKeeper refuses it; what only looks odd is a path."""
+    requests = [create(path), create(path, mode=SEQUENTIAL), create2(path), container(path), exists(path), get(path)]
+    requests += [put(path, b""), children(path), children2(path), get_acl(path), set_acl(path, OPEN), sync(path)]
+    requests += [exists(path, True), get(path, True), children(path, True), delete(path), ephemerals(path)]
+    requests += [remove_watches(path, DATA)]
+    if path is not None:  # the real server stumbles over it, and its answers are accidents
+        requests += [multi(create(path), check("/")), multi(check(path)), add_watch(path, ADD_PERSISTENT)]
+    if path == PATHS["beyond the BMP"]:  # which it sends as no other program does, in CESU-8
+        requests.remove(sync(path))
+
+    def ask(talk: Talk) -> None:
+        talk.a.do(create("/d"))
+        for request in requests:
+            talk.say(request[0])
+            talk.join("a").ask(request)
+            talk.a.fence()
+
+    compare(pair, ask)
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000, 1_048_400, 1_048_575, 1_048_576, 1_100_000, 3_000_000])
+def test_large_data(pair: Pair, size: int) -> None:
+    """Up to a frame of jute.maxbuffer data are taken; a larger frame ends the connection, and the session lives on."""
+
+    def ask(talk: Talk) -> None:
+        a = talk.a
+        a.do(create("/d", b""), create("/e", b"", EPHEMERAL), put("/d", b"x" * size))
+        talk.join("a", session=a.session, password=a.password).do(exists("/d"), get("/d"), exists("/e"))
+
+    compare(pair, ask)

@@ -1,0 +1,159 @@
+"""The dev server answers as ZooKeeper does: permissions and identities."""
+
+from __future__ import annotations
+
+import pytest
+from support.jute import (
+    ADD_RECURSIVE,
+    ADMIN,
+    ALL,
+    CREATE,
+    CREATOR,
+    DELETE,
+    JANITOR_ACL,
+    OPEN,
+    READ,
+    SEQUENTIAL,
+    WRITE,
+    Acl,
+    add_watch,
+    auth,
+    buffer,
+    check,
+    children,
+    children2,
+    container,
+    create,
+    create2,
+    delete,
+    ephemerals,
+    exists,
+    get,
+    get_acl,
+    multi,
+    put,
+    set_acl,
+    sync,
+)
+from support.transcripts import (
+    ALICE,
+    STILL,
+    Pair,
+    Script,
+    compare,
+    scripts,
+    who_may,
+)
+from support.wire import Talk
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
+@pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
+def test_a_permission_is_needed(pair: Pair, denied: int, known: bool) -> None:
+    """Each operation asks for its permission, of the node or of its parent, and for no other."""
+    entries = who_may((ALL & ~denied, *ALICE), (ALL & ~denied, "world", "anyone"))
+
+    def ask(talk: Talk) -> None:
+        a = talk.a
+        if known:
+            a.do(auth("alice:secret"))
+        a.do(create("/a", b"", entries=entries), create("/a/b"), get("/a", True), exists("/a", True), children("/a"))
+        a.do(children2("/a", True), put("/a", b"1"), get_acl("/a"), sync("/a"), multi(check("/a", 0)))
+        a.do(("getAllChildrenNumber", buffer("/a")), add_watch("/a", ADD_RECURSIVE), ephemerals("/a"))
+        a.do(multi(create("/x"), put("/a", b"2")), multi(create("/a/c")), delete("/a/b"), multi(delete("/a/b")))
+        a.do(multi(get("/a"), children("/a"), op="multiRead"), container("/a/d"), create2("/a/e", b"", SEQUENTIAL))
+        a.do(create("/a/no/x"), delete("/a/no"), put("/a", b"", 77), create("/a/b"))
+        a.do(set_acl("/a", entries), exists("/a"))
+        a.fence()
+
+    compare(pair, ask)
+
+
+def digest(talk: Talk) -> None:
+    a = talk.a
+    a.do(create("/early", entries=CREATOR), auth("alice:secret"), create("/mine", entries=who_may(*CREATOR)))
+    a.do(get_acl("/mine"), get("/mine"), ("whoAmI", b""))
+    talk.b.do(get("/mine"), get_acl("/mine"), exists("/mine"), put("/mine", b""), auth("alice:wrong"), get("/mine"))
+    talk.b.do(auth("alice:secret"), get("/mine"), get_acl("/mine"), ("whoAmI", b""))
+    talk.b.do(create("/both", entries=who_may(*CREATOR)), set_acl("/both", who_may((ALL, "auth", "x"))), get("/both"))
+    talk.c.do(auth("alice:wrong"), get("/both"), put("/both", b"x"), set_acl("/both", who_may((READ, *ALICE))))
+    talk.b.do(get_acl("/both"), put("/both", b"x"), get("/both"))
+
+
+def hidden_digests(talk: Talk) -> None:
+    talk.a.do(create("/a", entries=who_may((READ, "world", "anyone"), (ALL, *ALICE))), get_acl("/a"))
+    talk.a.do(auth("alice:secret"), get_acl("/a"))
+
+
+CREDENTIALS = [
+    *[
+        ("alice", "digest"),
+        ("", "digest"),
+        (None, "digest"),
+        (":", "digest"),
+        ("a:b:c", "digest"),
+        ("super:x", "digest"),
+    ],
+    *[("x", "world"), ("x", "ip"), ("x", "no-such-scheme"), ("x", ""), ("x", None), ("x", "auth")],
+]
+
+
+def odd_credentials(talk: Talk) -> None:
+    for number, (credentials, scheme) in enumerate(CREDENTIALS):
+        talk.say(f"{credentials} {scheme}")
+        wire = talk.join("a")
+        wire.do(
+            auth(credentials, scheme), exists(STILL), create(f"/n{number}", entries=CREATOR), get_acl(f"/n{number}")
+        )
+        talk.say("delete")
+        wire.do(delete(f"/n{number}"))
+
+
+ODD_ACLS: list[list[Acl] | None] = [
+    [],
+    None,
+    [(ALL, "auth", "")],
+    [(ALL, "no-such-scheme", "x")],
+    [(ALL, "digest", "alice")],
+    [(ALL, "digest", "alice:x:y")],
+    [(ALL, "world", "somebody")],
+    [(ALL, "world", "")],
+    [(ALL, "ip", "127.0.0.1")],
+    [(ALL, "ip", "127.0.0.0/8")],
+    [(ALL, "ip", "10.0.0.1"), JANITOR_ACL],
+    [(ALL, "ip", "nowhere")],
+    [(0, "world", "anyone"), JANITOR_ACL],
+    [(255, "world", "anyone")],
+    [(-1, "world", "anyone")],
+    [*OPEN, *OPEN],
+    [*OPEN, (READ, "world", "anyone")],
+    [(ALL, "", "")],
+    [(ALL, "x509", "CN=x"), JANITOR_ACL],
+    [(ALL, "sasl", "x"), JANITOR_ACL],
+    [(ALL, "super", "x"), JANITOR_ACL],
+]
+
+
+@pytest.mark.parametrize("entries", ODD_ACLS, ids=str)
+def test_odd_acls(pair: Pair, entries: list[Acl] | None) -> None:
+    """An ACL that is none is refused, everywhere alike; what is kept is what was sent, without repetitions."""
+
+    def ask(talk: Talk) -> None:
+        talk.a.do(create("/a", entries=entries), get_acl("/a"), get("/a"), put("/a", b"x"), create("/b"))
+        talk.a.do(set_acl("/b", entries), get_acl("/b"), get("/b"), create2("/c", entries=entries))
+        talk.a.do(multi(create("/d", entries=entries)), create("/c/x"), delete("/c/x"))
+
+    compare(pair, ask)
+
+
+def sasl(talk: Talk) -> None:
+    talk.a.do(("sasl", buffer(b"x")))
+    talk.a.do(exists(STILL))
+
+
+@scripts(digest, hidden_digests, odd_credentials)
+def test_identities(pair: Pair, script: Script) -> None:
+    """A digest is who one is, for all that the connection does from then on."""
+    compare(pair, script)

@@ -1,0 +1,170 @@
+"""`manage.py zklock devserver`, as a process of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from support.project import Project
+from support.zoo import eventually
+
+TAKE = """
+import django; django.setup()
+from django_zklock import zk_lock
+with zk_lock("a", timeout=5) as hold:
+    print("token", hold.token)
+"""
+
+
+class Running:
+    """The command at work: where it listens, and what it has written."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def url(self) -> str:
+        """What it says to put into the settings."""
+        match = eventually(lambda: re.search(r'"URL": "(zk://127\.0\.0\.1:\d+/myproject)"', self.text), 20)
+        assert match is not None
+        return match[1]
+
+    def end(self, number: signal.Signals) -> str:
+        """Send it a signal and wait for its orderly end; return all it has written."""
+        self.process.send_signal(number)
+        code = self.process.wait(10)
+        self._reader.join(10)
+        assert self.process.stderr is not None
+        errors = self.process.stderr.read()
+        assert (code, errors) == (0, "")
+        return self.text
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@contextmanager
+def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
+    process = project.start("manage.py", "zklock", "devserver", *options, **{"DEBUG": "1", **env})
+    running = Running(process)
+    try:
+        running.url  # noqa: B018 - waits until it listens
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+def test_another_process_takes_a_lock_through_it(project: Project, number: signal.Signals) -> None:
+    """It serves the URL that it prints, tells of sessions, and stops in order on either signal."""
+    with devserver(project, "--port=0", "--tick=0.2") as running:
+        with connected(running.url.removesuffix("/myproject")):
+            eventually(lambda: "opened by" in running.text)
+            taken = project.run("-c", TAKE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
+            assert re.fullmatch(r"token \d+\n", taken.stdout), taken.stderr
+        eventually(lambda: "is over" in running.text)
+        text = running.end(number)
+    assert "Ctrl-C" in text
+    assert text.endswith("Stopped.\n")
+
+
+@contextmanager
+def connected(url: str) -> Iterator[KazooClient]:
+    client = KazooClient(url.removeprefix("zk://"))
+    client.start(timeout=10)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_the_tree_is_kept_over_a_restart(project: Project) -> None:
+    """With --data, what was in the tree is there again, and tokens go on rising."""
+    tokens: list[int] = []
+    for _ in range(2):
+        with devserver(project, "--port=0", "--data=tree.bin") as running:
+            with connected(running.url.removesuffix("/myproject")) as client:
+                if tokens:
+                    assert client.get("/kept")[0] == b"as it was"
+                else:
+                    client.create("/kept", b"as it was")
+                    client.create("/gone", ephemeral=True)
+                assert bool(client.exists("/gone")) is not bool(tokens)
+            taken = project.run("-c", TAKE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
+            tokens.append(int(taken.stdout.split()[1]))
+            assert "kept in tree.bin" in running.end(signal.SIGTERM)
+    assert tokens[0] < tokens[1]
+    assert (project.directory / "tree.bin").exists()
+
+
+def test_production_is_refused(project: Project) -> None:
+    """Where DEBUG is off it does not serve, says why, and does so only if told."""
+    refused = project.run("manage.py", "zklock", "devserver", "--port=0")
+    assert refused.returncode == 1
+    assert "DEBUG is off" in refused.stderr
+    assert "--force" in refused.stderr
+    with devserver(project, "--port=0", "--force", DEBUG="0") as running:
+        running.end(signal.SIGTERM)
+
+
+def test_it_runs_where_the_settings_are_wrong(project: Project) -> None:
+    """Who has no ZKLOCK yet gets the server that its URL is to name."""
+    project.write("project_settings.py", "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n")
+    with devserver(project, "--port=0") as running:
+        running.end(signal.SIGINT)
+
+
+def test_a_port_that_is_taken_is_told(project: Project) -> None:
+    """The error names the address."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = project.run("manage.py", "zklock", "devserver", f"--port={port}", DEBUG="1")
+    assert refused.returncode == 1
+    assert f"127.0.0.1:{port}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--settings=other_settings", "devserver"], ["devserver", "--settings=other_settings", "--no-color", "-v0"]],
+    ids=["before", "behind"],
+)
+def test_common_options_stand_on_either_side(project: Project, arguments: list[str]) -> None:
+    """Options of every command are taken before and behind the sub-command."""
+    project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = project.run("manage.py", "zklock", *arguments, f"--port={taken.getsockname()[1]}")
+    assert "cannot start" in done.stderr, done.stderr
+
+
+def test_a_sub_command_has_to_be_named(project: Project) -> None:
+    """Without one, the usage is an error; the help lists them all."""
+    assert project.run("manage.py", "zklock").returncode == 2
+    assert "devserver" in project.run("manage.py", "zklock", "--help").stdout

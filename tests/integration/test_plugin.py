@@ -1,0 +1,162 @@
+"""The pytest plugin, in runs of pytest of their own, as a user has them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.project import Project
+
+Result = subprocess.CompletedProcess[str]
+
+
+class Runs(Project):
+    """Runs of pytest in a user's project."""
+
+    def pytest(self, tests: str, *arguments: str, **env: str) -> Result:
+        self.write("test_shop.py", "import pytest\nfrom django_zklock import zk_lock\nimport shop\n" + tests)
+        return self.run("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments, **env)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def outcomes(result: Result) -> dict[str, int]:
+    """What the last line of the run counts."""
+    last = result.stdout.strip().splitlines()[-1]
+    counted = re.findall(r"(\d+) (passed|failed|error|skipped|warning)", last)
+    assert counted, result.stdout + result.stderr
+    return {what: int(count) for count, what in counted}
+
+
+def test_a_test_has_locks_without_a_zookeeper(runs: Runs) -> None:
+    """The fixture points the project's own locks to a server that is there, and back again."""
+    result = runs.pytest(
+        """
+from django.conf import settings
+
+def test_sells(zklock, zk_server):
+    assert shop.sell("lamp") == "lamp"
+    assert zk_server.address in settings.ZKLOCK["URL"]
+    with zklock.busy_by("inventory", {"sku": "lamp"}), pytest.raises(TimeoutError):
+        shop.sell("lamp")
+
+def test_points_back():
+    assert "nobody-is-here" in settings.ZKLOCK["URL"]
+"""
+    )
+    assert outcomes(result) == {"passed": 2}, result.stdout
+
+
+def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
+    """Without pytest-django, the fixture sets Django up."""
+    runs.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    tests = "def test_sells(zklock):\n    assert shop.sell('lamp') == 'lamp'\n"
+    result = runs.pytest(tests, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
+    assert outcomes(result) == {"passed": 1}, result.stdout
+
+
+def test_a_namespace_is_empty_for_each_test(runs: Runs) -> None:
+    """What one test leaves behind fails that test, is shown, and does not reach the next one."""
+    result = runs.pytest(
+        """
+def test_forgets_to_release(zklock):
+    zk_lock("a").acquire()
+
+def test_is_not_harmed(zklock):
+    zklock.assert_free("a", timeout=0)
+    with zk_lock("a", timeout=0, reentrant=False):
+        assert len(zklock.queue("a")) == 1
+"""
+    )
+    assert outcomes(result) == {"passed": 2, "error": 1}, result.stdout
+    assert "ERROR at teardown of test_forgets_to_release" in result.stdout
+    assert "these are still in line for a lock" in result.stdout
+    assert re.search(r"^E +holds  \S+.* \(\S+, pid \d+ MainThread", result.stdout, re.MULTILINE), result.stdout
+
+
+def test_a_failing_test_shows_the_queues(runs: Runs) -> None:
+    """Who was in line when a test failed is part of its report; a test without locks has no such part."""
+    result = runs.pytest(
+        """
+@pytest.fixture
+def busy(zklock):
+    with zklock.busy_by("a/b", what="nightly report"):
+        yield
+
+def test_fails(zklock, busy):
+    assert not "a lock"
+
+def test_fails_without_locks():
+    assert not "a lock"
+"""
+    )
+    assert outcomes(result) == {"failed": 2}, result.stdout
+    assert result.stdout.count("Queues of the locks") == 1, result.stdout
+    shown = result.stdout.split("Queues of the locks")[1]
+    assert re.search(r"^a/b\n  holds  nightly report \(", shown, re.MULTILINE), shown
+
+
+def test_each_worker_of_xdist_has_its_own_server(runs: Runs) -> None:
+    """Tests in two processes use the same names at once and do not meet."""
+    pytest.importorskip("xdist")
+    result = runs.pytest(
+        """
+import pathlib, time
+
+@pytest.mark.parametrize("number", range(6))
+def test_sells(zklock, zk_server, number, worker_id):
+    assert shop.sell("lamp") == "lamp"
+    pathlib.Path(f"{worker_id}.port").write_text(str(zk_server.port))
+    deadline = time.monotonic() + 20
+    while len(list(pathlib.Path().glob("*.port"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+""",
+        "-n",
+        "2",
+    )
+    assert outcomes(result) == {"passed": 6}, result.stdout
+    ports = {path.name: path.read_text() for path in runs.directory.glob("*.port")}
+    assert sorted(ports) == ["gw0.port", "gw1.port"]
+    assert len(set(ports.values())) == 2
+
+
+def test_further_settings_come_from_a_fixture(runs: Runs) -> None:
+    """A project overrides `zklock_settings`, and its own locks and defaults stay unless given."""
+    result = runs.pytest(
+        """
+from django.conf import settings
+from django_zklock.exceptions import LockBusy
+
+@pytest.fixture
+def zklock_settings():
+    return {"LOCKS": {"stock": {"path": "stock/{sku}"}}}
+
+def test_has_them(zklock):
+    assert list(settings.ZKLOCK["LOCKS"]) == ["stock"]
+    with zklock.busy_by("stock", {"sku": 1}), pytest.raises(LockBusy):  # as the project's DEFAULTS do not wait
+        with zk_lock("stock", fields={"sku": 1}):
+            pass
+"""
+    )
+    assert outcomes(result) == {"passed": 1}, result.stdout
+
+
+def test_settings_that_cannot_be_used_are_told(runs: Runs) -> None:
+    """Nonsense in the project's own locks is an error of the test, in the words of the settings."""
+    runs.write("project_settings.py", "SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\nZKLOCK={'LOCKS': {'a': {}}}\n")
+    result = runs.pytest("def test_any(zklock): pass\n")
+    assert outcomes(result) == {"error": 1}, result.stdout
+    assert 'ZKLOCK["LOCKS"]["a"] has no path' in result.stdout
+
+
+def test_nothing_is_loaded_before_a_test_asks() -> None:
+    """A run of pytest that tests no locks pays for none."""
+    code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"django", "kazoo", "django_zklock.testing.tester", "django_zklock.testing.server"} & set(loaded)

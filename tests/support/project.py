@@ -1,0 +1,103 @@
+"""A small Django project of a user, written to a directory: settings, `manage.py`, a shop with one locked function."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SETTINGS = """
+import os
+SECRET_KEY = "test"
+USE_TZ = True
+DEBUG = os.environ.get("DEBUG") == "1"
+INSTALLED_APPS = ["django_zklock"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+ZKLOCK = {
+    "URL": os.environ.get("ZKLOCK_URL", "zk://127.0.0.1:1/nobody-is-here"),
+    "DEFAULTS": {"timeout": 0},
+    "LOCKS": {"inventory": {"path": "inventory/{sku}", "timeout": 1}},
+}
+"""
+
+MANAGE = """
+import os
+import sys
+from django.core.management import execute_from_command_line
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project_settings")
+if __name__ == "__main__":
+    execute_from_command_line(sys.argv)
+"""
+
+SHOP = '''
+"""A shop with one item of each kind."""
+from django_zklock import zk_locked
+
+sold = []
+
+
+@zk_locked("inventory", on_conflict="raise")
+def sell(sku, pay=lambda: None):
+    pay()
+    sold.append(sku)
+    return sku
+'''
+
+PYTEST = """
+[pytest]
+DJANGO_SETTINGS_MODULE = project_settings
+pythonpath = .
+addopts = -p no:asyncio
+filterwarnings = error
+"""
+
+
+class Project:
+    """The project in its directory, and a way to run programs there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name, text in {
+            "project_settings.py": SETTINGS,
+            "manage.py": MANAGE,
+            "shop.py": SHOP,
+            "pytest.ini": PYTEST,
+        }.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file below the directory."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def env(self, **more: str) -> dict[str, str]:
+        """Return the environment of a program there."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ZKLOCK"))}
+        inherited.pop("DJANGO_SETTINGS_MODULE", None)
+        return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run Python to its end."""
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env=self.env(**env),
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        """Start Python, with text pipes to its ends; the caller ends it."""
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env=self.env(**env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

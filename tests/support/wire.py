@@ -1,0 +1,342 @@
+"""
+A client of ZooKeeper's wire protocol that hides nothing, and a transcript of what it was answered.
+
+Two transcripts of one script can be compared line by line: transaction ids are counted from the script's first write,
+sessions are numbered, times are left out, all else is as it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from support.jute import (
+    BODIES,
+    JANITOR,
+    NAMES,
+    OPEN,
+    OPS,
+    XID_AUTH,
+    XID_EVENT,
+    XID_PING,
+    XID_SET_WATCHES,
+    Jute,
+    Request,
+    auth,
+    boolean,
+    buffer,
+    children,
+    delete,
+    integer,
+    long,
+    set_acl,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Wire:
+    """One connection. `note` is given what comes, in its order, as the lines of a transcript."""
+
+    def __init__(self, port: int, note: Callable[[str], None] = lambda line: None, names: Names | None = None) -> None:
+        self.session = 0
+        self.password = b"\0" * 16
+        self.timeout = 0  # milliseconds, as negotiated
+        self.last_zxid = 0
+        self.events = 0  # how many came
+        self.listed: list[str] = []  # what getChildren answered last
+        self._note = note
+        self._names = names or Names()
+        self._xid = 0
+        self._asked: dict[int, int] = {}  # opcodes of requests without a reply, by xid
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connect(
+        self,
+        timeout: int = 10_000,
+        session: int = 0,
+        password: bytes = b"\0" * 16,
+        zxid: int = 0,
+        read_only: bool = False,
+    ) -> bool:
+        """Send the first frame, and take its answer; False if there was none, or a session of 0."""
+        greeting = integer(0) + long(zxid) + integer(timeout) + long(session) + buffer(password) + boolean(read_only)
+        self.write(greeting)
+        frame = self.read()
+        if frame is None:
+            self._note("closed")
+            return False
+        reply = Jute(frame)
+        version, self.timeout, self.session = reply.int32(), reply.int32(), reply.int64()
+        self.password = reply.buffer() or b""
+        said = f"read_only={reply.flag()}" if reply.rest else "-"
+        self._note(
+            f"connected version={version} timeout={self.timeout} session={self._names.session(self.session)} "
+            f"password={'null' if not any(self.password) else 'secret'}[{len(self.password)}] {said} {reply.rest!r}"
+        )
+        return self.session != 0
+
+    def write(self, frame: bytes) -> None:
+        self.write_raw(integer(len(frame)) + frame)
+
+    def write_raw(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the server may have closed it; reading tells
+            self._socket.sendall(data)
+
+    def read(self) -> bytes | None:
+        """Read one frame; None is the end of the connection."""
+        try:
+            length = self._read(4)
+            return None if length is None else self._read(*struct.unpack(">i", length))
+        except ConnectionError:
+            return None
+
+    def _read(self, count: int) -> bytes | None:
+        data = b""
+        while len(data) < count:
+            chunk = self._socket.recv(count - len(data))
+            if not chunk:
+                return None
+            data += chunk
+        return data
+
+    def send(self, op: str | int, body: bytes = b"", xid: int | None = None) -> int:
+        """Send a request without waiting for its reply."""
+        if xid is None:
+            self._xid += 1
+            xid = {"auth": XID_AUTH, "setWatches": XID_SET_WATCHES, "setWatches2": XID_SET_WATCHES}.get(
+                str(op), self._xid
+            )
+        code = OPS[op] if isinstance(op, str) else op
+        self._asked[xid] = code
+        self.write(integer(xid) + integer(code) + body)
+        return xid
+
+    def ask(self, request: Request) -> int:
+        """Send a request and read up to its reply; return its error."""
+        return self.until(self.send(*request))
+
+    def do(self, *requests: Request) -> None:
+        """Ask one request after the other."""
+        for request in requests:
+            self.ask(request)
+
+    def pipeline(self, *requests: Request) -> None:
+        """Send all requests, then read the replies."""
+        for xid in [self.send(*request) for request in requests]:
+            self.until(xid)
+
+    def until(self, xid: int) -> int:
+        """Read up to the reply to a request, or the end of the connection; return its error."""
+        while True:
+            frame = self.read()
+            if frame is None:
+                self._note("closed")
+                return -1
+            got, error = self._receive(Jute(frame))
+            if got == xid:
+                return error
+
+    def fence(self) -> None:
+        """Take in the events that were sent before now."""
+        self.until(self.send("ping", xid=XID_PING))
+
+    def wait_event(self, timeout: float = 10.0) -> None:
+        """Take in frames up to the first event."""
+        before = self.events
+        deadline = time.monotonic() + timeout
+        while self.events == before and time.monotonic() < deadline:
+            self.fence()
+            time.sleep(0.001)
+
+    def _receive(self, frame: Jute) -> tuple[int, int]:
+        xid, zxid, error = frame.int32(), frame.int64(), frame.int32()
+        self.last_zxid = max(self.last_zxid, zxid)
+        if xid == XID_EVENT:
+            self.events += 1
+            kind, state = frame.int32(), frame.int32()
+            zxid_text = self._names.zxid(zxid)
+            self._note(f"EVENT type={kind} state={state} path={frame.text()} zxid={zxid_text} err={error}")
+            return xid, error
+        code = self._asked.pop(xid, None)
+        name = NAMES.get(code or 0, str(code))
+        if xid == XID_PING and error == 0:
+            assert frame.rest == b""
+            return xid, error
+        told = f"{name} xid={xid} zxid={self._names.zxid(zxid)} err={error}"
+        if error == 0:
+            if name == "getChildren":
+                self.listed = Jute(frame.rest).texts()
+            told += self._names.body(name, frame)
+        self._note(f"{told} rest={frame.rest!r}" if frame.rest else told)
+        return xid, error
+
+    def shut(self) -> None:
+        """Send no more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def drop(self) -> None:
+        """Close the socket, and say nothing."""
+        self._socket.close()
+
+    def end(self) -> None:
+        """Close the session, and wait until the server has closed the connection."""
+        self.ask(("closeSession", b""))
+        self._note("closed" if self.read() is None else "still open")
+        self.drop()
+
+
+class Names:
+    """What two servers number differently, as the same names: sessions and transaction ids."""
+
+    def __init__(self) -> None:
+        self.base: int | None = None
+        self._sessions: dict[int, str] = {0: "none"}
+
+    def forget(self) -> None:
+        self._sessions = {0: "none"}
+
+    def zxid(self, value: int) -> str:
+        if value <= 0 or self.base is None:
+            return str(value) if value <= 0 else "?"
+        return f"z{value - self.base:+}" if value >= self.base else "before"
+
+    def session(self, value: int) -> str:
+        return self._sessions.setdefault(value, f"s{len(self._sessions)}")
+
+    def body(self, name: str, frame: Jute) -> str:
+        """Decode what follows the header of a successful reply."""
+        if not frame.rest:
+            return ""
+        return " " + " ".join(f"{key}={value}" for key, value in self._fields(name, frame))
+
+    def _fields(self, name: str, frame: Jute) -> list[tuple[str, Any]]:
+        readers: dict[str, Callable[[], Any]] = {
+            "path": frame.text,
+            "data": lambda: _short(frame.buffer()),
+            "children": frame.texts,
+            "stat": lambda: self.stat(frame),
+            "acl": lambda: frame.vector(lambda: (frame.int32(), frame.text(), frame.text())),
+            "number": frame.int32,
+            "results": lambda: self.results(frame),
+            "identities": lambda: sorted(frame.vector(lambda: (frame.text(), frame.text())) or []),
+        }
+        return [(field, readers[field]()) for field in BODIES.get(name, ())]
+
+    def stat(self, frame: Jute) -> str:
+        czxid, mzxid, ctime, mtime = frame.int64(), frame.int64(), frame.int64(), frame.int64()
+        version, cversion, aversion, owner = frame.int32(), frame.int32(), frame.int32(), frame.int64()
+        length, children, pzxid = frame.int32(), frame.int32(), frame.int64()
+        now = time.time() * 1000
+        times = "now" if all(now - 60_000 < each < now + 1000 for each in (ctime, mtime)) else f"{ctime},{mtime}"
+        return (
+            f"(c={self.zxid(czxid)} m={self.zxid(mzxid)} p={self.zxid(pzxid)} versions={version},{cversion},{aversion} "
+            f"owner={self.owner(owner)} length={length} children={children} times={times}"
+            f"{'' if mtime >= ctime else ' modified before created'})"
+        )
+
+    def owner(self, value: int) -> str:
+        return self._sessions.get(value, hex(value))
+
+    def results(self, frame: Jute) -> list[str]:
+        """The results of a multi."""
+        found: list[str] = []
+        while True:
+            code, done, error = frame.int32(), frame.flag(), frame.int32()
+            if done:
+                return [*found, f"end {code} {error}"]
+            name = NAMES.get(code, str(code))
+            if code == -1:
+                found.append(f"error {error} {frame.int32()}")
+            else:
+                fields = self._fields(name, frame) if name != "check" else []
+                body = " ".join(f"{key}={value}" for key, value in fields)
+                found.append(f"{name} {error} {body}".rstrip())
+
+
+def _short(value: bytes | None) -> str:
+    return repr(value) if value is None or len(value) < 100 else f"{value[:20]!r}...[{len(value)}]"
+
+
+class Talk:
+    """
+    What a script has of one server: any number of connections, each by a name, and the transcript of them all.
+
+    It begins and ends with an empty tree, and leaves no session. `talk.a` is the connection of that name; one that is
+    new gets a session of its own.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.lines: list[str] = []
+        self.names = Names()
+        self._wires: dict[str, Wire] = {}
+        self.sessions: dict[int, bytes] = {}
+
+    def wire(self, name: str) -> Wire:
+        """Open a connection without a session, in place of the one that has the name."""
+        if name in self._wires:
+            self._wires[name].drop()
+        self._wires[name] = Wire(self.port, lambda line: self.lines.append(f"{name}< {line}"), self.names)
+        return self._wires[name]
+
+    def join(self, name: str, **how: Any) -> Wire:
+        """Open a connection with a session."""
+        wire = self.wire(name)
+        if wire.connect(**how):
+            self.sessions[wire.session] = wire.password
+        return wire
+
+    def say(self, what: str) -> None:
+        """Put a line into the transcript, for who reads a difference."""
+        self.lines.append(f"--- {what}")
+
+    def __getattr__(self, name: str) -> Wire:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._wires.get(name) or self.join(name)
+
+    def __enter__(self) -> Self:
+        self._clear()
+        self.names.base = self._wires.pop("janitor").last_zxid  # the end of its session is the first that is counted
+        self.names.forget()
+        self.lines.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for wire in self._wires.values():
+            wire.drop()
+        lines, self.lines = self.lines, []
+        for session, password in self.sessions.copy().items():
+            wire = self.wire("last")
+            if wire.connect(session=session, password=password):
+                wire.end()
+        self._clear()
+        self.lines = lines
+
+    def _clear(self) -> None:
+        janitor = self.wire("janitor")
+        janitor.connect()
+        janitor.ask(auth(JANITOR))
+        self._sweep(janitor, "/")
+        janitor.end()
+
+    def _sweep(self, janitor: Wire, path: str) -> None:
+        janitor.ask(set_acl(path, OPEN))
+        xid = janitor.send(*children(path))
+        janitor.until(xid)
+        for name in janitor.listed:
+            if name != "zookeeper":
+                below = f"{path.rstrip('/')}/{name}"
+                self._sweep(janitor, below)
+                janitor.ask(delete(below))

@@ -1,0 +1,272 @@
+"""The dev server's faults, as a client sees them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.protocol.states import KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from django_zklock.testing.server import DevServer
+
+
+@pytest.fixture
+def server() -> Iterator[DevServer]:
+    with DevServer(tick=0.1, container_check=0.1) as server:
+        yield server
+
+
+class Watched:
+    """A client, and the states it went through as events to wait for."""
+
+    def __init__(self, server: DevServer, timeout: float = 2.0) -> None:
+        retry = KazooRetry(max_tries=-1, delay=0.01, max_delay=0.05)
+        self.zk = KazooClient(server.hosts, timeout=timeout, connection_retry=retry)
+        self.states: list[str] = []
+        self._changed = threading.Condition()
+        self.zk.add_listener(self._note)
+        self.zk.start()
+
+    @property
+    def id(self) -> int:
+        found: int = self.zk.client_id[0]
+        return found
+
+    def _note(self, state: str) -> None:
+        with self._changed:
+            self.states.append(state)
+            self._changed.notify_all()
+
+    def until(self, *states: str) -> None:
+        """Wait until it went through these states, in this order, and begin to count anew."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._went(states), 15), f"{self.states}, not {states}"
+            self.states.clear()
+
+    def _went(self, states: tuple[str, ...]) -> bool:
+        seen = iter(self.states)
+        return all(state in seen for state in states)
+
+
+LOST, SUSPENDED, CONNECTED = KazooState.LOST, KazooState.SUSPENDED, KazooState.CONNECTED
+
+
+@contextmanager
+def watched(server: DevServer, **kwargs: Any) -> Iterator[Watched]:
+    client = Watched(server, **kwargs)
+    client.until(CONNECTED)
+    try:
+        yield client
+    finally:
+        client.zk.stop()
+        client.zk.close()
+
+
+@pytest.fixture
+def client(server: DevServer) -> Iterator[Watched]:
+    with watched(server) as client:
+        yield client
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watched) -> None:
+    """Others hear of it, the client learns it, and there is nothing to expire twice."""
+    with watched(server) as other:
+        client.zk.create("/mine", ephemeral=True)
+        gone = threading.Event()
+        other.zk.exists("/mine", watch=lambda event: gone.set())
+        session = client.id
+        assert server.expire(session)
+        assert gone.wait(10)
+        assert "/mine" not in server.paths()
+        client.until(SUSPENDED, LOST, CONNECTED)
+        assert client.id != session
+        assert not server.expire(session)
+
+
+def test_a_session_that_is_not_heard_of_ends(server: DevServer) -> None:
+    """Its connection is cut and refused until its time is over."""
+    with watched(server, timeout=0.5) as client:
+        client.zk.create("/mine", ephemeral=True)
+        server.refuse = True
+        eventually(lambda: not server.sessions())
+        assert "/mine" not in server.paths()
+        server.refuse = False
+        client.until(SUSPENDED, LOST, CONNECTED)
+
+
+def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watched) -> None:
+    """With what it had; only its own connection is cut."""
+    with watched(server) as other:
+        client.zk.create("/mine", ephemeral=True)
+        session = client.id
+        assert server.cut(session) == 1
+        client.until(SUSPENDED, CONNECTED)
+        assert client.id == session
+        assert other.states == []
+        assert server.cut() == 2
+        other.until(SUSPENDED, CONNECTED)
+        assert "/mine" in server.paths()
+
+
+def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
+    """By a port on which nothing listens, and which is still the server's."""
+    server.refuse = True
+    assert server.refuse
+    client.until(SUSPENDED)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=5)
+    assert not any(one.connected for one in server.sessions())
+    server.refuse = False
+    client.until(CONNECTED)
+
+
+def test_a_stalled_server_does_nothing(server: DevServer) -> None:
+    """It reads and drops; sessions end meanwhile, and nothing that was sent is carried out later."""
+    with watched(server, timeout=0.5) as client:
+        client.zk.create("/mine", ephemeral=True)
+        server.stall = True
+        pending = client.zk.create_async("/later")
+        with pytest.raises(ConnectionLoss):
+            pending.get(timeout=10)
+        eventually(lambda: not server.sessions())
+        assert server.paths("/mine") == []
+        server.stall = False
+        client.until(SUSPENDED, LOST, CONNECTED)
+        assert server.paths("/later") == []
+
+
+@pytest.mark.parametrize(
+    ("op", "call", "done"),
+    [
+        ("create", lambda zk: zk.create_async("/new"), lambda paths: "/new" in paths),
+        ("create", lambda zk: zk.create_async("/new", include_data=True), lambda paths: "/new" in paths),
+        ("delete", lambda zk: zk.delete_async("/old"), lambda paths: "/old" not in paths),
+        ("multi", lambda zk: zk.transaction().commit_async(), lambda paths: True),
+        ("get_children", lambda zk: zk.get_children_async("/"), lambda paths: True),
+        ("get", lambda zk: zk.get_async("/"), lambda paths: True),
+    ],
+)
+def test_a_reply_can_be_lost(
+    server: DevServer, client: Watched, op: str, call: Callable[[Any], Any], done: Callable[[list[str]], bool]
+) -> None:
+    """The operation was carried out, its client does not hear it, and the next one is answered."""
+    client.zk.create("/old")
+    lost = server.lose_reply(op)
+    assert not lost.is_set()
+    with pytest.raises(ConnectionLoss):
+        call(client.zk).get(timeout=10)
+    assert lost.wait(10)
+    assert done(server.paths())
+    client.until(SUSPENDED, CONNECTED)
+    call(client.zk).exception is None  # noqa: B015 - it is answered, be it with an error
+    client.zk.sync("/")
+
+
+def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: Watched) -> None:
+    """Others are answered meanwhile."""
+    with watched(server) as other:
+        lost = server.lose_reply("set", session_id=other.id)
+        client.zk.set("/", b"1")
+        assert not lost.is_set()
+        with pytest.raises(ConnectionLoss):
+            other.zk.set("/", b"2")
+        assert lost.wait(10)
+        assert client.zk.get("/")[0] == b"2"
+
+
+def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) -> None:
+    """A misspelt name would wait for ever."""
+    with pytest.raises(ValueError, match="'creat' is none of the operations create, delete"):
+        server.lose_reply("creat")
+    with pytest.raises(ValueError, match="none of the operations"):
+        server.delay("nope", 1)
+
+
+def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
+    """They are done at once and answered later; what is asked behind them keeps its place."""
+    server.delay("create", 0.3)
+    start = time.monotonic()
+    slow, quick = client.zk.create_async("/slow"), client.zk.exists_async("/slow")
+    eventually(lambda: "/slow" in server.paths())
+    assert quick.get(timeout=10) is not None
+    assert slow.get(timeout=10) == "/slow"
+    assert time.monotonic() - start >= 0.3
+    server.delay("create", 0)
+    start = time.monotonic()
+    client.zk.create("/quick")
+    assert time.monotonic() - start < 0.3
+
+
+def test_a_paused_server_stands_still(server: DevServer) -> None:
+    """Connecting works, nothing else does; no session ends, and what was sent is done when it goes on."""
+    with watched(server, timeout=0.6) as client:
+        client.zk.create("/mine", ephemeral=True)
+        session = client.id
+        server.pause()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as waiting:
+            waiting.sendall(b"ruok")
+            late = client.zk.create_async("/late")
+            client.until(SUSPENDED)
+            assert not late.successful()
+            assert server.paths("/late") == []
+            assert [one.id for one in server.sessions()] == [session]
+            server.resume()
+            assert waiting.recv(4) == b"imok"
+        client.until(CONNECTED)
+        assert client.id == session
+        assert server.paths("/late") == ["/late"]
+
+
+def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) -> None:
+    """Clients come back to what they had, on the same port, and miss no event."""
+    changed: list[WatchedEvent] = []
+    client.zk.create("/mine", ephemeral=True)
+    client.zk.get_children("/", watch=changed.append)
+    session, port = client.id, server.port
+    server.restart(down=0.1)
+    client.until(SUSPENDED, CONNECTED)
+    assert (client.id, server.port) == (session, port)
+    assert "/mine" in server.paths()
+    client.zk.create("/other")
+
+
+def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched) -> None:
+    """The tree is empty, zxids start anew, and clients begin with a new session."""
+    client.zk.create("/kept", b"")
+    session = client.id
+    server.restart(keep_data=False)
+    client.until(SUSPENDED, LOST, CONNECTED)
+    assert client.id != session
+    with pytest.raises(NoNodeError):
+        client.zk.get("/kept")
+    assert client.zk.create("/first", include_data=True)[1].czxid == 2
+
+
+def test_all_faults_can_be_healed(server: DevServer, client: Watched) -> None:
+    """At once, whatever they are."""
+    server.delay("get", 60)
+    lost = server.lose_reply("get")
+    server.pause()
+    server.stall = True
+    server.refuse = True
+    server.heal()
+    eventually(lambda: client.zk.connected)
+    assert client.zk.retry(client.zk.get, "/")[0] == b""
+    assert not lost.is_set()
+    assert not server.refuse
+    assert not server.stall

@@ -1,0 +1,216 @@
+"""Starting and stopping the dev server: what it needs, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from django_zklock.testing.server import DevServer, SessionInfo
+from django_zklock.testing.server.acl import OPEN
+from django_zklock.testing.server.codes import Mode
+from django_zklock.testing.server.snapshot import load, save
+from django_zklock.testing.server.tree import Tree
+
+
+def ended(client: socket.socket) -> bool:
+    """Wait for something from the server; tell whether it is the end, orderly or (if it had not read all) not."""
+    try:
+        return client.recv(10) == b""
+    except ConnectionResetError:
+        return True
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+def test_a_stopped_server_leaves_nothing() -> None:
+    """No thread, no socket, no file; its clients see the end of their connections."""
+    threads, before = set(threading.enumerate()), len(descriptors())
+    with DevServer() as server:
+        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
+        for client in clients:
+            client.sendall(b"\0")
+        server.refuse = True
+        server.refuse = False
+        server.restart()
+        assert all(map(ended, clients))
+    for client in clients:
+        client.close()
+    assert set(threading.enumerate()) == threads
+    assert len(descriptors()) == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=10)
+
+
+def test_it_starts_in_no_time() -> None:
+    """From nothing to the first node a client has made."""
+    began = time.monotonic()
+    with DevServer() as server:
+        client = KazooClient(server.hosts)
+        client.start()
+        client.create("/first")
+        took = time.monotonic() - began
+        info = server.sessions()
+        assert info == [SessionInfo(client.client_id[0], 10.0, True, (), info[0].client)]
+        assert info[0].client.startswith("127.0.0.1:")
+        client.stop()
+        client.close()
+        assert server.sessions() == []
+    assert took < 1.0  # it takes a hundredth of it
+
+
+def test_it_starts_and_stops_again_on_its_port() -> None:
+    """Stopping or starting twice is no more than once; without a data file each start begins with nothing."""
+    server = DevServer()
+    server.stop()
+    server.start()
+    port = server.port
+    server.start()
+    assert (server.address, server.hosts) == (f"127.0.0.1:{port}",) * 2
+    assert (server.url(), server.url("/app/")) == (f"zk://127.0.0.1:{port}", f"zk://127.0.0.1:{port}/app")
+    server.stop()
+    server.stop()
+    server.start()
+    assert server.port == port
+    assert server.paths("/zookeeper") == ["/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
+    server.stop()
+    assert server.sessions() == []
+
+
+def test_a_port_that_is_taken_is_an_error_and_leaves_nothing() -> None:
+    """The one who has it keeps it."""
+    threads = set(threading.enumerate())
+    with DevServer() as first:
+        second = DevServer(first.port)
+        with pytest.raises(OSError, match=r"[Aa]ddress"):
+            second.start()
+        assert len(set(threading.enumerate()) - threads) == 1
+        second.stop()
+
+
+def test_a_fault_before_the_start_holds_from_the_start() -> None:
+    """So that a client can be shown a server that is down from the beginning."""
+    server = DevServer()
+    server.refuse = True
+    with server:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        server.refuse = False
+        socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
+
+
+def test_data_outlives_a_stop(tmp_path: Path) -> None:
+    """What is no one session's: data, versions, sequence counters, containers; and zxids go on."""
+    file = tmp_path / "data.json"
+    with DevServer(data=file) as server:
+        client = KazooClient(server.hosts)
+        client.start()
+        client.create("/a", b"\0\xff")
+        client.set("/a", b"\1\xff")
+        client.create("/a/s-", sequence=True)
+        client.create("/a/e", ephemeral=True)
+        before = client.get("/a")[1].mzxid
+        client.stop()
+        client.close()
+    assert list(tmp_path.iterdir()) == [file]
+    with DevServer(data=file) as server:
+        client = KazooClient(server.hosts)
+        client.start()
+        data, stat = client.get("/a")
+        assert (data, stat.version, stat.mzxid) == (b"\1\xff", 1, before)
+        assert client.get_children("/a") == ["s-0000000000"]
+        path, made = client.create("/a/s-", sequence=True, include_data=True)
+        assert path == "/a/s-0000000002"
+        assert made.czxid > before
+        client.stop()
+        client.close()
+
+
+def test_a_snapshot_has_all_of_a_tree(tmp_path: Path) -> None:
+    """But ephemerals; and what is no snapshot is not taken for one."""
+    tree = Tree()
+    for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
+        tree.create(path, None, OPEN, mode, ttl=5 if mode.ttl else None, session=1, zxid=7, now=99)
+    save(tmp_path / "file", tree, 7)
+    again, zxid = load(tmp_path / "file")
+    assert zxid == 7
+    assert again.mortal == {"/c", "/t"}
+    assert again.paths() == [path for path in tree.paths() if path != "/e"]
+    assert again.nodes["/c/x"].stat() == tree.nodes["/c/x"].stat()
+    assert again.nodes[""] is again.nodes["/"]
+    (tmp_path / "file").write_text("{}")
+    with pytest.raises(ValueError, match="no snapshot"), DevServer(data=tmp_path / "file"):
+        pass
+
+
+FORK = """
+import os, signal, socket
+from django_zklock.testing.server import DevServer
+server = DevServer()
+server.start()
+with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    child = os.fork()
+    if child == 0:
+        assert server.sessions() == []
+        server.stop()
+        signal.pause()
+    server.stop()
+    assert client.recv(1) == b""
+try:
+    socket.create_connection(("127.0.0.1", server.port), timeout=10)
+except ConnectionRefusedError:
+    print("refused")
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_does_not_keep_the_port() -> None:
+    """Else clients of a server that was stopped would connect and wait for ever."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
+
+
+def test_it_imports_nothing_of_what_it_tests() -> None:
+    """A mistake in one cannot hide in the other, and it works without either."""
+    code = (
+        "import sys, django_zklock.testing.server;"
+        "print([name for name in sys.modules if name.split('.')[0] in ('django', 'kazoo')"
+        " or name.startswith('django_zklock.') and not name.startswith('django_zklock.testing')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_calls_from_many_threads_are_all_answered() -> None:
+    """While the server stops, too."""
+    server = DevServer()
+    server.start()
+    go = threading.Event()
+    answers: list[int] = []
+
+    def ask() -> None:
+        go.wait(10)
+        answers.extend(len(server.paths()) for _ in range(200))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    server.stop()
+    for thread in threads:
+        thread.join(30)
+    assert answers == [4] * 1600

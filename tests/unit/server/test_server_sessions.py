@@ -1,0 +1,67 @@
+"""The dev server's sessions: when they end, and who gets them back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_zklock.testing.server.sessions import Sessions
+
+
+def some(tick: float = 0.5) -> Sessions:
+    return Sessions(tick=tick, shortest=2 * tick, longest=20 * tick, first_id=1)
+
+
+def test_a_timeout_is_kept_within_limits() -> None:
+    """A client gets what it asked for, or the nearest that is allowed."""
+    sessions = some()
+    assert [sessions.negotiate(wish) for wish in (-1, 0.2, 4, 99)] == [1.0, 1.0, 4, 10.0]
+
+
+@given(st.floats(1, 10), st.floats(0, 10_000))
+def test_a_session_ends_within_a_tick_after_its_timeout_and_never_before(timeout: float, now: float) -> None:
+    """Deadlines fall on whole ticks, later than the timeout."""
+    sessions = some()
+    session = sessions.open(timeout, now)
+    assert now + timeout < session.deadline <= now + timeout + sessions.tick + 1e-6
+    assert sessions.overdue(session.deadline - 0.001) == []
+    assert sessions.overdue(session.deadline) == [session]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 3)), max_size=40))
+def test_no_session_is_forgotten_or_kept(touches: list[tuple[int, float]]) -> None:
+    """However they are heard of, each session is due exactly once, at its own deadline."""
+    sessions = some()
+    five = [sessions.open(2.0, 0.0) for _ in range(5)]
+    now = 0.0
+    for which, later in touches:
+        now += later
+        sessions.touch(five[which], now)
+    assert set(sessions.overdue(now + 100)) == set(five)
+    assert sessions.next_deadline() == min(session.deadline for session in five)
+    for session in five:
+        assert sessions.end(session.id)
+        assert not sessions.end(session.id)
+        sessions.touch(session, now)
+    assert sessions.overdue(now + 100) == []
+    assert sessions.next_deadline() is None
+    assert len(sessions) == 0
+
+
+def test_only_the_password_gives_a_session_back() -> None:
+    """Each session has its own."""
+    sessions = some()
+    one, other = sessions.open(1, 0), sessions.open(1, 0)
+    assert one.knows(one.password)
+    assert not one.knows(other.password)
+    assert not one.knows(None)
+    assert one.id != other.id
+
+
+def test_timers_can_start_anew() -> None:
+    """After a pause nobody is late."""
+    sessions = some()
+    session = sessions.open(1.0, 0.0)
+    sessions.touch_all(100.0)
+    assert sessions.overdue(101.0) == []
+    assert sessions.overdue(101.5) == [session]
