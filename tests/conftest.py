@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.worker import Worker
-from support.zoo import Zoo
+from support.zoo import Zoo, namespace
 
 from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
@@ -30,13 +30,8 @@ def three() -> Iterator[Ensemble]:
 @pytest.fixture
 def zoo(single: Ensemble) -> Iterator[Zoo]:
     """A namespace on the single server that the locks of this process are pointed to, and left empty at the end."""
-    zoo = Zoo(single.hosts, single)
-    try:
-        with zoo.configured():
-            yield zoo
-            zoo.assert_empty()
-    finally:
-        zoo.close()
+    with namespace(single) as zoo:
+        yield zoo
 
 
 @pytest.fixture

@@ -87,11 +87,6 @@ class Attempt(Generic[_Waiter]):
             self.contender.abandon()
 
     @property
-    def contended(self) -> bool:
-        """Whether somebody was ahead."""
-        return self.contender.contended
-
-    @property
     def waited(self) -> float:
         """Seconds since the attempt began."""
         return time.monotonic() - self._began

@@ -10,7 +10,6 @@ and goes, its place.
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -26,8 +25,6 @@ from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, Zk
 from django_zklock.zk.gateway import Node, Watch
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
-
-logger = logging.getLogger("django_zklock.locks")
 
 WATCH_SELF_AFTER = 0.25  # seconds of holding; shorter holds are spared the watch on their own node
 
@@ -64,7 +61,6 @@ class Contender:
 
     def __init__(self, session: Session, request: Request, done: Callable[[Outcome], object]) -> None:
         self.session = session
-        self.contended = False  # somebody was ahead; read by the caller
         self.placed = False  # ZooKeeper has said where this one stands; read by the caller
         self.ahead: Payload | None = None  # of the one just ahead, if it can be read; read by the caller
         self._request = request
@@ -151,7 +147,7 @@ class Contender:
 
     def _give_way(self) -> None:
         """Leave, rather than wait."""
-        self.placed = self.contended = True
+        self.placed = True
         self._conclude(Busy())
         self._leave(None)
 
@@ -200,7 +196,6 @@ class Contender:
         if isinstance(verdict, rules.Granted):
             self._first()
         elif self._request.patient:
-            self.contended = True
             self._await_turn(verdict)
         else:
             self._give_way()

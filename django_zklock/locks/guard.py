@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from django_zklock import abort
-from django_zklock.locks.hold import Grant, Policy
+from django_zklock.locks.hold import Grant, GrantObserver, Policy
 from django_zklock.owner import Owner
 from django_zklock.zk.loop import Timer
 
@@ -32,7 +32,7 @@ class Receipt:
     """Whether the work was interrupted and went on to its end all the same."""
 
 
-class Guard:
+class Guard(GrantObserver):
     """Watches over one block of work under one hold."""
 
     def __init__(self, grant: Grant, policy: Policy, owner: Owner) -> None:
@@ -111,9 +111,6 @@ class Guard:
         if self._policy.abort_on != "never" and self.asked_at is None:
             self.asked_at = time.monotonic()
             self._ask(reason)
-
-    def on_released(self) -> None:
-        """Nothing to do: the block ends, or says at its end that it was released inside."""
 
     def _ask(self, reason: str) -> None:
         if self._abort.armed and not self._abort.delivered:

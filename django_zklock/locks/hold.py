@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.waiting import ThreadWaiter
@@ -42,16 +42,20 @@ class Policy:
     """Seconds a suspension may last before the abort; never past the lease."""
 
 
-class GrantObserver(Protocol):
-    """What is told of a grant's changes, on the protocol's thread."""
+class GrantObserver:
+    """What is told of a grant's changes, on the protocol's thread; it does nothing about those it has no method for."""
 
-    def on_suspect(self, reason: str) -> None: ...
+    def on_suspect(self, reason: str) -> None:
+        """Nobody vouches for the session at the moment."""
 
-    def on_vouched(self) -> None: ...
+    def on_vouched(self) -> None:
+        """A quorum has vouched for it again."""
 
-    def on_lost(self, reason: str) -> None: ...
+    def on_lost(self, reason: str) -> None:
+        """The lock is lost, for good."""
 
-    def on_released(self) -> None: ...
+    def on_released(self) -> None:
+        """The holder gave the lock back."""
 
 
 class Grant:
@@ -277,18 +281,12 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     return weakref.ref(hold, on_dropped)
 
 
-class _Alarm:
+class _Alarm(GrantObserver):
     """Wakes who waits for the loss of a hold."""
 
     def __init__(self) -> None:
         self.waiter = ThreadWaiter[bool]()
         self._rung = False
-
-    def on_suspect(self, reason: str) -> None:
-        pass
-
-    def on_vouched(self) -> None:
-        pass
 
     def on_lost(self, reason: str) -> None:
         self._ring()
@@ -302,7 +300,7 @@ class _Alarm:
             self.waiter.set(True)
 
 
-class _Callback:
+class _Callback(GrantObserver):
     """A user's callback for the loss of a hold."""
 
     def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
@@ -310,19 +308,10 @@ class _Callback:
         self._session = hold._grant.session
         self._callback = callback
 
-    def on_suspect(self, reason: str) -> None:
-        pass
-
-    def on_vouched(self) -> None:
-        pass
-
     def on_lost(self, reason: str) -> None:
         hold = self._hold()
         if hold is not None:
             self._session.dispatch(self._callback, hold)
-
-    def on_released(self) -> None:
-        pass
 
 
 class Holds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import nodes
@@ -16,28 +16,12 @@ from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, Zk
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Session
+from django_zklock.zk.session import Observer, Session
 
 logger = logging.getLogger("django_zklock.locks")
 
 AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
-
-
-class Member(Protocol):
-    """What the registry passes the session's news on to."""
-
-    def on_connected(self, *, resumed: bool) -> None: ...
-
-    def on_session_lost(self) -> None: ...
-
-    def on_closed(self) -> None: ...
-
-    def on_suspect(self, reason: str) -> None: ...
-
-    def on_vouched(self) -> None: ...
-
-    def on_lease_over(self) -> None: ...
 
 
 class Registry:
@@ -47,21 +31,21 @@ class Registry:
         self.session = session
         self.gateway = Gateway(session)
         self.heartbeat = Heartbeat(self.gateway)
-        self.members: dict[Member, None] = {}
+        self.members: dict[Observer, None] = {}
         self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper
         self._departures: dict[Departure, None] = {}
         self._audit_timer: Timer | None = None
         self._used = False
         session.observers[self] = None
 
-    def admit(self, member: Member) -> None:
+    def admit(self, member: Observer) -> None:
         """Pass the session's news on to this member."""
         self.members[member] = None
         self._used = True
         if self._audit_timer is None:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
-    def dismiss(self, member: Member) -> None:
+    def dismiss(self, member: Observer) -> None:
         """Pass on no more."""
         self.members.pop(member, None)
 
@@ -108,7 +92,7 @@ class Registry:
     def on_lease_over(self) -> None:
         self._tell(lambda member: member.on_lease_over())
 
-    def _tell(self, call: Callable[[Member], None]) -> None:
+    def _tell(self, call: Callable[[Observer], None]) -> None:
         for member in list(self.members):
             try:
                 call(member)

@@ -19,7 +19,7 @@ from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt, Terms
 from django_zklock.locks.guard import Guard, Receipt
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import GrantObserver, Hold
 from django_zklock.owner import Owner
 from django_zklock.zk.session import Session
 
@@ -124,24 +124,15 @@ def _tell_lost_once(hold: Hold, reason: str, receipt: Receipt | None) -> None:
         send(hold, signals.lock_lost, reason=reason, receipt=receipt)
 
 
-class LossReport:
+class LossReport(GrantObserver):
     """Sends `lock_lost` for a hold that no block watches over, as soon as it is lost."""
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
 
-    def on_suspect(self, reason: str) -> None:
-        pass
-
-    def on_vouched(self) -> None:
-        pass
-
     def on_lost(self, reason: str) -> None:
         if not self._hold._grant.observed_by(Guard):  # else the block tells, at its end, what became of the work
             _tell_lost_once(self._hold, reason, None)
-
-    def on_released(self) -> None:
-        pass
 
 
 def send(about: Hold, signal: Signal, **kwargs: object) -> None:

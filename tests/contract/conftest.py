@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.transcripts import REAPED, TICK, Pair
-from support.zoo import Zoo
+from support.zoo import Zoo, namespace
 
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
@@ -29,13 +29,8 @@ def server(request: pytest.FixtureRequest) -> Ensemble | DevServer:
 @pytest.fixture
 def zoo(server: Ensemble | DevServer) -> Iterator[Zoo]:
     """A namespace that the locks of this process are pointed to, and left empty at the end; on each server in turn."""
-    zoo = Zoo(server.hosts, server)
-    try:
-        with zoo.configured():
-            yield zoo
-            zoo.assert_empty()
-    finally:
-        zoo.close()
+    with namespace(server) as zoo:
+        yield zoo
 
 
 @pytest.fixture(scope="session")

@@ -173,3 +173,15 @@ class Zoo:
                     self._client.delete(self.chroot, recursive=True)
             self._client.stop()
             self._client.close()
+
+
+@contextlib.contextmanager
+def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
+    """Point the locks of this process to a namespace of their own on a server, and see that it is left empty."""
+    zoo = Zoo(server.hosts, server)
+    try:
+        with zoo.configured():
+            yield zoo
+            zoo.assert_empty()
+    finally:
+        zoo.close()
