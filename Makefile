@@ -7,7 +7,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest bench bench-devserver kazoo-tests clean zookeeper
+.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -15,6 +15,8 @@ help:
 	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail"
 	@echo "make test         lint, types, import contracts and all tests"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
+	@echo "make chaos        the locks under faults, and a soak (under 20 minutes); SECONDS=600 SEED=7: that soak alone;"
+	@echo "                  LOCK=kazoo: kazoo's own lock in the same place, which must fail"
 	@echo "make bench        round trips and medians against kazoo's Lock"
 	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
@@ -44,6 +46,10 @@ imports: $(VENV)/.installed-test
 
 pytest: $(VENV)/.installed-test zookeeper
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: $(VENV)/.installed-test zookeeper
+	$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
+		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
 bench: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/acquire.py $(ARGS)

@@ -12,6 +12,8 @@ from support.zoo import Zoo, namespace
 from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
 
+pytest_plugins = ["support.chaos.report"]
+
 
 @pytest.fixture(scope="session")
 def single() -> Iterator[Ensemble]:

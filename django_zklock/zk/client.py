@@ -335,6 +335,16 @@ class Client(KazooClient):
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
 
+    def await_connection(self, timeout: float) -> None:
+        """
+        Wait for a connection on which the session can be ended, if there is a session.
+
+        kazoo gives up connecting as soon as it is stopped. A process that ends because of an abort stops it just after
+        a cut: its locks would not be free before the session expires, though ZooKeeper is a moment away.
+        """
+        if self._session_id:
+            self._live.wait(timeout)
+
     def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
         """Send requests in one go, each with what takes its answer; on a client that has a connection."""
         if self._connection._write_sock is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):

@@ -29,6 +29,7 @@ logger = logging.getLogger("django_zklock.zk")
 
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
 STALL_SHARE = 1 / 6  # of it without an answer, and the connection is taken for dead, with some of the lease left
+FAREWELL = 1.0  # seconds that a client which lost its connection has for a new one, to end its session on
 REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
 
 
@@ -289,6 +290,13 @@ class Session:
             self._end_of_session()
             self.session_id = session_id
         self.timeout = timeout or self.options.session_timeout
+        if not resumed and self.timeout != self.options.session_timeout:
+            logger.warning(
+                "asked for a session timeout of %g s and got %g s, by which all leases are measured; see the server's "
+                "minSessionTimeout and maxSessionTimeout",
+                self.options.session_timeout,
+                self.timeout,
+            )
         self.last_problem = "the connection stands, but no answer comes"
         self._change_state(State.CONNECTED)
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
@@ -341,6 +349,7 @@ class Session:
             return
 
         def stop() -> None:
+            client.await_connection(FAREWELL)
             _stop_client(client)
             self.loop.post(self._finish, done)
 

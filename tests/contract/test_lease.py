@@ -44,6 +44,7 @@ def go_away(proxy: Proxy) -> None:
 # --- an outage that ends within the lease ---------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("F4")
 def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
     """With abort_on="lost" the work goes on through a cut, and the lease is extended again afterwards."""
     with zk_lock("a", abort_on="lost") as hold:
@@ -101,6 +102,7 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
 # --- an outage that is longer than the lease ------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("F5")
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
     """The work is told at the end of the lease, not when ZooKeeper is back; and the lock can be taken again then."""
     lock = zk_lock("a", abort_on="lost", timeout=10)
@@ -114,6 +116,7 @@ def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
         assert hold.lost
 
 
+@pytest.mark.scenario("F5")
 def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
     """Its session may survive the outage, and its node: the hold does not come back."""
     lock = zk_lock("a", abort_on="never")
@@ -137,6 +140,7 @@ def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
     lock.release()
 
 
+@pytest.mark.scenario("F30")
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
 def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, direction: str) -> None:
     """What was sent counts for nothing, nor do writes that were carried out: only what was acknowledged does."""
@@ -203,6 +207,7 @@ def test_a_waiter_with_no_time_left_is_told_in_time_though_its_session_expired(z
         assert 1.5 <= waiter.took <= 2.5
 
 
+@pytest.mark.scenario("F59")
 @pytest.mark.parametrize("after", [0, 0.5], ids=["at once", "later"])
 def test_a_holder_is_told_that_its_node_was_deleted(zoo: Zoo, proxy: Proxy, after: float) -> None:
     """Within a second, and the work is stopped."""

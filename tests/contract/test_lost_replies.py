@@ -41,6 +41,7 @@ def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
     assert zoo.children(key) == []
 
 
+@pytest.mark.scenario("F6")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
 def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, opcode: int, when: str) -> None:
@@ -94,6 +95,7 @@ def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy
     waiter.result()
 
 
+@pytest.mark.scenario("F9")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str) -> None:
     """The node is gone in the end, and the caller is not kept."""

@@ -38,6 +38,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.scenario("F65")
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
     """It is refused before anything is sent, so the session and what it holds live on."""
@@ -55,6 +56,7 @@ def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
         assert session().session_id == before
 
 
+@pytest.mark.scenario("F65")
 @pytest.mark.parametrize("name", ["", "/", "a//b", "/a", "a/", "..", "a/../b", "a/./b", "\ud83d", "a\0", "x" * 100_000])
 def test_a_hostile_name_harms_no_other_lock(zoo: Zoo, name: str) -> None:
     """The same for a name that no field is to be put into."""
@@ -89,6 +91,7 @@ def kazoo_lock(zoo: Zoo, stranger: KazooClient) -> Any:
     return stranger.Lock(f"{zoo.base}/a", extra_lock_patterns=["-lock-"])
 
 
+@pytest.mark.scenario("F68")
 def test_a_lock_of_kazoos_excludes_ours(zoo: Zoo, stranger: KazooClient) -> None:
     """Its contender stands in the same queue."""
     theirs = kazoo_lock(zoo, stranger)
@@ -108,6 +111,7 @@ def take(zoo: Zoo) -> None:
         assert hold.path.endswith(zoo.children("a")[0])
 
 
+@pytest.mark.scenario("F68")
 def test_ours_excludes_a_lock_of_kazoos(zoo: Zoo, stranger: KazooClient) -> None:
     """And it gets its turn when ours is released, before ours that came later."""
     theirs = kazoo_lock(zoo, stranger)
@@ -124,6 +128,7 @@ def test_ours_excludes_a_lock_of_kazoos(zoo: Zoo, stranger: KazooClient) -> None
     later.result()
 
 
+@pytest.mark.scenario("F68")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool) -> None:
     """Nobody can tell whose turn it is, so nobody is granted anything; the error names it, and nothing is left."""
@@ -138,6 +143,7 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
         pass
 
 
+@pytest.mark.scenario("F68")
 def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
     """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):

@@ -77,6 +77,7 @@ def test_a_lock_that_is_not_to_be_had_is_none(zoo: Zoo) -> None:
     assert not lock.locked()
 
 
+@pytest.mark.scenario("F61")
 @pytest.mark.parametrize("held", [False, True])
 def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
     """Only the owner may release: anybody else gets LockNotHeld, a RuntimeError, and the lock stays where it is."""
@@ -92,6 +93,7 @@ def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
         lock.release()
 
 
+@pytest.mark.scenario("F61")
 def test_a_second_release_is_refused(zoo: Zoo) -> None:
     """Each acquire is released once; one release more raises, and the lock can be acquired anew."""
     lock = Lock("twice")
@@ -106,6 +108,7 @@ def test_a_second_release_is_refused(zoo: Zoo) -> None:
         assert not lock.locked()
 
 
+@pytest.mark.scenario("F61")
 def test_the_owner_may_take_it_a_thousand_times(zoo: Zoo) -> None:
     """Deep reentrancy costs no requests, and the lock is free after the last release, not before."""
     lock = Lock("deep")
@@ -145,6 +148,7 @@ def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
         pass
 
 
+@pytest.mark.scenario("F61")
 def test_different_locks_nest(zoo: Zoo) -> None:
     """Locks of different keys are independent, and are let go in whatever order their releases come."""
     one, two = Lock("one"), Lock("two")

@@ -152,6 +152,7 @@ def test_the_state_of_the_connection_is_told(log: Log) -> None:
     assert {kwargs["sender"] for _, kwargs in log} == {Session}
 
 
+@pytest.mark.scenario("F64")
 def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Log) -> None:
     """Locks are taken, and work is stopped, while a receiver sleeps; the others hear of it when it is done."""
     gate = threading.Event()

@@ -25,6 +25,7 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 # --- soft time limits -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("F11")
 def test_a_soft_limit_ends_the_wait(worker: Worker) -> None:
     """A task struck while it waits leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("wait"):
@@ -45,6 +46,7 @@ def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
     worker.zoo.wait_contenders("work", 0, timeout=2)
 
 
+@pytest.mark.scenario("F12")
 def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
     """Struck while they enter the queue, wait, are granted the lock or let go of it, tasks leave no contender."""
     storms = [worker.send("storm", "storm", 300, seed) for seed in range(2)]
@@ -56,6 +58,7 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 # --- ends of the process --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("F40")
 def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
     """The process is killed; the next task has the lock when its session is over, at the latest."""
     gate = worker.gate()
@@ -67,6 +70,7 @@ def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
     worker.get(waiter, timeout=CRASH)
 
 
+@pytest.mark.scenario("F40")
 def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
     """A task whose process is killed is replaced by the next in the queue, and fails."""
     gate = worker.gate()
@@ -79,6 +83,7 @@ def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
     assert isinstance(worker.wait_failed(holder), WorkerLostError)
 
 
+@pytest.mark.scenario("F40")
 def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
     """With `acks_late` and `reject_on_worker_lost` a task is delivered again, and waits for the lock it has left."""
     gate = worker.gate()
@@ -89,6 +94,7 @@ def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
     assert worker.get(result, timeout=CRASH + 10)["pid"] != pid
 
 
+@pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
     """`revoke(terminate=True)` of a task that waits takes it out of the queue."""
@@ -100,6 +106,7 @@ def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
         worker.zoo.wait_contenders(f"revoke{kind}", 1, timeout=2 if kind == "SIGTERM" else CRASH)
 
 
+@pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
     """`revoke(terminate=True)` of a task that holds a lock gives it to the next, and the pool goes on."""
@@ -121,6 +128,7 @@ def sessions(zoo: Zoo) -> str:
     return four_letter(host, int(port), "dump")
 
 
+@pytest.mark.scenario("F41")
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
     """Work under a lock goes on to its end; then the sessions end with the processes, not with their time."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
@@ -145,6 +153,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
         assert zoo.contenders() == []
 
 
+@pytest.mark.scenario("F42")
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
     """Told to end at once, the processes let go of what they hold."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():

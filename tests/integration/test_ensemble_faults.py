@@ -57,12 +57,12 @@ def zoo3(whole: Ensemble) -> Iterator[Zoo]:
 
 def server_of_session(ensemble: Ensemble) -> Server | None:
     """Return the server that the session of this process is connected to, or None."""
-    sock = client()._connection._socket
+    sock = client()._connection._socket  # None between two connections
     try:
-        port = sock.getpeername()[1]
+        port = sock.getpeername()[1] if sock is not None else None
     except OSError:
         return None
-    return next(server for server in ensemble.servers if server.port == port)
+    return next((server for server in ensemble.servers if server.port == port), None)
 
 
 def test_the_next_server_takes_over(zoo3: Zoo, whole: Ensemble) -> None:
@@ -150,6 +150,7 @@ def restart(server: Server, config: Path, text: str) -> None:
     server.wait_ready()
 
 
+@pytest.mark.scenario("F15")
 @pytest.mark.parametrize("moment", ["at rest", "busy"])
 def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
     zoo3: Zoo, whole: Ensemble, cut_off: tuple[Server, Wire], moment: str
@@ -188,6 +189,7 @@ def a_read(path: str) -> tuple[object, object]:
     return GetData(path, None), Reply(session(), lambda answer: None)
 
 
+@pytest.mark.scenario("F16")
 def test_nobody_enters_by_a_cut_off_follower(zoo3: Zoo, whole: Ensemble, cut_off: tuple[Server, Wire]) -> None:
     """What it says of the queue is old, so it grants nothing; the call ends in time."""
     follower, wire = cut_off
@@ -212,6 +214,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.scenario("F19")
 def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) -> None:
     """Each host has its share of the session timeout, so one that is dead costs half of it at most."""
     for _ in range(3):  # the order of the hosts is drawn anew
@@ -220,6 +223,7 @@ def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) 
             pass
 
 
+@pytest.mark.scenario("F19")
 def test_a_dead_host_does_not_cost_the_lease(zoo: Zoo, silent: str) -> None:
     """A cut is survived by finding the live one in time, whichever is tried first."""
     with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=10), zk_lock("a", abort_on="lost") as hold:
@@ -254,6 +258,7 @@ def test_a_server_that_goes_silent_is_left_for_another_in_time(zoo: Zoo) -> None
 # --- what the server grants -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("F18")
 def test_pauses_are_measured_by_the_session_timeout_that_was_granted() -> None:
     """With 60 s asked for and 2 s granted, a pause of a quarter of the former would outlast the session many times."""
     with Ensemble(tick=0.1) as ensemble:
@@ -270,6 +275,7 @@ def test_pauses_are_measured_by_the_session_timeout_that_was_granted() -> None:
         zoo.close()
 
 
+@pytest.mark.scenario("F25")
 def test_an_ensemble_that_comes_back_empty_is_found() -> None:
     """It refuses clients that have seen its future, for ever; they are replaced, some session timeouts later."""
     timeout = 2

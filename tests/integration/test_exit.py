@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from support.proxy import Proxy
 from support.zoo import Zoo
 
 pytestmark = pytest.mark.zookeeper
@@ -28,6 +29,7 @@ def wait_line(process: subprocess.Popen[str], line: str) -> None:
     assert found == line + "\n", process.communicate("\n", timeout=5)
 
 
+@pytest.mark.scenario("F46")
 @pytest.mark.parametrize(
     ("leave", "code", "noise"),
     [
@@ -76,6 +78,7 @@ with zk_lock("inside") as hold:
     zoo.assert_empty(0.5)
 
 
+@pytest.mark.scenario("F47")
 @pytest.mark.parametrize("what", ["waiting", "holding"])
 def test_daemon_threads_do_not_hold_up_the_exit(zoo: Zoo, what: str) -> None:
     """The interpreter ends with twenty threads in the middle of something, quickly and quietly."""
@@ -162,3 +165,23 @@ print(child.exitcode, zk_lock("child").locked())
     )
     output, errors = ended(zoo, process, within=5)
     assert output == "0 False\n", errors
+
+
+@pytest.mark.scenario("F46")
+def test_a_process_that_ends_by_an_abort_frees_its_lock(zoo: Zoo) -> None:
+    """Work that is stopped by a cut often ends its process there and then; the session is ended on a new connection."""
+    with Proxy(zoo.address) as proxy:
+        process = zoo.spawn(
+            """
+import threading
+with zk_lock("aborted"):
+    print("held", flush=True)
+    threading.Event().wait(30)
+""",
+            ZKLOCK_URL=zoo.url(proxy.address, session_timeout=20),
+        )
+        wait_line(process, "held")
+        proxy.cut_all()
+        _, errors = ended(zoo, process, within=3)
+        assert "LockLost" in errors
+        zoo.assert_empty(2)

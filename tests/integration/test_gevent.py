@@ -55,6 +55,7 @@ print(order == list(range(20)), max(most), not lock._blocks, not live_holds._gua
     assert run(zoo, script) == ["True 1 True True"]
 
 
+@pytest.mark.scenario("F61")
 def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo) -> None:
     """What one greenlet holds, another neither takes again nor releases."""
     script = """
@@ -74,6 +75,7 @@ print(lock.locked())
     assert run(zoo, script) == ["not held", "False"]
 
 
+@pytest.mark.scenario("F14")
 @pytest.mark.parametrize("how", ["timeout", "kill"])
 def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, how: str) -> None:
     """gevent.Timeout and kill end a wait at any moment of it; the queue is as before within two seconds."""

@@ -57,6 +57,7 @@ def work_acquire_around_with(mutex: Lock) -> None:
         mutex.release()
 
 
+@pytest.mark.scenario("F13")
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
 def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None]) -> None:
     """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
@@ -87,6 +88,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
     assert not leaks, leaks[0]
 
 
+@pytest.mark.scenario("F13")
 def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> None:
     """
     A handler that raises on the first instruction of `__exit__` does not keep the lock for the life of its object.
@@ -120,6 +122,7 @@ def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> N
 SHARED = Lock("alarm")
 
 
+@pytest.mark.scenario("F13")
 def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
     """A signal's handler that raises at a random moment of `with`, also of a shared object, leaves no contender."""
     struck = 0
@@ -141,6 +144,7 @@ def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
         pass
 
 
+@pytest.mark.scenario("F12", "F13")
 def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Zoo) -> None:
     """A release that is struck still lets go, and an acquire that is struck has not acquired."""
     for _ in range(1500):

@@ -110,6 +110,7 @@ def test_first_use_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) ->
         make_all_calls()
 
 
+@pytest.mark.scenario("F10")
 @outages
 def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     """An outage that begins under a live session delays no call past its deadline, a release included."""
@@ -170,6 +171,7 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
     waiter.result()
 
 
+@pytest.mark.scenario("F27")
 def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
     """The deadline is absolute: a wake-up does not start the wait anew."""
     with contextlib.ExitStack() as stack:

@@ -226,9 +226,10 @@ def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
 
 
 @app.task(name="forget")
-def forget(key: str) -> None:
+def forget(key: str, verb: str = "tell", argument: Any = None) -> None:
     """Take a lock for the rest of the worker's days."""
     zk_lock(key).acquire()
+    do(verb, argument)
 
 
 @app.task(name="increment")

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kazoo.client import KazooClient
-
 from django_zklock import Hold, Lock
 from django_zklock.exceptions import LockLost
 from django_zklock.zk import process
 from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session
+from support.chaos import thief
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -98,11 +97,8 @@ def cut(proxy: Proxy) -> None:
 
 def expire(zoo: Zoo) -> None:
     """End the session of this process, as its time would: a second client takes it over and closes it."""
-    victim = client()
-    thief = KazooClient(hosts=zoo.all_hosts, client_id=victim.client_id, timeout=4)
-    thief.start(timeout=10)
-    thief.stop()
-    thief.close()
+    victim = client()  # kazoo's own client_id is None while the connection is cut
+    thief.expire(zoo.all_hosts, victim._session_id, victim._session_passwd)
 
 
 class Elsewhere(threading.Thread, Generic[T]):

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,15 @@ class Worker:
     """One `celery worker` with a broker of its own, for the length of a with block."""
 
     def __init__(
-        self, zoo: Zoo, home: Path, *, pool: str = "prefork", concurrency: int = 2, session_timeout: float = 4
+        self,
+        zoo: Zoo,
+        home: Path,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        session_timeout: float = 4,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.zoo = zoo
         self.home = home
@@ -58,6 +67,7 @@ class Worker:
             *(sys.executable, "-m", "celery", "-A", "support.celeryapp", "worker"),
             *(f"--pool={pool}", f"--concurrency={concurrency}", "--queues=celery,other", "--loglevel=INFO"),
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={uuid.uuid4().hex}@test"),
+            *options,
         ]
         self._env = {
             **os.environ,
@@ -65,6 +75,7 @@ class Worker:
             "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
             "ZKLOCK_URL": zoo.url(session_timeout=session_timeout),
             celeryapp.HOME: str(home),
+            **(env or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -133,6 +144,25 @@ class Worker:
     def children(self) -> set[int]:
         """The process ids of the pool."""
         return {child.pid for child in psutil.Process(self.process.pid).children()}
+
+    def group(self) -> set[int]:
+        """The process ids of the worker and its pool, of those that have not ended."""
+        found = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.add(process.pid)
+        return found
+
+    def wait_ended(self, timeout: float) -> None:
+        """Wait until no process of the worker is left; if one is, have it log where it hangs, and fail."""
+        try:
+            eventually(lambda: not self.group(), timeout)
+        except AssertionError:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGUSR1)
+                time.sleep(1)
+            raise AssertionError(f"after {timeout:g} s there were still {self.group()} of {self.process.pid}") from None
 
     def stop(self, timeout: float = 20) -> int:
         """Ask for a warm shutdown, wait for it, and return the exit status."""

@@ -1,0 +1,102 @@
+"""
+Break things on purpose and see that the lock keeps its promises: the scenarios, and a soak under random faults.
+
+The run is put into network and mount namespaces of its own, so that firewall rules and mounts touch nothing else. Where
+that is not possible, the scenarios that need them are skipped, and say so. `make chaos` is this script.
+
+    scripts/chaos.py                            all scenarios, and a soak of 60 seconds
+    scripts/chaos.py --seconds=600 --seed=7     a soak of ten minutes, and nothing else
+    scripts/chaos.py --lock=kazoo               the same faults for kazoo's own Lock, which does not survive them
+    scripts/chaos.py -k firewall -x             the scenarios that pytest picks by these arguments
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+sys.path[:0] = [str(TESTS), str(ROOT), str(ROOT / "example_project")]
+
+from demo.zookeeper import may_install  # noqa: E402
+from support.chaos import namespaces  # noqa: E402
+from support.chaos.firewall import IPTABLES  # noqa: E402
+from support.chaos.preload import COMPILER  # noqa: E402
+
+SOAK = 60  # seconds, unless told otherwise
+
+#: What some scenarios need: where it is, if it is there, and Debian's packages with it.
+TOOLS = ((IPTABLES, ("iptables",)), (shutil.which(COMPILER.split()[0]), ("gcc", "libc6-dev")))
+
+
+def main(arguments: list[str]) -> None:
+    """Become pytest, by way of new namespaces if they can be had; its exit status is this script's."""
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, help=f"length of the soak (default: {SOAK}); alone: run nothing else")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="of the soak (default: a new one)")
+    parser.add_argument("--lock", choices=("zklock", "kazoo"), default="zklock", help="the lock that is tested")
+    options, selection = parser.parse_known_args(arguments)
+    if namespaces.inside():
+        namespaces.set_up()
+        where = "in network and mount namespaces of its own"
+    else:
+        ensure_tools()
+        refused = namespaces.possible()
+        if not refused:
+            again = [sys.executable, __file__, *arguments, f"--seed={options.seed}"]
+            become(namespaces.command(again), namespaces.environment())
+        os.environ[namespaces.REFUSED] = refused
+        where = f"without the scenarios that need a firewall or a mount ({refused})"
+    seconds = SOAK if options.seconds is None else options.seconds
+    what = f"the scenarios of pytest {' '.join(selection)}" if selection else "all scenarios"
+    if not selection and options.seconds is not None:
+        what, selection = "the soak alone", ["-k", "soak"]
+    say(f"chaos: {what}, on the lock of {options.lock}; the soak takes {seconds:g} s, its seed is {options.seed};")
+    say(f"       {where}")
+    pytest = [sys.executable, "-m", "pytest", str(TESTS), "-m", "scenario", "-p", "support.chaos.report", "--chaos"]
+    ours = [f"--lock={options.lock}", f"--soak-seconds={seconds:g}", f"--soak-seed={options.seed}"]
+    # The plugin is looked for before pytest has read its own `pythonpath`.
+    become([*pytest, *ours, *selection], {"PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)])})
+
+
+def become(command: list[str], env: Mapping[str, str]) -> None:
+    """Go on as another program, which gets Ctrl-C and gives the exit status."""
+    os.chdir(ROOT)
+    os.execvpe(command[0], command, {**os.environ, **env})  # noqa: S606 - without a shell is what is wanted
+
+
+def say(line: str) -> None:
+    """Print a line now: what is printed later than an exec is lost."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def ensure_tools() -> None:
+    """Install what is missing where that is allowed, and say what is missing elsewhere."""
+    missing = [package for tool, packages in TOOLS if tool is None for package in packages]
+    if not missing or sys.platform != "linux":
+        return
+    if not may_install():
+        say(f"Some scenarios will be skipped. They need: sudo apt-get install {' '.join(missing)}")
+        return
+    say(f"Installing: apt-get install {' '.join(missing)}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
+        apt = ["apt-get", "-qq", *command]
+        done = subprocess.run(apt, env=env, check=False, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            say(f"apt-get {command[0]} failed: some scenarios will be skipped.")
+            return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

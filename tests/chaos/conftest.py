@@ -1,0 +1,49 @@
+"""The processes that the scenarios are played with, and the servers they play on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.chaos.crew import Crew
+from support.proxy import Proxy
+from support.zoo import Zoo
+
+from django_zklock.testing.ensemble import Ensemble
+
+
+@pytest.fixture
+def ensemble(single: Ensemble) -> Ensemble:
+    """The servers of a scenario; a module that needs others has a fixture of this name."""
+    return single
+
+
+@pytest.fixture
+def arena(ensemble: Ensemble) -> Iterator[Zoo]:
+    """A namespace on the servers of the scenario, for processes of its own."""
+    zoo = Zoo(ensemble.hosts, ensemble)
+    yield zoo
+    zoo.close()
+
+
+@pytest.fixture
+def keys() -> tuple[str, ...]:
+    """The locks of a scenario; a module that needs others has a fixture of this name."""
+    return ("k",)
+
+
+@pytest.fixture
+def crew(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_path: Path) -> Iterator[Crew]:
+    """Processes that take the lock under test: ours, or the one that `--lock` names."""
+    crew = Crew(arena, request.config.getoption("--lock"), tmp_path, keys)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def proxy(arena: Zoo) -> Iterator[Proxy]:
+    """A proxy in front of the first server; whoever is to be hurt goes through it."""
+    with Proxy(arena.address) as proxy:
+        yield proxy
+        proxy.heal()

@@ -1,0 +1,258 @@
+"""Processes that are struck, stopped or starved hold no lock twice, and hold nobody up for longer than promised."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+from support.chaos.clocks import ClockShim
+from support.chaos.crew import ROOM, Crew
+from support.chaos.preload import needs_compiler
+from support.proxy import DELETE, Proxy
+from support.zoo import Zoo, eventually
+
+pytestmark = pytest.mark.zookeeper
+
+TICK = 0.5  # seconds, of the test's servers
+T = 3.0  # seconds, the session timeout; the lease is 1.2
+EXPIRED = T + 2 * TICK + 0.5  # seconds by which the session of a process that stands still is over
+LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
+
+Figure = Callable[..., None]
+
+
+# --- exceptions that a signal raises ----------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("F11")
+def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(crew: Crew, figure: Figure) -> None:
+    """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
+    a, b = crew.hire("A", "B")
+    b.take(owner="ahead")
+    waiting = a.acquire(timeout=30)
+    _, mine = crew.wait_contenders(2)
+    behind = b.acquire(timeout=10, owner="behind")
+    crew.wait_contenders(3)
+    struck = crew.note("alarm", target="A")
+    a.tell("alarm", after=0.05).result()
+    assert waiting.result(5)["error"] == "Struck"
+    eventually(lambda: mine not in crew.zoo.children("k"), LEFT_BEHIND, "the one that was struck is still in the queue")
+    figure("left the queue after", time.monotonic() - struck, "s")
+    released = b.release(owner="ahead").result()["t"]
+    answer = behind.result(15)
+    assert answer["granted"], "the one behind the one that was struck was never served"
+    figure("the one behind served after", max(0.0, answer["t"] - released), "s")
+    b.release(owner="behind").result()
+    a.take()
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F12")
+@pytest.mark.chaos
+@pytest.mark.parametrize("when", ["the server is slow", "there is no connection"])
+def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
+    crew: Crew, proxy: Proxy, figure: Figure, when: str
+) -> None:
+    """Nobody calls release again, so what was begun is carried through."""
+    a, b = crew.hire_one("A", hosts=proxy.address, session_timeout=10), crew.hire_one("B")
+    a.take()
+    waiting = b.acquire(timeout=15)
+    crew.wait_contenders(2)
+    if when == "the server is slow":
+        proxy.delay_op(DELETE, 0.8)
+    else:
+        proxy.refuse = True
+        proxy.cut_all()
+        eventually(lambda: not a.ask("connected"), 5)
+    crew.note("alarm", target="A")
+    a.tell("release", **{"as": "main"}, key="k", alarm=0.3).result(5)
+    healed = time.monotonic()
+    proxy.heal()
+    eventually(waiting.done, 5, "what was to be released is held, and its process lives on")
+    answer = waiting.result()
+    assert answer["granted"]
+    figure("next holder after", answer["t"] - healed, "s")
+    crew.assert_kept()
+
+
+# --- processes that do not run ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("F34")
+@pytest.mark.chaos
+def test_a_holder_that_was_stopped_past_its_session_learns_of_it_at_its_first_check(crew: Crew, figure: Figure) -> None:
+    """The next one has the lock meanwhile; what the stopped one writes late is refused by the fence."""
+    a, b = crew.hire("A", "B", session_timeout=T)
+    a.take()
+    value = a.tell("claim", **{"as": "main"}, key="k").result()
+    working = a.work()
+    waiting = b.acquire(timeout=20)
+    crew.wait_contenders(2)
+    stopped = a.pause()
+    answer = waiting.result(20)
+    assert answer["granted"]
+    figure("next holder after", answer["t"] - stopped, "s")
+    assert answer["t"] - stopped <= EXPIRED
+    assert b.tell("claim", **{"as": "main"}, key="k").result() == value
+    time.sleep(max(0.0, stopped + T + 2 - time.monotonic()))
+    resumed = a.resume()
+    eventually(working.done, 10, "the holder that was stopped was never told")
+    told = working.result()
+    assert told["lost"]
+    figure("told after", (told["t"] - resumed) * 1000, "ms")
+    assert not a.tell("write", **{"as": "main"}, key="k", value=value + 1).result(), "a stale write was taken"
+    assert b.tell("write", **{"as": "main"}, key="k", value=value + 1).result()
+    assert b.check()
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F35")
+@pytest.mark.chaos
+@pytest.mark.parametrize("hog", ["main", "another"])
+def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its_first_check(
+    crew: Crew, figure: Figure, hog: str
+) -> None:
+    """One call into C, by the holder or by another thread of its process, lets no thread of the protocol run."""
+    a, b = crew.hire("A", "B", session_timeout=T)
+    a.take()
+    waiting = b.acquire(timeout=30)
+    crew.wait_contenders(2)
+    crew.note("hog", target="A")
+    hogging = a.tell("hog", **{"as": hog}, seconds=T + 1)
+    working = a.work()
+    answer = waiting.result(30)
+    assert answer["granted"], "the holder's session outlived a process in which nothing ran"
+    kept = hogging.result(30)
+    eventually(working.done, 10, "the holder was never told")
+    told = working.result()
+    assert told["lost"]
+    assert kept["t"] > answer["t"], "the next one was to be granted the lock while the interpreter was kept"
+    figure("told after", max(0.0, told["t"] - kept["t"]) * 1000, "ms")
+    assert b.check()
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F36")
+def test_a_greenlet_that_did_not_yield_past_its_lease_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
+    """By the clock, before the hub has run once; and the block that goes on to its end says so, too."""
+    pytest.importorskip("gevent")
+    script = """
+import time
+from django_zklock.exceptions import LockLost
+
+def spin():
+    until = time.monotonic() + 2.0  # the lease is 1.6
+    while time.monotonic() < until:
+        pass
+
+lock = zk_lock("a", abort_on="never")
+hold = lock.acquire()
+hold.check()
+spin()
+print(hold.lost, hold.lease_remaining)
+try:
+    hold.check()
+except LockLost:
+    print("told")
+lock.release()
+try:
+    with zk_lock("b"):
+        spin()
+except LockLost:
+    print("told")
+"""
+    child = zoo.spawn(script, first="from gevent import monkey; monkey.patch_all()")
+    try:
+        output, errors = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert output.split() == ["True", "0.0", "told", "told"], errors
+
+
+@pytest.mark.scenario("F51")
+@pytest.mark.chaos
+def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing_after_it(
+    crew: Crew, figure: Figure
+) -> None:
+    """It is at the head of the queue when it is stopped; once it goes on it queues again, in its new session."""
+    a, stopped = crew.hire("A", "B", session_timeout=T)
+    a.take(owner="ahead")
+    waiting = stopped.acquire(timeout=30)
+    crew.wait_contenders(2)
+    behind = a.acquire(timeout=20, owner="behind")
+    crew.wait_contenders(3)
+    paused = stopped.pause()
+    a.release(owner="ahead").result()
+    answer = behind.result(20)
+    assert answer["granted"]
+    figure("the others held up for", answer["t"] - paused, "s")
+    assert answer["t"] - paused <= EXPIRED
+    time.sleep(max(0.0, paused + T + 2 - time.monotonic()))
+    stopped.resume()
+    crew.wait_contenders(2)  # it is in the queue again
+    with contextlib.suppress(AssertionError):
+        eventually(waiting.done, 1)
+    assert not waiting.done(), f"a grant on a session that was over: {waiting.result()}"
+    assert a.check(owner="behind")
+    a.release(owner="behind").result()
+    assert waiting.result()["granted"]
+    assert stopped.check()
+    crew.assert_kept()
+
+
+# --- clocks that jump -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("F48")
+@needs_compiler
+def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(crew: Crew, figure: Figure) -> None:
+    """The monotonic clock stands still while a machine is suspended, and a lease measured by it would look good."""
+    if crew.lock != "zklock":
+        pytest.skip("the servers of this test did not sleep: a lock that has no lease lost nothing")
+    with ClockShim() as clocks:
+        a = crew.hire_one("A", session_timeout=T, **clocks.env)
+        a.take()
+        assert a.check()
+        crew.note("suspend", target="A", seconds=100)
+        with clocks.suspended(a.process.pid, 100):
+            pass
+        resumed = time.monotonic()
+        assert not a.check(), "the lease looks good after the suspend"
+        figure("told after", (time.monotonic() - resumed) * 1000, "ms")
+        a.release().result()
+        a.take()
+        assert a.check()
+        a.release().result()
+        crew.assert_kept()
+
+
+@pytest.mark.scenario("F49")
+@pytest.mark.chaos
+@needs_compiler
+@pytest.mark.parametrize("hour", [3600, -3600])
+def test_the_wall_clock_may_jump_while_a_lock_is_held_and_waited_for(crew: Crew, figure: Figure, hour: int) -> None:
+    """The hold stays good for longer than a lease from then on, and a wait ends when it was to end."""
+    with ClockShim() as clocks:
+        a, b = crew.hire("A", "B", session_timeout=T, **clocks.env)
+        a.take()
+        working = a.work()
+        began = time.monotonic()
+        waiting = b.acquire(timeout=1.5)
+        crew.wait_contenders(2)
+        crew.note("jump", seconds=hour)
+        clocks.jump(realtime=hour)
+        answer = waiting.result(10)
+        waited = answer["t"] - began
+        assert not answer["granted"]
+        assert 1.4 <= waited <= 1.5 + ROOM
+        figure("a wait of 1.5 s lasted", waited, "s")
+        a.stop_work()
+        assert not working.result()["lost"], "the holder was told that its lock was lost"
+        waiting = b.acquire(timeout=5)
+        crew.wait_contenders(2)
+        clocks.jump(realtime=-hour)
+        a.release().result()
+        assert waiting.result()["granted"]
+        crew.assert_kept()

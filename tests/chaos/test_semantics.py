@@ -1,0 +1,149 @@
+"""Names that are meant to do harm, nodes that an operator deletes, and callbacks that misbehave harm no other lock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.chaos.crew import Crew, Hand, WorkerFailed
+from support.faults import Elsewhere
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockLost
+
+pytestmark = pytest.mark.zookeeper
+
+T = 3.0  # seconds, the session timeout; the lease is 1.2
+TOLD = 1.0  # seconds after which the holder of a node that was deleted has been told; promised
+
+Figure = Callable[..., None]
+
+
+@pytest.mark.scenario("F59")
+def test_a_holder_whose_node_is_deleted_is_told(crew: Crew, figure: Figure) -> None:
+    """Somebody breaks the lock while its holder works, and the next one has it."""
+    a, b = crew.hire("A", "B")
+    token = a.take()["token"]
+    working = a.work()
+    [name] = crew.wait_contenders(1)
+    waiting = b.acquire()
+    crew.wait_contenders(2)
+    path = f"{crew.zoo.base}/k/{name}"
+    deleted = crew.note("delete", path=path, key="k", token=token)
+    crew.zoo.client.delete(path)
+    assert waiting.result()["granted"]
+    eventually(working.done, TOLD + 2, "the holder works on, and nobody tells it")
+    told = working.result()
+    assert told["lost"]
+    figure("told after", told["t"] - deleted, "s")
+    assert told["t"] - deleted <= TOLD
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F64")
+def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figure) -> None:
+    """Another one of the hold is called, other work is stopped, and the lock is handed on, while one sleeps."""
+    gate, called = threading.Event(), threading.Event()
+    blocked = threading.Event()
+
+    def fail(hold: Hold) -> None:
+        raise RuntimeError("a callback's own trouble")
+
+    def block(hold: Hold) -> None:
+        blocked.set()
+        gate.wait(60)
+
+    def take_next() -> None:
+        with zk_lock("a", timeout=10):
+            pass
+
+    lock = zk_lock("a")
+    hold = lock.acquire()
+    assert hold
+    hold.add_lost_callback(fail)
+    hold.add_lost_callback(lambda hold: called.set())
+    hold.add_lost_callback(block)
+    try:
+        with pytest.raises(LockLost), zk_lock("b") as other:
+            waiter = Elsewhere(take_next)
+            zoo.wait_contenders("a", 2)
+            deleted = time.monotonic()
+            zoo.client.delete(hold.path)
+            waiter.result(5)
+            figure("next holder after", time.monotonic() - deleted, "s")
+            assert blocked.wait(5)
+            assert called.is_set()
+            zoo.client.delete(other.path)
+            time.sleep(20)
+        assert time.monotonic() - deleted < 5
+        assert not gate.is_set()
+        lock.release()
+    finally:
+        gate.set()
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+HOSTILE: dict[str, Any] = {
+    "slash": "/",
+    "dots": "..",
+    "parent": "a/../k",
+    "NUL": "a\0b",
+    "newline": "a\nb",
+    "bidirectional": "a\u202eb",
+    "empty": "",
+    "none": None,
+    "number": 7,
+    "truth": True,
+    "huge": "x" * 100_000,
+    "lone surrogate": "\ud83d",
+}
+HARMLESS = {"slash", "parent", "number"}  # as the value of a field, where it is escaped
+
+
+def try_name(hand: Hand, key: Any, **options: Any) -> str:
+    """Have a process take a lock of this name and let go of it; return how that ended."""
+    call = hand.tell("turn", **{"as": "other"}, key=key, timeout=1, seconds=0.0, **options)
+    eventually(call.done, 10, f"a call for the lock {ascii(key)[:20]} does not end")
+    try:
+        answer = call.result()
+    except WorkerFailed as failed:
+        return str(failed).splitlines()[0]
+    return "granted" if answer["granted"] else str(answer["error"])
+
+
+@pytest.mark.scenario("F65")
+@pytest.mark.chaos
+def test_a_hostile_name_harms_no_other_lock(crew: Crew, proxy: Proxy) -> None:
+    """It is refused before anything is sent, and what the process holds besides is held for longer than a session."""
+    a, b = crew.hire_one("A", hosts=proxy.address, session_timeout=T), crew.hire_one("B")
+    a.take()
+    working = a.work()
+    waiting = b.acquire(timeout=60)
+    crew.wait_contenders(2)
+    proxy.reset()
+    for what, name in HOSTILE.items():
+        answer = try_name(a, name)
+        if crew.lock == "zklock":
+            assert answer == "InvalidLockName", f"{what}: {answer}"
+            answer = try_name(a, "key/{value}", fields={"value": name})
+            expected = "granted" if what in HARMLESS else "InvalidLockName"
+            assert answer == expected, f"{what}, as a value: {answer}"
+            if what not in HARMLESS:
+                sent = {opcode: proxy.counts[opcode] for opcode in (CREATE2, CREATE_CONTAINER, GET_CHILDREN)}
+                assert not any(sent.values()), f"{what}: {sent}"
+            proxy.reset()
+        assert not working.done(), f"{what}: the other lock of the process is lost"
+    time.sleep(T + 1)
+    assert not working.done(), "the other lock of the process is lost"
+    assert not waiting.done(), "the other lock of the process was given away"
+    a.stop_work()
+    assert a.check()
+    a.release().result()
+    assert waiting.result()["granted"]
+    crew.assert_kept()

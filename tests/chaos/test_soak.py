@@ -1,0 +1,127 @@
+"""Many processes, random faults every few seconds, and at the end every promise was kept."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import pytest
+from support.chaos import preload
+from support.chaos.crew import Call, Crew, Hand
+from support.chaos.nemesis import Nemesis
+from support.chaos.report import Figures
+from support.chaos.slowdisk import SlowDisk
+from support.proxy import Proxy
+from support.zoo import eventually
+
+from django_zklock.testing.ensemble import Ensemble
+
+T = 4.0  # seconds, of a session
+KEYS = ("a", "b", "c", "d", "e")
+VETERANS = 3  # processes that live to the end
+MORTALS = 3  # processes that are killed and replaced
+OWNERS = ("main", "second")
+REST = 60.0  # seconds for all that was hurt to come to rest
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(0)]  # it ends by the clock, and says itself what hangs
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[SlowDisk | None]:
+    """Disks to be slowed down, where there is a compiler."""
+    if preload.why_not():
+        yield None
+    else:
+        with SlowDisk() as disk:
+            yield disk
+
+
+@pytest.fixture(scope="module")
+def ensemble(disk: SlowDisk | None) -> Iterator[Ensemble]:
+    """Three servers that acknowledge nothing before it is on disk."""
+    with Ensemble(nodes=3, fsync=True, env=disk.env if disk is not None else None) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
+    """One in front of each server; all connections of the processes go through them."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]
+
+
+@pytest.fixture
+def keys() -> tuple[str, ...]:
+    return KEYS
+
+
+@pytest.mark.scenario("F70")
+def test_every_promise_is_kept_through_random_faults(
+    request: pytest.FixtureRequest,
+    crew: Crew,
+    ensemble: Ensemble,
+    proxies: list[Proxy],
+    disk: SlowDisk | None,
+    figure: Figures,
+) -> None:
+    seconds: float = request.config.getoption("--soak-seconds")
+    seed: int = request.config.getoption("--soak-seed")
+    chance = random.Random(seed)
+    hosts = ",".join(proxy.address for proxy in proxies)
+    names = iter(f"P{number}" for number in range(1, 10**6))
+    veterans = crew.hire(*(next(names) for _ in range(VETERANS)), hosts=hosts, session_timeout=T)
+    at_first = [at_rest(hand, churn(hand, 2.0, chance)) for hand in veterans]
+    soaking: list[Call] = []
+
+    def hire() -> Hand:
+        hand = crew.hire_one(next(names), hosts=hosts, session_timeout=T)
+        soaking.extend(churn(hand, 10**6, chance))
+        return hand
+
+    for hand in veterans:
+        soaking += churn(hand, seconds, chance)
+    mortals = [hire() for _ in range(MORTALS)]
+    nemesis = Nemesis(crew, ensemble, proxies, mortals, hire, disk=disk, chance=chance)
+    nemesis.run(seconds)
+    for hand in crew.hands:
+        if hand.alive:
+            hand.tell("end_churn").result()
+    at_last = [at_rest(hand, soaking[2 * number : 2 * number + 2]) for number, hand in enumerate(veterans)]
+    for call in soaking:
+        if call.hand.alive:
+            call.result(REST)
+    verdict = crew.assert_kept()
+    figure("seed", seed)
+    for fault, count in sorted(nemesis.done.items()):
+        figure(fault, count)
+    figure("grants", verdict.figures.grants)
+    figure("refusals", verdict.figures.refusals)
+    figure("losses", verdict.figures.losses)
+    figure.spread("hand-off", verdict.figures.handoffs)
+    figure.spread("told of a forced loss after", verdict.figures.told)
+    figure.spread("unaware beside the next holder", verdict.figures.overlaps)
+    figure("answers beyond their deadline by at most", verdict.figures.overrun or 0.0, "s")
+    figure("lost updates of the counters without a fence", verdict.figures.lost_updates)
+    figure("events", len(verdict.events))
+    assert at_last == at_first, "something leaks"
+
+
+def churn(hand: Hand, seconds: float, chance: random.Random) -> list[Call]:
+    """Have all owners of a process work under locks for so long."""
+    return [
+        hand.tell("churn", **{"as": owner}, keys=KEYS, seconds=seconds, seed=chance.randrange(10**9))
+        for owner in OWNERS
+    ]
+
+
+def at_rest(hand: Hand, calls: list[Call]) -> dict[str, int]:
+    """Return the sizes of what might leak, when the work is done and nothing is under way any more."""
+    for call in calls:
+        call.result(10**4)
+
+    def gauge() -> dict[str, int] | None:
+        sizes: dict[str, int] = hand.ask("gauge")
+        return None if any(sizes.get(name) for name in ("watches", "members", "guids", "departures", "kept")) else sizes
+
+    return eventually(gauge, REST, f"{hand.name} does not come to rest") or {}

@@ -1,0 +1,175 @@
+"""However a Celery worker or one of its processes ends, the processes are gone soon, and so is what they held."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.chaos.report import Figures
+from support.worker import Gate, Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.testing.ensemble import four_letter
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
+
+TICK = 0.5  # seconds, of the test's servers
+LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire
+
+
+def told(zoo: Zoo) -> str:
+    """What the server says of all its sessions."""
+    host, _, port = zoo.hosts.partition(":")
+    return four_letter(host, int(port), "dump")
+
+
+@contextlib.contextmanager
+def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterator[list[Worker]]:
+    """Workers of two processes that hold a lock each, in the middle of their work."""
+    with contextlib.ExitStack() as stack:
+        workers, gates = [], []
+        for number in range(count):
+            below = home / str(number)
+            below.mkdir()
+            worker = stack.enter_context(Worker(zoo, below, **options))  # type: ignore[arg-type]
+            stack.enter_context(worker.log_shown())
+            workers.append(worker)
+        for worker in workers:
+            for gate in (worker.gate(), worker.gate()):
+                worker.send("plain", gate.path.name, "linger", str(gate))
+                gates.append(gate)
+        for gate in gates:
+            gate.wait_entered()
+        assert len(zoo.contenders()) == len(gates)
+        yield workers
+
+
+def quit_(worker: Worker) -> None:
+    worker.process.send_signal(signal.SIGQUIT)
+
+
+def terminate(worker: Worker) -> None:
+    worker.process.send_signal(signal.SIGTERM)
+
+
+def interrupt_twice(worker: Worker) -> None:
+    worker.process.send_signal(signal.SIGINT)
+    eventually(lambda: "Warm shutdown" in worker.log.read_text())
+    worker.process.send_signal(signal.SIGINT)
+
+
+@pytest.mark.scenario("F42")
+@pytest.mark.parametrize(
+    ("tell", "env"),
+    [(quit_, {}), (terminate, {"REMAP_SIGTERM": "SIGQUIT"}), (interrupt_twice, {})],
+    ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
+)
+def test_a_worker_that_is_told_to_end_at_once_ends_and_its_locks_are_free(
+    zoo: Zoo, tmp_path: Path, figure: Figures, tell: Callable[[Worker], None], env: dict[str, str]
+) -> None:
+    """Three at a time, as what happens depends on where each of their processes is struck."""
+    with busy_workers(zoo, tmp_path, 3, session_timeout=LONG, env=env) as workers:
+        began = time.monotonic()
+        for worker in workers:
+            tell(worker)
+        zoo.assert_empty(timeout=4)
+        figure("locks free after", time.monotonic() - began, "s")
+        for worker in workers:
+            worker.wait_ended(15)
+        figure("worker ended after", time.monotonic() - began, "s")
+
+
+@pytest.mark.scenario("F43")
+def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_free_in_time(
+    zoo: Zoo, tmp_path: Path, figure: Figures
+) -> None:
+    """No orphan works on under a lock, nor keeps it for longer than its session timeout and two ticks."""
+    session_timeout = 4.0
+    with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
+        began = time.monotonic()
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            worker.wait_ended(5)
+        figure("pool ended after", time.monotonic() - began, "s")
+        zoo.assert_empty(timeout=session_timeout + 2 * TICK + 1)
+        figure("locks free after", time.monotonic() - began, "s")
+
+
+def forget_in(worker: Worker, key: str) -> tuple[int, Gate]:
+    """Have a task take a lock that it will not release; return its process, and what keeps it there."""
+    gate = worker.gate()
+    worker.send("forget", key, "linger", str(gate))
+    return gate.wait_entered(), gate
+
+
+@pytest.mark.scenario("F44")
+def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+    """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
+    option = ["--max-tasks-per-child=1"]
+    with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker, worker.log_shown():
+        longest = 0.0
+        for number in range(5):
+            pid, gate = forget_in(worker, f"one/{number}")
+            (node,) = zoo.contenders(f"{zoo.base}/one/{number}")
+            session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
+            gate.open()
+            eventually(lambda pid=pid: not psutil.pid_exists(pid), 10, "the process goes on")  # type: ignore[misc]
+            ended = time.monotonic()
+            zoo.wait_contenders(f"one/{number}", 0, timeout=1)
+            eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
+            longest = max(longest, time.monotonic() - ended)
+        figure("session gone after its process, at most", longest, "s")
+        assert worker.stop() == 0
+
+
+@pytest.mark.scenario("F44")
+@pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
+def test_a_pool_that_shrinks_leaves_no_session_behind(zoo: Zoo, tmp_path: Path, figure: Figures, way: str) -> None:
+    """The processes that are no longer wanted close theirs; the one that stays keeps what it has."""
+    options, env = (["--autoscale=3,1"], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([], {})
+    with (
+        Worker(zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env) as worker,
+        worker.log_shown(),
+    ):
+        gates = [worker.gate() for _ in range(3)]
+        for number, gate in enumerate(gates):
+            worker.send("forget", f"shrunk/{number}", "linger", str(gate))
+        pids = {gate.wait_entered() for gate in gates}
+        assert len(pids) == 3
+        owners = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
+        assert len(owners) == 3
+        for gate in gates:
+            gate.open()
+        if way == "pool_shrink":
+            worker.app.control.pool_shrink(2)
+        eventually(lambda: len(worker.children() & pids) == 1, 20, "the pool did not shrink")
+        ended = time.monotonic()
+        eventually(lambda: len(zoo.contenders()) == 1, 1, "locks of processes that ended are left")
+        left = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
+        eventually(lambda: [f"{each:x}" in told(zoo) for each in owners - left] == [False, False], 1)
+        figure("sessions gone after their processes", time.monotonic() - ended, "s")
+        assert all(f"{each:x}" in told(zoo) for each in left)
+        worker.run("ping")
+        assert worker.stop() == 0
+
+
+@pytest.mark.scenario("F43")
+def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
+    """A waiter is no holder, but it would stand in the way of those behind it."""
+    with (
+        zoo.hold_elsewhere("waited"),
+        Worker(zoo, tmp_path) as worker,
+        worker.log_shown(),
+    ):
+        worker.send("patient", "waited")
+        zoo.wait_contenders("waited", 2)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.wait_ended(5)
+        zoo.wait_contenders("waited", 1, timeout=4 + 2 * TICK + 1)

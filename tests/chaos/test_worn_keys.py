@@ -1,0 +1,89 @@
+"""A key whose sequence numbers come to their end is closed before anybody could be granted it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.chaos import wrap
+from support.chaos.crew import Crew
+from support.zoo import Zoo, eventually
+
+from django_zklock.queue.order import LAST_SEQUENCE
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+
+CHROOT = "/worn"
+
+WORN = {
+    "negative": -5,  # three contenders of nine digits
+    "far-below": -1_000_000_001,  # of ten digits, which are ordered backwards as strings
+    "below": wrap.SMALLEST,
+    "across": -1,  # the next one is good again, once the first has left
+    "stuck": wrap.LARGEST,  # the server gives this number to all
+    "last": wrap.LARGEST - 1,
+}
+FRESH = {"still-good": LAST_SEQUENCE - 2}
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """A server that has run for years."""
+    directory = tmp_path_factory.mktemp("worn")
+    wrap.prepare(directory, {f"{CHROOT}/zklock/{key}": number for key, number in (WORN | FRESH).items()})
+    with Ensemble(nodes=1, directory=directory) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def arena(ensemble: Ensemble) -> Iterator[Zoo]:
+    """The place in it that is worn; not to be deleted after a test."""
+    zoo = Zoo(ensemble.hosts, ensemble)
+    zoo.chroot, zoo.base = CHROOT, f"{CHROOT}/zklock"
+    yield zoo
+    zoo.chroot = f"{CHROOT}/none"
+    zoo.close()
+
+
+@pytest.fixture
+def keys() -> tuple[str, ...]:
+    return (*WORN, *FRESH)
+
+
+@pytest.mark.scenario("F57")
+@pytest.mark.parametrize("key", WORN)
+def test_a_key_whose_numbers_are_used_up_is_closed(crew: Crew, key: str) -> None:
+    """Of three that come at once none is granted the lock, and each is told what is wrong and leaves."""
+    hands = crew.hire("A", "B", "C")
+    calls = [hand.acquire(key, timeout=3) for hand in hands]
+    answers = [call.result(20) for call in calls]
+    holders = [hand for hand, answer in zip(hands, answers, strict=True) if answer["granted"]]
+    checks = [hand.check(key) for hand in holders]
+    assert sum(checks) <= 1, f"{sum(checks)} of 3 processes hold the lock"
+    if crew.lock == "zklock":
+        told = [answer.get("error") for answer in answers].count("UnreadableQueue")
+        assert told == 3 or (told and key == "across"), f"told by {told} of 3: {answers}"
+    for hand in holders:
+        hand.release(key).result()
+    eventually(lambda: not crew.zoo.children(key), 2, "a contender is left behind")
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F57")
+def test_a_key_is_good_to_its_last_number_and_can_be_begun_anew(crew: Crew) -> None:
+    """An operator deletes the empty directory; the numbers begin at 0, and the tokens go on rising."""
+    if crew.lock != "zklock":
+        pytest.skip("only our lock knows a last number")
+    a, b = crew.hire("A", "B")
+    [key] = FRESH
+    tokens = []
+    for _ in range(3):
+        tokens.append(a.take(key)["token"])
+        a.release(key).result()
+    assert b.acquire(key).result()["error"] == "UnreadableQueue"
+    crew.zoo.client.delete(f"{crew.zoo.base}/{key}")
+    tokens.append(b.take(key)["token"])
+    assert [int(name[-10:]) for name in crew.zoo.children(key)] == [0]
+    assert tokens == sorted(tokens)
+    crew.assert_kept()

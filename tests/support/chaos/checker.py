@@ -1,0 +1,406 @@
+"""
+Knows what must hold in every history, and shows where it does not.
+
+Each rule is a function that reads a run and yields violations. All are sound on one machine, whose processes share a
+clock: what may have happened in an allowed order is taken to have. Where that matters, and what would be a false
+alarm:
+
+* A grant that was written down late (its process was paused) may be over by then: its lease says so, and it is no
+  claim.
+* A fault is written down before it is done, and done by the next nemesis event at the latest; one with `what` "done",
+  `of` and the same `target` says it best. A grant that came meanwhile may have been taken away with it: it is a claim
+  if its holder still trusts it a second later.
+* A lease ends when its holder learns of a loss, and a `lost` has to be written down before the lock is given back:
+  written afterwards, the next holder would seem to have been too early.
+* SIGKILL gives nothing back, so the lease of a killed process goes on; one that was asked to end closes its session.
+* The tokens of two grants say nothing against the lock unless it is certain which came first: a grant lies anywhere
+  between the call and its return. It is certain where one returned before the other was called, and where each proves
+  by its lease that it was still held when it returned.
+
+The rules are those of an exclusive lock: readers that share one, and semaphores, would be taken for violations.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.chaos.excerpt import lines_around
+from support.chaos.figures import Figures, measure
+from support.chaos.harm import blinded, paused
+from support.chaos.holds import Event, Hold, time_of
+from support.chaos.reading import Run, read_run
+
+ROOM = 1.0  # seconds that an answer, and the news of a forced loss, may take; promised
+SHOWN = 4  # violations that are printed with their events
+LINES = 40  # that are printed at most
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One promise that was not kept, and the events that show it."""
+
+    rule: str
+    key: str
+    message: str
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a history shows."""
+
+    violations: tuple[Violation, ...]
+    figures: Figures
+    events: tuple[Event, ...] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept, and the history makes sense."""
+        return not self.violations
+
+    @property
+    def malformed(self) -> bool:
+        """Whether the history makes no sense, which says something about the harness and nothing about the lock."""
+        return any(violation.rule == "malformed" for violation in self.violations)
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """The rules that were broken."""
+        return frozenset(violation.rule for violation in self.violations)
+
+    def short(self) -> str:
+        """Return at most 40 lines: violations, each with the events round it, times from the first event on."""
+        start = time_of(self.events[0]) if self.events else 0.0
+        count = len(self.violations)
+        if not count:
+            return f"no violation in {len(self.events)} events; {self.figures}"
+        found = ", ".join(f"{rule}: {number}" for rule, number in Counter(v.rule for v in self.violations).items())
+        lines = [f"{found}; in {len(self.events)} events of {len({event['p'] for event in self.events})} processes"]
+        shown = _most_telling(self.violations)
+        room = min(12, (LINES - 2) // len(shown) - 1)
+        for violation in shown:
+            lines.append(f"[{violation.rule}]{' ' + violation.key if violation.key else ''}: {violation.message}")
+            lines += lines_around(self.events, violation.events, violation.key, start, room)
+        if count > len(shown):
+            lines.append(f"and {count - len(shown)} more")
+        return "\n".join(lines)
+
+
+def _most_telling(violations: Sequence[Violation]) -> list[Violation]:
+    """One of each rule, then the next ones: a broken exclusion is not to be hidden by what follows from it."""
+    first = {violation.rule: violation for violation in reversed(violations)}
+    order = [violation for violation in violations if first[violation.rule] is violation]
+    order += [violation for violation in violations if first[violation.rule] is not violation]
+    return order[:SHOWN]
+
+
+def judge(
+    events: Sequence[Event],
+    *,
+    left: Mapping[str, Sequence[str]] | None = None,
+    known: Collection[str] = (),
+    final: Mapping[str, int] | None = None,
+    room: float = ROOM,
+) -> Verdict:
+    """
+    Judge a history: events as they were written down, in any order.
+
+    `left` are the contenders that ZooKeeper has when all is quiet, by key; `known` those of them, or their guids, that
+    a live process answers for. `final` are the values that the fenced counters have come to: each is incremented by
+    one from 0, by nobody but those who write it down.
+    """
+    run = read_run(events)
+    violations = [
+        *malformed(run),
+        *exclusion(run),
+        *checked_in_vain(run),
+        *told_late(run, room),
+        *tokens(run),
+        *order(run),
+        *deadlines(run, room),
+        *orphans(left or {}, known),
+        *fenced(run, final),
+        *stale(run),
+    ]
+    return Verdict(tuple(violations), measure(run), run.events)
+
+
+def keep(verdict: Verdict, events: Sequence[Event], directory: Path) -> Path:
+    """
+    Keep a history that failed, and its verdict beside it; return where.
+
+    In a directory of its own: lying among the files of the processes it would be read with them the next time.
+    """
+    kept = directory / "kept"
+    kept.mkdir(parents=True, exist_ok=True)
+    path = next(p for p in (kept / f"history-{n}.jsonl" for n in itertools.count(1)) if not p.exists())
+    path.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    path.with_suffix(".txt").write_text(verdict.short() + "\n", encoding="utf-8")
+    return path
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------
+
+
+def malformed(run: Run) -> Iterator[Violation]:
+    """The history makes sense."""
+    for key, message, events in run.malformed:
+        yield Violation("malformed", key, message, events)
+
+
+def exclusion(run: Run) -> Iterator[Violation]:
+    """No two owners claim one key at the same time; that one claim ends as the next begins is allowed."""
+    for key, holds in run.holds.items():
+        latest: dict[str, Hold] = {}  # of the two owners whose claims reach furthest
+        for hold in holds:
+            if not hold.claimed:
+                continue
+            others = [other for owner, other in latest.items() if owner != hold.owner]
+            other = max(others, key=lambda other: other.end, default=None)
+            if other is not None and hold.granted < other.end:
+                message = (
+                    f"{hold.owner} was granted the lock {other.end - hold.granted:.3f} s before"
+                    f" the claim of {other.owner} ended"
+                )
+                yield Violation("exclusion", key, message, _proof(other, hold))
+            _keep_furthest(latest, hold)
+
+
+def _keep_furthest(latest: dict[str, Hold], hold: Hold) -> None:
+    known = latest.get(hold.owner)
+    if known is None or known.end < hold.end:
+        latest[hold.owner] = hold
+    if len(latest) > 2:
+        del latest[min(latest, key=lambda owner: latest[owner].end)]
+
+
+def _proof(before: Hold, after: Hold) -> tuple[Event, ...]:
+    found = [before.grant, before.stopped_by, before.told, after.grant, after.stopped_by]
+    return tuple(event for event in found if event is not None)
+
+
+def checked_in_vain(run: Run) -> Iterator[Violation]:
+    """No check passes that began after somebody else was granted the lock."""
+    for key, holds in run.holds.items():
+        other: Hold | None = None  # the next hold of another owner
+        follower: Hold | None = None
+        for hold in reversed([hold for hold in holds if hold.claimed]):
+            if follower is not None and follower.owner != hold.owner:
+                other = follower
+            follower = hold
+            # What was taken by force was checked before the holder could know; how long, another rule says.
+            if other is None or hold.force is not None:
+                continue
+            late = [event for event in hold.valids if time_of(event) > other.granted]
+            if late:
+                message = (
+                    f"check() passed for {hold.owner} {time_of(late[-1]) - other.granted:.3f} s after"
+                    f" {other.owner} was granted the lock, and {len(late)} times"
+                )
+                yield Violation("check", key, message, (hold.grant, other.grant, late[0], late[-1]))
+
+
+def told_late(run: Run, room: float) -> Iterator[Violation]:
+    """
+    Who lost a lock by force is told so by a check within `room` seconds, pauses and deaf times left out.
+
+    Only a check that passes later shows that it was not, as who never asks need not know; and only if the force did
+    succeed: it says so itself, or somebody else was granted the lock.
+    """
+    pauses, silences = paused(run.nemesis), blinded(run.nemesis)
+    for key, holds in run.holds.items():
+        for index, hold in enumerate(holds):
+            force = hold.force
+            if force is None or not hold.forced_for_sure or not hold.valids:
+                continue
+            base, last = max(force.felt, hold.granted), hold.valids[-1]
+            late = time_of(last) - base
+            if late > room:
+                late -= pauses.within(hold.process, base, time_of(last))
+                late -= silences.within(hold.process, base, time_of(last))
+            later = (other for other in holds[index + 1 :] if force.start < other.granted < time_of(last))
+            if late > room and (force.finished is not None or any(other.owner != hold.owner for other in later)):
+                message = f"check() passed for {hold.owner} {late:.3f} s after it had lost the lock by force"
+                events = [hold.grant, force.event, last, hold.told]
+                yield Violation("told", key, message, tuple(event for event in events if event is not None))
+
+
+def tokens(run: Run) -> Iterator[Violation]:
+    """Every grant of a key has a greater token than those before it; a reentrant one has that of the first."""
+    for key, holds in run.holds.items():
+        for hold in holds:
+            yield from _reentrant_tokens(key, hold)
+        for epoch in _epochs(run, holds):
+            yield from _rising(key, epoch)
+
+
+def _reentrant_tokens(key: str, hold: Hold) -> Iterator[Violation]:
+    shown = {int(event["token"]) for event in hold.grants if event.get("token")}
+    if len(shown) > 1:
+        message = f"a reentrant grant to {hold.owner} shows another token than its first"
+        yield Violation("tokens", key, message, tuple(hold.grants))
+
+
+def _rising(key: str, holds: Sequence[Hold]) -> Iterator[Violation]:
+    known = [hold for hold in holds if hold.token]
+    times = [hold.granted for hold in known]
+    greatest = list(itertools.accumulate(known, _greater))
+    proven: Hold | None = None
+    for hold in known:
+        returned = bisect.bisect_left(times, hold.start)  # before this one was called
+        other = greatest[returned - 1] if returned else None
+        if hold.proves_order:
+            if proven is not None and (other is None or proven.token > other.token):
+                other = proven
+            if proven is None or hold.token > proven.token:
+                proven = hold
+        if other is not None and other.token >= hold.token:
+            message = f"{hold.owner} was granted the lock after {other.owner}, and its token is not greater"
+            calls = other.first.events[0], other.grant, hold.first.events[0], hold.grant
+            yield Violation("tokens", key, message, calls)
+
+
+def _greater(one: Hold, other: Hold) -> Hold:
+    return other if other.token > one.token else one
+
+
+def _epochs(run: Run, holds: Sequence[Hold]) -> Iterator[list[Hold]]:
+    """Split the holds where the servers lost their memory: transaction ids begin anew, which no lock can prevent."""
+    wipes = [time_of(event) for event in run.nemesis if event["what"] == "wipe"]
+    epochs: dict[int, list[Hold]] = defaultdict(list)
+    for hold in holds:
+        epoch = bisect.bisect(wipes, hold.granted)
+        if epoch == bisect.bisect(wipes, hold.start):  # else it may be of either
+            epochs[epoch].append(hold)
+    yield from epochs.values()
+
+
+def order(run: Run) -> Iterator[Violation]:
+    """
+    Of those who waited at the same time, the one whose node was created first is granted the lock first.
+
+    The number is that of the node which was granted, so whoever gave up, or lost the session and stood in line anew, is
+    counted with none or with the later one.
+    """
+    for key, holds in run.holds.items():
+        for epoch in _epochs(run, holds):
+            proven = [hold for hold in epoch if hold.proves_order and _created(hold)]
+            times = [hold.granted for hold in proven]
+            furthest: Hold | None = None
+            for index, hold in enumerate(proven):
+                if furthest is not None and _created(hold) < _created(furthest):
+                    together = proven[bisect.bisect_right(times, hold.start) : index]
+                    rival = next((other for other in together if _created(other) > _created(hold)), None)
+                    if rival is not None:
+                        message = f"{rival.owner} was granted the lock before {hold.owner}, which had come first"
+                        events = hold.first.events[0], rival.first.events[0], rival.grant, hold.grant
+                        yield Violation("order", key, message, events)
+                else:
+                    furthest = hold
+
+
+def _created(hold: Hold) -> int:
+    return int(hold.grant.get("czxid") or hold.token)
+
+
+def deadlines(run: Run, room: float) -> Iterator[Violation]:
+    """Each call of acquire is answered within its timeout and `room` seconds, the pauses of its process left out."""
+    pauses = paused(run.nemesis)
+    for call in run.calls:
+        if call.deadline == math.inf:
+            continue
+        answered = run.stop if call.answer is None else time_of(call.answer)
+        if answered <= call.deadline + room:
+            continue
+        overrun = answered - call.deadline - pauses.within(call.process, call.start, answered)
+        if overrun <= room or run.ended(call.process, call.start, answered - overrun + room):
+            continue
+        if call.answer is None:
+            message = f"{call.owner} had no answer {overrun:.3f} s after its deadline of {call.timeout:g} s"
+        else:
+            message = f"{call.owner} was answered {overrun:.3f} s after its deadline of {call.timeout:g} s"
+        yield Violation("deadline", call.key, message, tuple(e for e in (call.events[0], call.answer) if e is not None))
+
+
+def orphans(left: Mapping[str, Sequence[str]], known: Collection[str]) -> Iterator[Violation]:
+    """Every contender that is left in ZooKeeper is one that a live process answers for."""
+    for key, names in left.items():
+        lost = [name.rpartition("/")[2] for name in names if not any(each in name for each in known)]
+        if lost:
+            yield Violation("orphan", key, f"nobody answers for {', '.join(sorted(lost))}")
+
+
+def fenced(run: Run, final: Mapping[str, int] | None) -> Iterator[Violation]:
+    """No acknowledged update of a fenced counter is lost: no value comes twice, none falls, and the sum is right."""
+    done: dict[str, list[Event]] = defaultdict(list)
+    for event in run.store:
+        if event["e"] == "fenced" and event.get("ok"):
+            done[event["key"]].append(event)
+    for key, writes in done.items():
+        yield from _lost_updates(key, writes)
+    for key, value in (final or {}).items():
+        yield from _final(key, value, len(done[key]), _ambiguous(run, key))
+
+
+def _lost_updates(key: str, done: Sequence[Event]) -> Iterator[Violation]:
+    seen: dict[int, Event] = {}
+    for event in done:
+        earlier = seen.setdefault(int(event["value"]), event)
+        if earlier is not event:
+            yield Violation("fenced", key, f"an update was lost: {event['value']} was written twice", (earlier, event))
+    # The store takes the writes of a lesser token before those of a greater one, or not at all.
+    in_order = sorted((event for event in done if event.get("token")), key=lambda e: (int(e["token"]), time_of(e)))
+    for earlier, event in itertools.pairwise(in_order):
+        if int(event["value"]) < int(earlier["value"]):
+            message = f"the counter fell from {earlier['value']} to {event['value']}"
+            yield Violation("fenced", key, message, (earlier, event))
+
+
+def _ambiguous(run: Run, key: str) -> int:
+    """Count the writes that may or may not have been made: begun and never answered, or answered so."""
+    begun: Counter[tuple[str, int, int]] = Counter()
+    for event in run.store:
+        if event["key"] != key or event["e"] not in ("writing", "fenced"):
+            continue
+        write = _write_of(event)
+        if event["e"] == "writing":
+            begun[write] += 1
+        elif event.get("ok") is not None:
+            begun[write] -= 1
+        else:
+            begun[write] = max(1, begun[write])
+    return sum(count for count in begun.values() if count > 0)
+
+
+def _final(key: str, value: int, acknowledged: int, ambiguous: int) -> Iterator[Violation]:
+    if not acknowledged <= value <= acknowledged + ambiguous:
+        message = f"the counter is {value} after {acknowledged} acknowledged and {ambiguous} ambiguous increments"
+        yield Violation("fenced", key, message)
+
+
+def stale(run: Run) -> Iterator[Violation]:
+    """No write is accepted that began after somebody with a greater token had raised the fence."""
+    raised: dict[str, Event] = {}
+    begun: dict[tuple[str, int, int], Event | None] = {}  # writes, and the fence that stood when they began
+    for event in run.store:
+        if event["e"] == "claimed" and event.get("ok"):
+            highest = raised.get(event["key"])
+            if highest is None or event["token"] > highest["token"]:
+                raised[event["key"]] = event
+        elif event["e"] == "writing":
+            begun[_write_of(event)] = raised.get(event["key"])
+        elif event["e"] == "fenced" and event.get("ok"):
+            fence = begun.get(_write_of(event))
+            if fence is not None and fence["token"] > event["token"]:
+                yield Violation("fenced", event["key"], "a stale write was accepted", (fence, event))
+
+
+def _write_of(event: Event) -> tuple[str, int, int]:
+    return event["p"], int(event.get("op", 0)), int(event["value"])

@@ -1,0 +1,216 @@
+"""
+Work under locks at random, for a soak: acquire, increment two counters of the store, release.
+
+A signal's handler may strike where a program of a user's is: in the lock, and in the work. It does not strike in the
+few lines that write the history and the store, or the history would not say what happened. An abort by the lock is
+kept out of them in the same way as the lock keeps it out of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from django_zklock import abort
+from support.chaos.history import Recorder
+from support.chaos.store import Store
+from support.chaos.subjects import Held, Lost, Refused, Subject
+
+CHECK_EVERY = 0.005  # seconds, of work
+LONG_SHARE = 0.1  # of all work
+LONG = 4.0  # seconds at most
+ASK_AGAIN = 0.001  # seconds; a strike that comes at a bad moment comes again
+
+
+class Struck(Exception):  # as Celery's SoftTimeLimitExceeded
+    """What the handler of a signal raises in the main thread."""
+
+
+_exposed = [True]  # whether the main thread is where it may be struck
+
+
+def on_alarm(number: int, frame: FrameType | None) -> None:
+    """Strike, now or as soon as it is allowed."""
+    if not _exposed[0]:
+        signal.setitimer(signal.ITIMER_REAL, ASK_AGAIN)
+        return
+    raise Struck
+
+
+def expose(exposed: bool) -> None:
+    """Say whether the caller may be struck now; signals strike the main thread alone."""
+    if threading.current_thread() is threading.main_thread():
+        _exposed[0] = exposed
+
+
+class Churn:
+    """One owner's work."""
+
+    def __init__(
+        self,
+        lock: Subject,
+        recorder: Recorder,
+        store: Path,
+        ops: Iterator[int],
+        keys: Sequence[str],
+        chance: random.Random,
+        work: float,
+    ) -> None:
+        self.store = Store(store)
+        self.counts = {"granted": 0, "refused": 0, "lost": 0, "stale": 0, "struck": 0}
+        self._lock = lock
+        self._recorder = recorder
+        self._ops = ops
+        self._keys = keys
+        self._chance = chance
+        self._work = work
+
+    def once(self) -> None:
+        """Take a lock and work under it, once."""
+        key = self._chance.choice(self._keys)
+        timeout = self._chance.choice([0, 0.5, 2, 5, 10])
+        turn = _Turn(self, key, next(self._ops))
+        expose(False)
+        self._recorder.write("invoke", op=turn.op, key=key, timeout=timeout)
+        try:
+            expose(True)
+            with self._lock.block(key, timeout, {}) as held:
+                expose(False)
+                turn.run(held, self._seconds(), again=self._chance.random() < 0.1)
+                expose(True)
+            expose(False)
+            turn.end("released")
+        except Refused as error:
+            expose(False)
+            self.counts["refused"] += 1
+            turn.refused(str(error))
+            time.sleep(self._chance.uniform(0, 0.05))
+        except Lost as error:
+            expose(False)
+            turn.lost(str(error))
+            turn.end("release_failed", error=str(error))
+        except Struck:
+            expose(False)
+            self.counts["struck"] += 1
+            turn.struck()
+        finally:
+            expose(True)
+
+    def _seconds(self) -> float:
+        """Mostly short work, so that much is tried; now and then work that a fault can find under way."""
+        if self._chance.random() < LONG_SHARE:
+            return self._chance.uniform(self._work, LONG)
+        return self._chance.uniform(0, self._work)
+
+
+class _Turn:
+    """One acquisition, and what has been written down of it."""
+
+    def __init__(self, churn: Churn, key: str, op: int) -> None:
+        self.op = op
+        self._churn = churn
+        self._key = key
+        self._written: set[str] = set()
+        self._valid = 0.0  # when the lock was last known to be held
+
+    @abort.shielded
+    def note(self, kind: str, *, t: float | None = None, **about: Any) -> float:
+        """Write an event of this acquisition."""
+        written = self._churn._recorder.write(kind, t=t, op=self.op, key=self._key, **about)
+        self._written.add(kind)
+        return written
+
+    @property
+    def _claims(self) -> bool:
+        """Whether it has said that it holds the lock, and not that it does no more."""
+        return "granted" in self._written and not self._written & {"lost", "release"}
+
+    def run(self, held: Held, seconds: float, *, again: bool) -> None:
+        """Do the work, inside the block; not to be struck but where it says so."""
+        churn = self._churn
+        self._valid = self.note("granted", token=held.token, until=held.until())
+        churn.counts["granted"] += 1
+        try:
+            value = churn.store.claim(self._key, held.token)
+            self.note("claimed", token=held.token, ok=value is not None)
+            plain = churn.store.plain(self._key)
+            self._wait(held, seconds)
+            if again:
+                self._reenter(held)
+            # Written even if the lock is lost by now: the fence has to hold without anybody's good behaviour.
+            if value is None or not self._write(held.token, value + 1):
+                churn.counts["stale"] += 1
+            if self._check(held):
+                churn.store.write_plain(self._key, plain + 1)
+                self.note("plain", value=plain + 1)
+        except BaseException as error:
+            expose(False)
+            if isinstance(error, Struck):
+                self.note("release")
+            else:
+                self.lost("the work was stopped")
+            raise
+        self.note("release")
+
+    def _wait(self, held: Held, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self._check(held):
+            expose(True)
+            time.sleep(CHECK_EVERY)
+            expose(False)
+
+    def _reenter(self, held: Held) -> None:
+        try:
+            with self._churn._lock.block(self._key, 0, {}) as inner:
+                assert inner.token == held.token, "another token for the same hold"
+        except Lost as error:
+            self.lost(str(error))
+
+    def _check(self, held: Held) -> bool:
+        before = time.monotonic()
+        try:
+            held.check()
+        except Lost as error:
+            self.lost(str(error))
+            return False
+        self._valid = self.note("valid", t=before, until=held.until())
+        return True
+
+    def _write(self, token: int, value: int) -> bool:
+        self.note("writing", token=token, value=value)
+        ok = self._churn.store.write(self._key, token, value)
+        self.note("fenced", token=token, value=value, ok=ok)
+        return ok
+
+    def lost(self, reason: str) -> None:
+        """The owner knows that the lock is lost."""
+        if self._claims:
+            self._churn.counts["lost"] += 1
+            self.note("lost", reason=reason)
+        elif "granted" not in self._written:
+            self.note("refused", error=reason, definite=False)
+
+    def refused(self, error: str) -> None:
+        """The block was not entered, or its end failed."""
+        if "granted" in self._written:
+            self.note("release_failed", error=error)
+        else:
+            self.note("refused", error=error, definite=True)
+
+    def end(self, kind: str, error: str = "") -> None:
+        """The block is over."""
+        if "release" in self._written:
+            self.note(kind, error=error)
+
+    def struck(self) -> None:
+        """A signal ended the block, somewhere."""
+        if "granted" not in self._written:
+            self.note("refused", error="Struck", definite=False)
+        elif self._claims:  # torn off before it could say so; it has claimed nothing since
+            self.note("release", t=self._valid)

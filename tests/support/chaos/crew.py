@@ -1,0 +1,282 @@
+"""Knows how a test directs processes that lock: hires them, tells them what to do, hurts them, judges what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from support.chaos.checker import Verdict, judge, keep
+from support.chaos.history import Event, Recorder, read
+from support.chaos.models import ReentrantFencedMutex, linearizable, operations
+from support.chaos.store import Store
+from support.zoo import TESTS, Zoo
+
+ROOM = 1.0  # seconds that a call may take beyond its deadline; promised
+
+
+class WorkerFailed(RuntimeError):
+    """A process of the harness failed, which says nothing about the lock."""
+
+
+class Call:
+    """A command that was sent to a process."""
+
+    def __init__(self, hand: Hand, what: str) -> None:
+        self.hand = hand
+        self._what = what
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._answer: dict[str, Any] | None = None
+        self.put = self._answers.put
+
+    def done(self) -> bool:
+        """Tell whether there is an answer."""
+        return self._answer is not None or not self._answers.empty()
+
+    def result(self, timeout: float = 30.0) -> Any:
+        """Return the answer. Raises AssertionError when there is none within `timeout` seconds."""
+        if self._answer is None:
+            try:
+                self._answer = self._answers.get(timeout=timeout)
+            except queue.Empty:
+                raise AssertionError(f"{self.hand.name}: no answer to {self._what} within {timeout:g} s") from None
+        if "failed" in self._answer:
+            raise WorkerFailed(f"{self.hand.name}, {self._what}: {self._answer['failed']}\n{self.hand.errors()}")
+        return self._answer["answer"]
+
+
+class Hand:
+    """One process that locks."""
+
+    def __init__(self, crew: Crew, name: str, hosts: str, session_timeout: float, env: dict[str, str]) -> None:
+        self.name = name
+        self.session_timeout = session_timeout
+        self._crew = crew
+        self._calls: dict[int, Call] = {}
+        self._numbers = iter(range(1, sys.maxsize))
+        self._log = crew.directory / f"{name}.log"
+        told = {
+            "name": name,
+            "lock": crew.lock,
+            "url": crew.zoo.url(hosts, session_timeout),
+            "hosts": hosts,
+            "base": crew.zoo.base,
+            "session_timeout": session_timeout,
+            "directory": str(crew.directory),
+            "store": str(crew.store_path),
+        }
+        ready = self._calls[0] = Call(self, "start")
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "support.chaos.worker", json.dumps(told)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=TESTS,
+                env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **env},
+            )
+        self.ready = ready
+        self._listener = threading.Thread(target=self._listen, daemon=True, name=f"hand-{name}")
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            call = self._calls.pop(answer["id"], None)
+            if call is not None:
+                call.put(answer)
+        status = self.process.wait()
+        for call in list(self._calls.values()):
+            call.put({"failed": f"the process ended with status {status}"})
+
+    def errors(self) -> str:
+        """Return the end of what the process wrote to stderr."""
+        return "\n".join(self._log.read_text().splitlines()[-30:])
+
+    def tell(self, do: str, **arguments: Any) -> Call:
+        """Send a command; `as` says which owner does it."""
+        number = next(self._numbers)
+        call = self._calls[number] = Call(self, do)
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({"id": number, "do": do, **arguments}) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            call.put({"failed": "the process is gone"})
+        return call
+
+    # --- an owner's commands ------------------------------------------------------------------------------------
+
+    def acquire(self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any) -> Call:
+        """Begin to acquire; the answer says `granted`, and when (`t`)."""
+        return self.tell("acquire", **{"as": owner}, key=key, timeout=timeout, **options)
+
+    def take(
+        self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any
+    ) -> dict[str, Any]:
+        """Acquire, and fail if that does not succeed; return the answer."""
+        patience = 60.0 if timeout is None else timeout + 15
+        answer: dict[str, Any] = self.acquire(key, timeout, owner=owner, **options).result(patience)
+        assert answer["granted"], f"{self.name} was refused the lock {key}: {answer}"
+        return answer
+
+    def release(self, key: str = "k", *, owner: str = "main") -> Call:
+        """Begin to release."""
+        return self.tell("release", **{"as": owner}, key=key)
+
+    def work(self, key: str = "k", seconds: float | None = None, *, owner: str = "main") -> Call:
+        """Begin to work under the lock, until it is lost, or for so long; the answer says `lost`, and when."""
+        return self.tell("work", **{"as": owner}, key=key, seconds=seconds)
+
+    def stop_work(self, key: str = "k") -> None:
+        """End the work under a lock."""
+        self.tell("stop", key=key).result()
+
+    def check(self, key: str = "k", *, owner: str = "main") -> bool:
+        """Ask the holder whether it may trust its lock."""
+        return bool(self.tell("check", **{"as": owner}, key=key).result())
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Ask for something that is no owner's business: `session`, `port`, `known`, `gauge`."""
+        return self.tell(what, **arguments).result()
+
+    # --- what is done to it -------------------------------------------------------------------------------------
+
+    def pause(self) -> float:
+        """Stop the process where it is; return when."""
+        t = self._crew.note("pause", target=self.name)
+        os.kill(self.process.pid, signal.SIGSTOP)
+        return t
+
+    def resume(self) -> float:
+        """Let it go on; return when."""
+        t = self._crew.note("resume", target=self.name)
+        os.kill(self.process.pid, signal.SIGCONT)
+        return t
+
+    def kill(self) -> float:
+        """End the process with SIGKILL; return when."""
+        t = self._crew.note("kill", target=self.name)
+        self.process.kill()
+        self.process.wait()
+        return t
+
+    def dismiss(self, timeout: float = 20.0) -> None:
+        """End it in an orderly way."""
+        if self.alive:
+            self._crew.note("dismiss", target=self.name)
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def close(self) -> None:
+        """End it in whatever state it is."""
+        if self.alive:
+            self.process.kill()
+        self.process.wait()
+        self._listener.join(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+
+class Crew:
+    """The processes of one test, their common history, and the store that they write to."""
+
+    def __init__(self, zoo: Zoo, lock: str, directory: Path, keys: Sequence[str] = ("k",)) -> None:
+        self.zoo = zoo
+        self.lock = lock
+        self.directory = directory
+        self.store_path = directory / "store.sqlite"
+        self.keys = tuple(keys)
+        Store(self.store_path, self.keys).close()
+        self._recorder = Recorder(directory, "driver")
+        self.hands: list[Hand] = []
+
+    def hire(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[Hand]:
+        """Start processes, and return them when each has its session."""
+        hired = [Hand(self, name, hosts or self.zoo.hosts, session_timeout, env) for name in names]
+        self.hands += hired
+        for hand in hired:
+            hand.ready.result(60)
+        return hired
+
+    def hire_one(self, name: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> Hand:
+        """Start one process."""
+        return self.hire(name, hosts=hosts, session_timeout=session_timeout, **env)[0]
+
+    def note(self, what: str, **about: Any) -> float:
+        """Write down what is done to the processes or to ZooKeeper; just before it is done."""
+        return self._recorder.write("nemesis", what=what, **about)
+
+    def history(self) -> list[Event]:
+        """Return what everybody wrote so far."""
+        return read(self.directory.glob("*.jsonl"))
+
+    def wait_contenders(self, count: int, key: str = "k", timeout: float = 15.0) -> list[str]:
+        """Wait until so many are in the queue."""
+        return self.zoo.wait_contenders(key, count, timeout)
+
+    def orphans(self) -> dict[str, list[str]]:
+        """Return the contenders in ZooKeeper that no process answers for, by key."""
+        known = [each for hand in self.hands if hand.alive for each in hand.ask("known")]
+        found = {}
+        for key in self.keys:
+            left = [name for name in self.zoo.children(key) if not any(each in name for each in known)]
+            if left:
+                found[key] = left
+        return found
+
+    def judge(self, *, settle: float = 2.0) -> Verdict:
+        """
+        Judge the history so far.
+
+        Contenders that nobody answers for may stay for `settle` seconds at rest, as promised; and those of a process
+        that was killed for as long as its session.
+        """
+        killed = [hand.session_timeout for hand in self.hands if not hand.alive and hand.process.returncode]
+        patience = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
+        deadline = time.monotonic() + patience
+        while (left := self.orphans()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        store = Store(self.store_path)
+        try:
+            return judge(self.history(), left=left, final=store.final())
+        finally:
+            store.close()
+
+    def assert_kept(self, *, settle: float = 2.0) -> Verdict:
+        """Fail, and keep the history, unless every promise was kept, and the history is one that a mutex can have."""
+        verdict = self.judge(settle=settle)
+        as_mutex = linearizable(operations(verdict.events), ReentrantFencedMutex())
+        if not verdict.ok or not as_mutex.ok:
+            kept = keep(verdict, verdict.events, self.directory)
+            raise AssertionError(f"{verdict.short()}\n{as_mutex.short()}\nthe history: {kept}")
+        return verdict
+
+    def close(self) -> None:
+        """End all processes."""
+        for hand in self.hands:
+            hand.close()
+        self._recorder.close()

@@ -1,0 +1,126 @@
+"""Knows what is measured in a history, beside what must hold: how many, how long, how far apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from support.chaos.harm import paused
+from support.chaos.holds import Hold, earliest, time_of
+from support.chaos.reading import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a history measures; times in seconds, each tuple sorted."""
+
+    grants: int
+    reentrant: int
+    refusals: int
+    unknown: int
+    """Calls that were interrupted, or whose process ended: nobody can say what became of them."""
+    losses: int
+    """Holds that ended because their holder was told of a loss."""
+    forced: int
+    """Holds that were taken away by force."""
+    waits: tuple[float, ...]
+    """From the call to the grant."""
+    handoffs: tuple[float, ...]
+    """From a release to the grant of one who waited."""
+    told: tuple[float, ...]
+    """From a forced loss to the moment when the holder was told, or gave the lock back."""
+    overlaps: tuple[float, ...]
+    """For how long a holder went on, unaware, beside the next one: what work without a fence has to reckon with."""
+    overrun: float | None
+    """The latest answer after its deadline; negative if each was before."""
+    release: float | None
+    """The longest release."""
+    lost_updates: int
+    """Of the counters without a fence: allowed, as no lock prevents them, and counted."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.grants} grants, {self.refusals} refusals, {self.unknown} unknown, {self.losses} losses"]
+        for name in ("handoffs", "told", "overlaps"):
+            values: tuple[float, ...] = getattr(self, name)
+            if values:
+                parts.append(f"{name}: {len(values)}, median {statistics.median(values):.3f}, max {values[-1]:.3f} s")
+        if self.lost_updates:
+            parts.append(f"{self.lost_updates} updates without a fence lost")
+        return "; ".join(parts)
+
+
+def measure(run: Run) -> Figures:
+    """Measure a run."""
+    holds = [hold for of_key in run.holds.values() for hold in of_key]
+    answered = [call for call in run.calls if call.answer is not None]
+    refused = [call for call in answered if not call.granted]
+    definite = [call for call in refused if (call.answer or {}).get("definite", True)]
+    pauses = paused(run.nemesis)
+    overruns = [
+        (end := time_of(call.answer)) - call.deadline - pauses.within(call.process, call.start, end)
+        for call in answered
+        if call.answer is not None and call.deadline < math.inf
+    ]
+    releases = [
+        time_of(hold.released) - time_of(hold.release)
+        for hold in holds
+        if hold.release is not None and hold.released is not None
+    ]
+    return Figures(
+        grants=len(holds),
+        reentrant=sum(len(hold.grants) - 1 for hold in holds),
+        refusals=len(definite),
+        unknown=len(run.calls) - len(answered) + len(refused) - len(definite),
+        losses=sum(hold.lost is not None for hold in holds),
+        forced=sum(hold.force is not None for hold in holds),
+        waits=tuple(sorted(hold.granted - hold.start for hold in holds)),
+        handoffs=_sorted(_handoff(before, after) for before, after in _neighbours(run)),
+        told=_sorted(_told(hold) for hold in holds),
+        overlaps=_sorted(_overlap(run, before, after) for before, after in _neighbours(run)),
+        overrun=max(overruns, default=None),
+        release=max(releases, default=None),
+        lost_updates=_lost_updates(run),
+    )
+
+
+def _sorted(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(sorted(value for value in values if value is not None))
+
+
+def _neighbours(run: Run) -> Sequence[tuple[Hold, Hold]]:
+    return [pair for holds in run.holds.values() for pair in itertools.pairwise(holds)]
+
+
+def _handoff(before: Hold, after: Hold) -> float | None:
+    release = before.release
+    if release is None or before.lost is not None or not after.start < time_of(release) <= after.granted:
+        return None
+    return after.granted - time_of(release)
+
+
+def _told(hold: Hold) -> float | None:
+    if hold.force is None or not hold.forced_for_sure or hold.told is None:
+        return None
+    since = hold.force.start if hold.force.finished is None else hold.force.done
+    return max(0.0, time_of(hold.told) - max(since, hold.granted))
+
+
+def _overlap(run: Run, before: Hold, after: Hold) -> float | None:
+    """How long the work went on after the next grant, whether or not it was entitled to."""
+    died = run.ended(before.process, before.granted, math.inf)
+    end = earliest(before.told, died)
+    if end is None or before.owner == after.owner or time_of(end) <= after.granted:
+        return None
+    return time_of(end) - after.granted
+
+
+def _lost_updates(run: Run) -> int:
+    written: dict[str, list[int]] = defaultdict(list)
+    for event in run.store:
+        if event["e"] == "plain":
+            written[event["key"]].append(int(event["value"]))
+    return sum(len(values) - len(set(values)) for values in written.values())

@@ -1,0 +1,74 @@
+"""A small disk for one server's data, a tmpfs in our own mount namespace, that a test fills and frees."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from support.chaos.namespaces import require_inside
+from support.chaos.preload import ToolFailed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+CHUNK = b"\0" * 65536
+
+
+class FullDisk:
+    """
+    The disk of one server of an ensemble that keeps its data in `directory`, for the length of a with block.
+
+        with FullDisk(tmp_path) as disk, Ensemble(directory=tmp_path, fsync=True) as ensemble:
+            disk.fill()   # the next write ends the server
+            disk.free()   # it can be started again
+
+    Only the server's data are on it. Its log is beside it, and says what happened.
+    """
+
+    def __init__(self, directory: Path, *, server: int = 1, megabytes: int = 16) -> None:
+        require_inside()
+        self.path = directory / f"server-{server}" / "data"
+        self._megabytes = megabytes
+        self._ballast = self.path / "ballast"
+
+    def fill(self) -> int:
+        """Fill it to the last byte, and return how many bytes that took."""
+        taken = 0
+        with self._ballast.open("ab", buffering=0) as ballast:
+            try:
+                while True:
+                    taken += ballast.write(CHUNK)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+        return taken
+
+    def free(self) -> None:
+        """Give back what `fill` took."""
+        self._ballast.unlink(missing_ok=True)
+
+    @property
+    def left(self) -> int:
+        """How many bytes are free."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True, exist_ok=True)
+        _run("mount", "-t", "tmpfs", "-o", f"size={self._megabytes}m", "tmpfs", str(self.path))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _run("umount", str(self.path))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise ToolFailed(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,54 @@
+"""
+Knows how the processes of a chaos run write down what they did, and how it is read back as one history.
+
+One file per process, one JSON object a line, each written in one go, so that a process that is killed leaves at most
+one torn line. All times are `time.monotonic()`, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Event: TypeAlias = dict[str, Any]
+
+
+class Recorder:
+    """Appends the events of one process to its file; from any thread."""
+
+    def __init__(self, directory: Path, process: str) -> None:
+        self.process = process
+        self._file = os.open(directory / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+
+    def write(self, kind: str, *, t: float | None = None, o: str | None = None, **fields: object) -> float:
+        """
+        Append one event; return its time.
+
+        `t` is when it happened, if that is not now. What is promised from a moment on (a release) is written with the
+        time before, what was learnt (a grant) with the time after.
+        """
+        moment = time.monotonic() if t is None else t
+        owner = f"{self.process}/{o or threading.current_thread().name}"
+        line = json.dumps({"t": moment, "p": self.process, "o": owner, "e": kind, **fields})
+        os.write(self._file, line.encode() + b"\n")
+        return moment
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read(paths: Iterable[Path]) -> list[Event]:
+    """Return the events of all these files in the order of their times; a torn last line is left out."""
+    events: list[Event] = []
+    for path in paths:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                continue  # the process was killed as it wrote
+    return sorted(events, key=lambda event: float(event["t"]))

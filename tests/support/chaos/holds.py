@@ -1,0 +1,166 @@
+"""
+Knows what a history says of one hold: when it was claimed, until when it was trusted, and what its holder was told.
+
+All processes of a machine share one clock, and every event says of its time whether that was read before or after the
+deed, so that a hold is never taken for longer, nor a fault for earlier, than it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from support.chaos.harm import Force
+
+Event: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of acquire."""
+
+    process: str
+    owner: str
+    key: str
+    start: float
+    timeout: float | None
+    events: list[Event]
+    answer: Event | None = None
+    hold: Hold | None = None
+    early: list[Event] = field(default_factory=list)  # losses that were told before the grant was written down
+
+    @property
+    def deadline(self) -> float:
+        """When it has to be answered; never, without a timeout."""
+        return math.inf if self.timeout is None else self.start + self.timeout
+
+    @property
+    def granted(self) -> bool:
+        return self.hold is not None
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One acquisition with all that belongs to it; a reentrant one is part of the owner's first."""
+
+    first: Call
+    grant: Event
+    calls: list[Call]
+    grants: list[Event]
+    valids: list[Event] = field(default_factory=list)
+    losts: list[Event] = field(default_factory=list)
+    releases: list[Event] = field(default_factory=list)
+    answers: list[Event] = field(default_factory=list)  # to the releases
+    force: Force | None = None
+    forced_for_sure: bool = False
+    ended: Event | None = None  # its process was, in an orderly way
+    end: float = math.inf
+    """Until when it was claimed. Before `granted`: it was no use when it came."""
+    stopped_by: Event | None = None  # the event that says so
+
+    @property
+    def process(self) -> str:
+        return self.first.process
+
+    @property
+    def owner(self) -> str:
+        return self.first.owner
+
+    @property
+    def key(self) -> str:
+        return self.first.key
+
+    @property
+    def start(self) -> float:
+        return self.first.start
+
+    @property
+    def granted(self) -> float:
+        """When acquire had returned, so the grant itself was before."""
+        return float(self.grant["t"])
+
+    @property
+    def token(self) -> int:
+        return int(self.grant.get("token") or 0)
+
+    @property
+    def leased(self) -> bool:
+        return _has_lease(self.grant)
+
+    @property
+    def open(self) -> bool:
+        """Whether the owner has released it less often than acquired it."""
+        return len(self.releases) < len(self.grants)
+
+    @property
+    def release(self) -> Event | None:
+        """The call that gave it back."""
+        return None if self.open else self.releases[len(self.grants) - 1]
+
+    @property
+    def released(self) -> Event | None:
+        """The answer to that call."""
+        release = self.release
+        found = [event for event in self.answers if release is not None and event.get("op") == release.get("op")]
+        return found[-1] if found else None
+
+    @property
+    def lost(self) -> Event | None:
+        return self.losts[0] if self.losts else None
+
+    @property
+    def told(self) -> Event | None:
+        """What shows that the holder trusts it no more."""
+        return earliest(self.lost, self.release)
+
+    @property
+    def trusted_until(self) -> float:
+        """The boldest claim that was made of its lease."""
+        return max((float(event["until"]) for event in self.claims if _has_lease(event)), default=-math.inf)
+
+    @property
+    def claims(self) -> Iterator[Event]:
+        yield from self.grants
+        yield from self.valids
+
+    @property
+    def proven(self) -> float:
+        """The last moment at which it was certainly claimed: the start of the last check that passed."""
+        first = min(self.granted, self.trusted_until) if self.leased else self.granted
+        return max([self.start, first, *(float(event["t"]) for event in self.valids), *self._reentries])
+
+    @property
+    def _reentries(self) -> Iterator[float]:
+        return (call.start for call in self.calls[1:])
+
+    @property
+    def claimed(self) -> bool:
+        """Whether its holder could trust it when it came."""
+        return self.end >= self.granted
+
+    @property
+    def proves_order(self) -> bool:
+        """
+        Whether it was certainly held at the time of `granted`, and not merely granted at some time before.
+
+        A process may be paused before it writes down a grant that is over by then, and a lock without leases does not
+        know. Two holds of which this is true were granted in the order of their `granted`, or overlap.
+        """
+        return self.leased and self.claimed and (self.force is None or self.force.start >= self.granted)
+
+
+def _has_lease(event: Event) -> bool:
+    return event.get("until") is not None
+
+
+def earliest(*events: Event | None) -> Event | None:
+    """Return the first of those that there are."""
+    found = [event for event in events if event is not None]
+    return min(found, key=time_of) if found else None
+
+
+def time_of(event: Event) -> float:
+    return float(event["t"])

@@ -1,0 +1,203 @@
+"""
+Knows how long work goes on after the connection under its lock was cut, for each kind of work that can be stopped.
+
+The work runs in a process of its own (`main`, in the child), the proxy that is cut in the test's (`measure`). So the
+one does not compete with the other for an interpreter, and both read one monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from support.proxy import Proxy
+from support.zoo import Zoo, eventually
+
+GEVENT = "from gevent import monkey; monkey.patch_all()"
+LONG = 30.0  # seconds of work, which nobody waits for
+CROWD = 3  # threads or greenlets that work at once, each under a lock of its own
+
+# --- the ways to work: what stops them, and what runs one round of them in the child ----------------------------------
+
+
+def _compute() -> None:
+    end = time.monotonic() + LONG
+    while time.monotonic() < end:
+        sum(range(100))
+
+
+def _sleep() -> None:
+    time.sleep(LONG)
+
+
+def _sleep_in_pieces() -> None:
+    end = time.monotonic() + LONG
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One kind of work."""
+
+    how: str
+    """What stops it, as a receipt has it."""
+    work: Callable[[], None] | None
+    """What it does under the lock; None for a task, which sleeps."""
+    crowd: int = 0
+    """How many threads do it at once; 0: the main thread does."""
+    first: str = ""
+    """What the process does before all else."""
+
+
+WAYS = {
+    "task sleeps": Way("task", None),
+    "main thread sleeps": Way("signal", _sleep),
+    "main thread computes": Way("signal", _compute),
+    "threads compute": Way("thread", _compute, crowd=CROWD),
+    "thread sleeps in small pieces": Way("thread", _sleep_in_pieces, crowd=1),
+    "greenlets sleep": Way("greenlet", _sleep, crowd=CROWD, first=GEVENT),
+}
+
+
+# --- in the test ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of one way to work."""
+
+    seconds: list[float]
+    """From each cut to the exception inside the work."""
+    receipts: list[dict[str, Any]]
+    """What `lock_lost` told: how, delivered, swallowed, stopped_after."""
+
+
+def measure(zoo: Zoo, name: str, rounds: int) -> Measured:
+    """Have a process work under locks and cut its connection, so many times."""
+    way = WAYS[name]
+    script = "from support.chaos.latency import main; main()"
+    with Proxy(zoo.address) as proxy:
+        child = zoo.spawn(script, name, str(rounds), first=way.first, hosts=proxy.address)
+        try:
+            measured = _direct(child.stdout, proxy, max(1, way.crowd), rounds)
+            _, errors = child.communicate(timeout=20)  # it closes its session, so that nothing is left in the queues
+        except EOFError:
+            raise RuntimeError(f"{name}: {child.communicate()[1]}") from None
+        finally:
+            child.kill()
+        if child.returncode:
+            raise RuntimeError(f"{name}: {errors}")
+        return measured
+
+
+def _direct(stdout: Any, proxy: Proxy, crowd: int, rounds: int) -> Measured:
+    seconds: list[float] = []
+    for _ in range(rounds):
+        for _ in range(crowd):
+            assert _told(stdout) == "held"
+        time.sleep(random.uniform(0.02, 0.06))  # the cut comes at any moment of the work, not at its first step
+        cut_at = time.monotonic()
+        assert proxy.cut_all() == 1
+        seconds += [_told(stdout) - cut_at for _ in range(crowd)]
+    return Measured(seconds, _told(stdout))
+
+
+def _told(stdout: Any) -> Any:
+    line = stdout.readline()
+    if not line:
+        raise EOFError("the process ended")
+    return json.loads(line)
+
+
+# --- in the child -----------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Work as the arguments say (the way, how many rounds); tell of each hold, each exception, and the receipts."""
+    from django_zklock import zk_lock
+    from django_zklock.signals import lock_lost
+
+    receipts: list[Any] = []
+
+    def receive(receipt: Any, **_: Any) -> None:
+        receipts.append(receipt)
+
+    lock_lost.connect(receive)
+    way, rounds = WAYS[sys.argv[1]], int(sys.argv[2])
+    for _ in range(rounds):
+        if way.work is None:
+            stopped = [asyncio.run(_task())]
+        elif way.crowd:
+            stopped = _crowd(way.work, way.crowd)
+        else:
+            stopped = [_block("main", way.work)]
+        for moment in stopped:
+            _tell(moment)
+    with zk_lock("end", timeout=20):
+        pass  # connected again after the last cut, so that what was held is let go before this process ends
+    eventually(lambda: len(receipts) >= rounds * max(1, way.crowd), 10, "not every abort has its receipt")
+    names = ("how", "delivered", "swallowed", "stopped_after")
+    _tell([{name: getattr(receipt, name, None) for name in names} for receipt in receipts])
+
+
+def _tell(something: Any) -> None:
+    sys.stdout.write(json.dumps(something) + "\n")
+    sys.stdout.flush()
+
+
+def _block(key: str, work: Callable[[], None]) -> float:
+    """Work under a lock until that is stopped; return when it was."""
+    from django_zklock import zk_lock
+    from django_zklock.exceptions import LockLost
+
+    stopped_at = 0.0
+    try:
+        with zk_lock(key, timeout=20):
+            try:
+                _tell("held")
+                work()
+            except BaseException:
+                stopped_at = time.monotonic()
+                raise
+    except LockLost:
+        return stopped_at
+    raise RuntimeError("nobody stopped the work")
+
+
+async def _task() -> float:
+    from django_zklock import zk_lock
+    from django_zklock.exceptions import LockLost
+
+    stopped_at = 0.0
+    try:
+        async with zk_lock("task", timeout=20):
+            try:
+                _tell("held")
+                await asyncio.sleep(LONG)
+            except BaseException:
+                stopped_at = time.monotonic()
+                raise
+    except LockLost:
+        return stopped_at
+    raise RuntimeError("nobody stopped the work")
+
+
+def _crowd(work: Callable[[], None], size: int) -> list[float]:
+    """Work in several threads at once, which are greenlets where gevent has patched them."""
+    stopped: list[float] = []
+    block = partial(_block, work=work)
+    threads = [threading.Thread(target=lambda key: stopped.append(block(key)), args=(f"{n}",)) for n in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return stopped

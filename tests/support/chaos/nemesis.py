@@ -1,0 +1,267 @@
+"""Knows how to hurt a crew and its servers at random: one fault every few seconds, each undone after a while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from kazoo.exceptions import KazooException
+
+from django_zklock.locks.faultpoints import FAULTPOINTS
+from django_zklock.testing.ensemble import Ensemble, ServerFailed
+from support.chaos import firewall
+from support.chaos.crew import Crew, Hand
+from support.chaos.slowdisk import SlowDisk
+from support.chaos.thief import NoSuchSession, expire
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+
+Fault = Callable[[], AbstractContextManager[None]]
+
+
+class Nemesis:
+    """
+    The faults of one soak.
+
+    All processes reach ZooKeeper through `proxies`, whose connections are hurt; those that are `mortal` may be killed,
+    and are replaced by `hire`. The others are paused and struck, but live to the end, so that one can see whether
+    anything of theirs leaks.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        ensemble: Ensemble,
+        proxies: list[Proxy],
+        mortal: list[Hand],
+        hire: Callable[[], Hand],
+        *,
+        disk: SlowDisk | None,
+        chance: random.Random,
+    ) -> None:
+        self.done: Counter[str] = Counter()
+        self._crew = crew
+        self._ensemble = ensemble
+        self._proxies = proxies
+        self._mortal = mortal
+        self._hire = hire
+        self._disk = disk
+        self._chance = chance
+        self._faults: dict[str, Fault] = {
+            "kill a process": self._kill,
+            "pause a process": self._pause,
+            "strike by a signal": self._alarm,
+            "cut connections": self._cut,
+            "lose one request or answer": self._lose,
+            "half-open connections": self._half_open,
+            "refuse connections": self._refuse,
+            "slow network": self._delay,
+            "expire a session": self._expire,
+            "delete a holder's node": self._delete,
+            "kill a server": self._kill_server,
+            "pause a server": self._pause_server,
+        }
+        if crew.lock == "zklock":
+            self._faults["stall at a faultpoint"] = lambda: self._strike("sleep")
+            self._faults["fork at a faultpoint"] = lambda: self._strike("fork")
+        if disk is not None:
+            self._faults["slow disks"] = self._slow
+        if not firewall.why_not():
+            self._faults["cut a follower off"] = self._cut_off
+            self._faults["blackhole a process"] = self._blackhole
+
+    def run(self, seconds: float) -> None:
+        """Hurt, and undo it, until the time is over; at the end all is as it was."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._once(min(deadline - time.monotonic(), self._chance.uniform(0.3, 5.0)))
+            time.sleep(self._chance.uniform(0.2, 2.0))
+        self.heal()
+
+    def heal(self) -> None:
+        """Undo all."""
+        for proxy in self._proxies:
+            proxy.heal()
+        if self._disk is not None:
+            self._disk.fast()
+        for server in self._ensemble.servers:
+            server.start()
+            server.resume()
+        for server in self._ensemble.servers:
+            server.wait_ready()
+
+    def _once(self, seconds: float) -> None:
+        names = self._chance.sample(sorted(self._faults), 2 if self._chance.random() < 0.2 else 1)
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                try:
+                    stack.enter_context(self._faults[name]())
+                    self.done[name] += 1
+                except (KazooException, NoSuchSession, ServerFailed, LookupError, TimeoutError) as error:
+                    self._crew.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
+            time.sleep(max(0.0, seconds))
+        self._crew.note("heal")
+
+    def _someone(self) -> Hand:
+        """Draw a process; mostly one that holds a lock, as there is most to be harmed."""
+        alive = [hand for hand in self._crew.hands if hand.alive]
+        holding = self._holding() if self._chance.random() < 0.7 else set()
+        return self._chance.choice([hand for hand in alive if hand.process.pid in holding] or alive)
+
+    def _holding(self) -> set[int]:
+        """Return the processes that stand first in a queue."""
+        try:
+            queues = [self._crew.zoo.payloads(key) for key in self._crew.keys]
+        except KazooException:
+            return set()
+        return {queue[0].pid for queue in queues if queue and queue[0] is not None}
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _kill(self) -> Iterator[None]:
+        wanted = self._someone()
+        victim = wanted if wanted in self._mortal else self._chance.choice(self._mortal)
+        self._mortal.remove(victim)
+        victim.kill()
+        yield
+        self._mortal.append(self._hire())
+
+    @contextlib.contextmanager
+    def _pause(self) -> Iterator[None]:
+        victim = self._someone()
+        victim.pause()
+        yield
+        victim.resume()
+
+    @contextlib.contextmanager
+    def _alarm(self) -> Iterator[None]:
+        for _ in range(10):
+            victim = self._someone()
+            self._crew.note("alarm", target=victim.name)
+            os.kill(victim.process.pid, signal.SIGALRM)
+            time.sleep(self._chance.uniform(0, 0.1))
+        yield
+
+    @contextlib.contextmanager
+    def _strike(self, action: str) -> Iterator[None]:
+        victim = self._someone()
+        point = self._chance.choice(FAULTPOINTS)
+        self._crew.note(action, target=victim.name, point=point)
+        victim.tell("strike", point=point, action=action, seconds=self._chance.uniform(0.1, 2.5))
+        yield
+
+    # --- connections --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _cut(self) -> Iterator[None]:
+        self._crew.note("cut")
+        self._chance.choice(self._proxies).cut_all()
+        yield
+
+    @contextlib.contextmanager
+    def _lose(self) -> Iterator[None]:
+        proxy = self._chance.choice(self._proxies)
+        opcode = self._chance.choice([CREATE2, DELETE, MULTI, GET_CHILDREN, GET_DATA])
+        kill = self._chance.choice([proxy.kill_before_op, proxy.kill_after_op])
+        self._crew.note("lose", opcode=opcode, how=kill.__name__)
+        kill(opcode)
+        yield
+
+    @contextlib.contextmanager
+    def _half_open(self) -> Iterator[None]:
+        proxy = self._chance.choice(self._proxies)
+        which = self._chance.choice(["drop_requests", "drop_replies"])
+        self._crew.note("half-open", which=which)
+        setattr(proxy, which, True)
+        yield
+        proxy.drop_requests = proxy.drop_replies = False
+        proxy.cut_all()  # bytes are missing: no such connection can go on
+
+    @contextlib.contextmanager
+    def _refuse(self) -> Iterator[None]:
+        proxy = self._chance.choice(self._proxies)
+        self._crew.note("refuse")
+        proxy.refuse = True
+        proxy.cut_all()
+        yield
+        proxy.refuse = False
+
+    @contextlib.contextmanager
+    def _delay(self) -> Iterator[None]:
+        proxy = self._chance.choice(self._proxies)
+        self._crew.note("delay")
+        proxy.delay = self._chance.uniform(0.01, 0.4)
+        yield
+        proxy.delay = 0.0
+
+    @contextlib.contextmanager
+    def _blackhole(self) -> Iterator[None]:
+        victim = self._someone()
+        ports = {proxy.port for proxy in self._proxies} | {server.port for server in self._ensemble.servers}
+        port = firewall.connection_of(victim.process.pid, ports)
+        self._crew.note("blackhole", target=victim.name)
+        with firewall.blackhole(port):
+            yield
+
+    # --- ZooKeeper ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _expire(self) -> Iterator[None]:
+        victim = self._someone()
+        session = victim.ask("session")
+        self._crew.note("expire", target=victim.name)
+        expire(self._ensemble.hosts, session["id"])
+        self._crew.note("done", of="expire", target=victim.name)
+        yield
+
+    @contextlib.contextmanager
+    def _delete(self) -> Iterator[None]:
+        key = self._chance.choice(self._crew.keys)
+        zoo = self._crew.zoo
+        for _ in range(20):  # a holder is gone soon
+            with contextlib.suppress(KazooException, IndexError):
+                path = f"{zoo.base}/{key}/{zoo.children(key)[0]}"
+                token = zoo.client.get(path)[1].czxid
+                self._crew.note("delete", key=key, path=path, token=token)
+                zoo.client.delete(path)
+                self._crew.note("done", of="delete", key=key, path=path, token=token)
+                break
+        yield
+
+    @contextlib.contextmanager
+    def _kill_server(self) -> Iterator[None]:
+        server = self._chance.choice(self._ensemble.servers)
+        self._crew.note("kill server", number=server.number)
+        server.kill()
+        yield
+        server.start()
+        server.wait_ready()
+
+    @contextlib.contextmanager
+    def _pause_server(self) -> Iterator[None]:
+        server = self._chance.choice(self._ensemble.servers)
+        self._crew.note("pause server", number=server.number)
+        server.pause()
+        yield
+        server.resume()
+
+    @contextlib.contextmanager
+    def _slow(self) -> Iterator[None]:
+        assert self._disk is not None
+        self._crew.note("slow disks")
+        self._disk.slow(self._chance.uniform(0.1, 1.2))
+        yield
+        self._disk.fast()
+
+    @contextlib.contextmanager
+    def _cut_off(self) -> Iterator[None]:
+        follower = self._chance.choice(self._ensemble.followers)
+        self._crew.note("cut off", number=follower.number)
+        with firewall.cut_link(follower, self._ensemble.leader):
+            yield

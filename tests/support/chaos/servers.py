@@ -1,0 +1,115 @@
+"""What is done to the servers of an ensemble beside starting and stopping them, and what a test asks of them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+
+from django_zklock.testing.ensemble import Ensemble, Server
+from support.chaos.crew import Hand
+from support.faults import Wire
+from support.zoo import Zoo, eventually
+
+
+@contextlib.contextmanager
+def repaired(ensemble: Ensemble) -> Iterator[Ensemble]:
+    """Have all servers serve at the end, whatever was done to them."""
+    try:
+        yield ensemble
+    finally:
+        repair(ensemble)
+
+
+def repair(ensemble: Ensemble) -> None:
+    """Start what does not run and resume what is paused, and wait until all serve."""
+    for server in ensemble.servers:
+        server.start()
+        server.resume()
+    for server in ensemble.servers:
+        server.wait_ready()
+
+
+@contextlib.contextmanager
+def looking_in(address: str) -> Iterator[KazooClient]:
+    """A plain client of one server, of its own."""
+    client = KazooClient(hosts=address, timeout=10)
+    client.start(timeout=20)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def serving(zoo: Zoo) -> None:
+    """Wait until the test's own client, which was hurt with the others, is served again."""
+
+    def served() -> bool:
+        try:
+            zoo.client.sync(zoo.chroot)
+        except KazooException:
+            return False
+        return True
+
+    eventually(served, 30, "the test's own client is not served")
+
+
+def look_anew(zoo: Zoo) -> None:
+    """Replace the test's own client: a plain one never comes back to servers that have lost their data."""
+    old, zoo._client = zoo._client, None
+    if old is not None:
+        old.stop()
+        old.close()
+
+
+def attached_to(hand: Hand, ensemble: Ensemble) -> Server | None:
+    """Return the server that a process is connected to, or None while there is none."""
+    ports = {server.port: server for server in ensemble.servers}
+    for connection in psutil.Process(hand.process.pid).net_connections("tcp"):
+        if connection.status == psutil.CONN_ESTABLISHED and connection.raddr and connection.raddr.port in ports:
+            return ports[connection.raddr.port]
+    return None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A follower whose link to its leader can be frozen without either being told."""
+
+    leader: Server
+    follower: Server
+    wire: Wire
+
+
+@contextlib.contextmanager
+def partition(ensemble: Ensemble) -> Iterator[Partition]:
+    """
+    Lead the link between the leader and a follower through a wire; the follower restarts for it, and at the end.
+
+    It holds for as long as the leader leads.
+    """
+    leader, follower = ensemble.leader, ensemble.followers[0]
+    config = follower.directory / "zoo.cfg"
+    before = config.read_text()
+    match = re.search(rf"^server\.{leader.number}=127\.0\.0\.1:(\d+):(\d+)$", before, re.MULTILINE)
+    assert match, f"{leader} is alone, and has no followers"
+    with Wire(int(match[1])) as wire:
+        try:
+            _restart(follower, before.replace(match[0], f"server.{leader.number}=127.0.0.1:{wire.port}:{match[2]}"))
+            assert ensemble.leader is leader
+            yield Partition(leader, follower, wire)
+        finally:
+            wire.thaw()
+            _restart(follower, before)
+
+
+def _restart(server: Server, configuration: str) -> None:
+    server.stop()
+    (server.directory / "zoo.cfg").write_text(configuration)
+    server.start()
+    server.wait_ready()

@@ -1,0 +1,85 @@
+"""The locks under test: what the processes of a chaos run ask of a lock, whichever it is."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class Refused(Exception):
+    """The lock was not acquired; the message is the kind of the error."""
+
+
+class Lost(Exception):
+    """The lock that was held is held no more."""
+
+
+class Held(Protocol):
+    """One hold of a lock."""
+
+    token: int
+
+    def until(self) -> float | None:
+        """Return until when the holder may trust it, on time.monotonic(); None for a lock without leases."""
+
+    def check(self) -> None:
+        """Raise `Lost` unless all that the lock's user can see says that it is held."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Subject(Protocol):
+    """One kind of lock, in one process, on one session."""
+
+    def connect(self) -> None:
+        """Make the session; returns when it stands."""
+
+    def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> Held:
+        """
+        Acquire, waiting for `timeout` seconds at most (None: for ever). Raises `Refused`.
+
+        With the option `same_object`, by the object that this thread has acquired the key with before. The other
+        options are for our own lock.
+        """
+
+    def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> AbstractContextManager[Held]:
+        """Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late."""
+
+    def session(self) -> tuple[int, str, float]:
+        """Return the session's id, its password in hex, and its timeout as negotiated, if that can be told."""
+
+    def connected(self) -> bool:
+        """Tell whether there is a connection, as far as the client knows."""
+
+    def local_port(self) -> int:
+        """Return the local port of the connection to ZooKeeper."""
+
+    def chatter(self) -> None:
+        """Send some read to ZooKeeper, as a busy application does, and do not wait for the answer."""
+
+    def known(self) -> list[str]:
+        """Return what identifies the znodes that this process still answers for: guids or names."""
+
+    def gauge(self) -> dict[str, int]:
+        """Return the sizes of what might leak."""
+
+    def strike(self, point: str, action: str, seconds: float) -> None:
+        """Strike at a named moment of the protocol, once."""
+
+    def struck(self) -> bool:
+        """Tell whether all strikes have come."""
+
+    def close(self) -> None:
+        """End the session in an orderly way."""
+
+
+def subject(lock: str, url: str, hosts: str, base: str, session_timeout: float) -> Subject:
+    """Return the lock of this name: `zklock` or `kazoo`."""
+    if lock == "kazoo":
+        from support.chaos.subjects.kazoolock import KazooSubject
+
+        return KazooSubject(hosts, base, session_timeout)
+    from support.chaos.subjects.zklock import ZkLockSubject
+
+    return ZkLockSubject(url)

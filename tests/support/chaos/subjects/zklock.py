@@ -1,0 +1,163 @@
+"""Our lock, as a program uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import django
+
+from django_zklock import Hold, Lock, zk_lock
+from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
+from django_zklock.locks import faultpoints
+from django_zklock.locks.registry import Registry
+from django_zklock.zk import process
+from support.chaos.subjects import Lost, Refused
+
+_PASS = faultpoints.reach
+
+
+class ZkLockHeld:
+    """A hold, and the object it was acquired with."""
+
+    def __init__(self, lock: Lock, hold: Hold) -> None:
+        self._lock = lock
+        self._hold = hold
+        self.token = hold.token
+
+    def until(self) -> float | None:
+        before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
+        return before + self._hold.lease_remaining
+
+    def check(self) -> None:
+        try:
+            self._hold.check()
+        except (LockLost, LockNotHeld) as error:
+            raise Lost(str(error)) from error
+
+    def release(self) -> None:
+        try:
+            self._lock.release()
+        except LockLost as error:
+            raise Lost(str(error)) from error
+
+
+class ZkLockSubject:
+    """`zk_lock`, `acquire` and `release`."""
+
+    def __init__(self, url: str) -> None:
+        self._objects: dict[tuple[int, str], Lock] = {}  # by thread and key; see `acquire`
+        os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+        os.environ["ZKLOCK_URL"] = url
+        django.setup()
+
+    def connect(self) -> None:
+        session = process.current()
+        deadline = time.monotonic() + 20
+        while not (session.connected and session.session_id) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> ZkLockHeld:
+        same_object = options.pop("same_object", False)
+        try:
+            lock = zk_lock(key, timeout=timeout, **options)
+            if same_object:
+                lock = self._objects.setdefault((threading.get_ident(), key), lock)
+            hold = lock.acquire(timeout=-1 if timeout is None else timeout) if timeout != 0 else lock.acquire(False)
+        except ZkLockError as error:
+            raise Refused(type(error).__name__) from error
+        if hold is None:
+            raise Refused("None")
+        return ZkLockHeld(lock, hold)
+
+    @contextlib.contextmanager
+    def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> Iterator[ZkLockHeld]:
+        try:
+            lock = zk_lock(key, timeout=timeout, **options)
+            with lock as hold:
+                yield ZkLockHeld(lock, hold)
+        except LockLost as error:
+            raise Lost(str(error)) from error
+        except ZkLockError as error:
+            raise Refused(type(error).__name__) from error
+
+    def session(self) -> tuple[int, str, float]:
+        session = process.current()
+        client = session._client
+        return session.session_id or 0, client._session_passwd.hex() if client is not None else "", session.timeout
+
+    def connected(self) -> bool:
+        return process.current().connected
+
+    def local_port(self) -> int:
+        client = process.current()._client
+        assert client is not None
+        return int(client._connection._socket.getsockname()[1])
+
+    def chatter(self) -> None:
+        session = process.current()
+
+        def ask() -> None:
+            session.attached(Registry).gateway.children(session.options.base, lambda answer: None)
+
+        session.post(ask)
+
+    def known(self) -> list[str]:
+        session = process.current()
+        return [] if session.session_id is None else sorted(session.attached(Registry).guids)
+
+    def gauge(self) -> dict[str, int]:
+        session = process.current()
+        registry = session.attached(Registry)
+        client = session._client
+        return {
+            "threads": threading.active_count(),
+            "fds": len(os.listdir("/proc/self/fd")),
+            "watches": sum(map(len, client._data_watchers.values())) if client is not None else 0,
+            "listeners": len(client.state_listeners) if client is not None else 0,
+            "members": len(registry.members),
+            "guids": len(registry.guids),
+            "departures": len(registry._departures),
+            "kept": len(registry.heartbeat._nodes),
+            "unanswered": len(session._sent),
+        }
+
+    def strike(self, point: str, action: str, seconds: float) -> None:
+        def reach(reached: faultpoints.Faultpoint) -> None:
+            if reached == point:
+                faultpoints.reach = come_by
+                act(action, seconds)
+
+        come_by, faultpoints.reach = faultpoints.reach, reach  # type: ignore[assignment]
+
+    def struck(self) -> bool:
+        return faultpoints.reach is _PASS
+
+    def close(self) -> None:
+        process.reset(5)
+
+
+def act(action: str, seconds: float) -> None:
+    """Raise, wait, fork, stop or die, as told."""
+    if action == "raise":
+        raise RuntimeError("struck by the test")
+    if action == "sleep":
+        time.sleep(seconds)
+    elif action == "fork":
+        _fork(seconds)
+    else:
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}[action])
+
+
+def _fork(seconds: float) -> None:
+    """Leave a child behind that does nothing for so long, as a program's that was started at a bad moment."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    threading.Thread(target=os.waitpid, args=(child, 0), daemon=True).start()

@@ -1,0 +1,281 @@
+"""
+A process that takes locks, works under them and writes down what happened; told what to do by lines of JSON.
+
+Each command names an owner, `main` (the main thread) or any other word (a thread of that name), which does its commands
+one after the other. What is not an owner's business (to stop working, to strike, to say what there is) is done
+at once by the thread that reads. The end of the input ends the process in an orderly way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.chaos.churn import Churn, Struck, on_alarm
+from support.chaos.history import Recorder
+from support.chaos.store import Store
+from support.chaos.subjects import Held, Lost, Refused, Subject, subject
+
+CHECK_EVERY = 0.005  # seconds, of work
+
+
+@dataclass
+class Holding:
+    """One acquisition of an owner."""
+
+    op: int
+    held: Held
+    lost: bool = False
+
+
+class Worker:
+    """The locks of one process, and what their owners do."""
+
+    def __init__(self, lock: Subject, recorder: Recorder, store: Path) -> None:
+        self.lock = lock
+        self.recorder = recorder
+        self._store = store
+        self._ops = iter(range(1, sys.maxsize))
+        self._holdings: dict[tuple[str, str], list[Holding]] = defaultdict(list)  # by owner and key, innermost last
+        self._stops: dict[str, threading.Event] = defaultdict(threading.Event)
+        self._owners: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {"main": queue.SimpleQueue()}
+        self._churned = threading.Event()
+        self._output = threading.Lock()
+
+    # --- the conversation ---------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do as told until the input ends."""
+        threading.Thread(target=self._read, daemon=True, name="reader").start()
+        self._serve("main")
+        self.lock.close()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            command = json.loads(line)
+            owner = command.get("as")
+            if owner is None:
+                self._answer(command)
+            else:
+                self._queue_of(owner).put(command)
+        for waiting in self._owners.values():
+            waiting.put(None)
+
+    def _queue_of(self, owner: str) -> queue.SimpleQueue[dict[str, Any] | None]:
+        if owner not in self._owners:
+            self._owners[owner] = queue.SimpleQueue()
+            threading.Thread(target=self._serve, args=(owner,), name=owner, daemon=True).start()
+        return self._owners[owner]
+
+    def _serve(self, owner: str) -> None:
+        while True:
+            try:
+                command = self._owners[owner].get()
+                if command is None:
+                    return
+                self._answer(command)
+            except Struck:
+                continue  # it came too late for the call that it was meant for
+
+    def _answer(self, command: dict[str, Any]) -> None:
+        do: Callable[..., Any] = getattr(self, f"do_{command.pop('do')}")
+        number = command.pop("id")
+        command.pop("as", None)
+        try:
+            answer = {"answer": do(**command)}
+        except Exception as error:
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        with self._output:
+            sys.stdout.write(json.dumps({"id": number, **answer}) + "\n")
+            sys.stdout.flush()
+
+    # --- an owner's commands ------------------------------------------------------------------------------------
+
+    def do_acquire(self, key: str, timeout: float | None, **options: Any) -> dict[str, Any]:
+        owner = threading.current_thread().name
+        op = next(self._ops)
+        mine = self._holdings[owner, key]
+        self.recorder.write("invoke", op=op, key=key, timeout=timeout)
+        try:
+            held = self.lock.acquire(key, timeout, options)
+        except (Refused, Struck) as error:
+            kind = str(error) if isinstance(error, Refused) else "Struck"
+            t = self.recorder.write("refused", op=op, key=key, error=kind, definite=isinstance(error, Refused))
+            return {"granted": False, "error": kind, "t": t}
+        except BaseException as error:
+            self.recorder.write("refused", op=op, key=key, error=repr(error), definite=False)
+            raise
+        again: dict[str, Any] = {"again": True} if mine else {}
+        t = self.recorder.write("granted", op=op, key=key, token=held.token, until=held.until(), **again)
+        mine.append(Holding(op, held))
+        return {"granted": True, "token": held.token, "t": t}
+
+    def do_release(self, key: str, alarm: float | None = None) -> dict[str, Any]:
+        holding = self._holdings[threading.current_thread().name, key].pop()
+        self.recorder.write("release", op=holding.op, key=key)
+        error = ""
+        try:
+            if alarm is not None:
+                self.do_alarm(alarm)
+            try:
+                holding.held.release()
+            finally:
+                if alarm is not None:
+                    self.do_alarm(0)
+        except (Lost, Struck) as lost:
+            error = str(lost) or "Struck"
+        t = self.recorder.write("released" if not error else "release_failed", op=holding.op, key=key, error=error)
+        return {"t": t, "error": error}
+
+    def do_work(self, key: str, seconds: float | None = None) -> dict[str, Any]:
+        """Work under the lock that is held, asking all the time whether it still is."""
+        holding = self._holdings[threading.current_thread().name, key][-1]
+        stop = self._stops[key]
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        while time.monotonic() < deadline and not stop.is_set():
+            if not self._check(key, holding):
+                return {"lost": True, "t": time.monotonic()}
+            time.sleep(CHECK_EVERY)
+        stop.clear()
+        return {"lost": False, "t": time.monotonic()}
+
+    def do_turn(self, key: str, timeout: float | None, seconds: float, **options: Any) -> dict[str, Any]:
+        """Acquire, work for so long and release: a turn that needs nobody to say when."""
+        answer = self.do_acquire(key, timeout, **options)
+        if answer["granted"]:
+            answer["lost"] = self.do_work(key, seconds)["lost"]
+            answer["release"] = self.do_release(key)
+        return answer
+
+    def do_hog(self, seconds: float) -> dict[str, float]:
+        """Keep the interpreter to this thread for so long at least, by one call into C that lets no other run."""
+        began = time.monotonic()
+        sum(range(5_000_000))
+        rate = 5_000_000 / (time.monotonic() - began)
+        while True:
+            called = time.monotonic()
+            sum(range(int(rate * seconds * 1.2)))
+            now = time.monotonic()
+            if now - called >= seconds:  # else it was faster than thought
+                return {"t": now, "kept": now - called}
+            rate *= 1.5
+
+    def do_check(self, key: str) -> bool:
+        return self._check(key, self._holdings[threading.current_thread().name, key][-1])
+
+    def _check(self, key: str, holding: Holding) -> bool:
+        before = time.monotonic()
+        try:
+            holding.held.check()
+        except Lost as error:
+            if not holding.lost:
+                holding.lost = True
+                self.recorder.write("lost", op=holding.op, key=key, reason=str(error))
+            return False
+        self.recorder.write("valid", t=before, op=holding.op, key=key, until=holding.held.until())
+        return True
+
+    def do_claim(self, key: str) -> int | None:
+        """Raise the fence to the token that is held; return the counter."""
+        holding = self._holdings[threading.current_thread().name, key][-1]
+        with contextlib.closing(Store(self._store)) as store:
+            value = store.claim(key, holding.held.token)
+        self.recorder.write("claimed", op=holding.op, key=key, token=holding.held.token, ok=value is not None)
+        return value
+
+    def do_write(self, key: str, value: int) -> bool:
+        """Write the guarded counter with the token that is, or was, held."""
+        holding = self._holdings[threading.current_thread().name, key][-1]
+        with contextlib.closing(Store(self._store)) as store:
+            return self._write(store, key, holding, value)
+
+    def _write(self, store: Store, key: str, holding: Holding, value: int) -> bool:
+        about: dict[str, Any] = {"op": holding.op, "key": key, "token": holding.held.token, "value": value}
+        self.recorder.write("writing", **about)
+        ok = store.write(key, holding.held.token, value)
+        self.recorder.write("fenced", ok=ok, **about)
+        return ok
+
+    def do_churn(self, keys: Sequence[str], seconds: float, seed: int, work: float = 0.02) -> dict[str, int]:
+        """Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment."""
+        churn = Churn(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed), work)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._churned.is_set():
+            churn.once()
+        churn.store.close()
+        return churn.counts
+
+    def do_end_churn(self) -> None:
+        """Have all owners' churn end before its time."""
+        self._churned.set()
+
+    # --- commands done at once ----------------------------------------------------------------------------------
+
+    def do_stop(self, key: str) -> None:
+        self._stops[key].set()
+
+    def do_session(self) -> dict[str, Any]:
+        session_id, password, timeout = self.lock.session()
+        return {"id": session_id, "password": password, "timeout": timeout}
+
+    def do_port(self) -> int:
+        return self.lock.local_port()
+
+    def do_known(self) -> list[str]:
+        return self.lock.known()
+
+    def do_gauge(self) -> dict[str, int]:
+        gauge: dict[str, Any] = self.lock.gauge()
+        self.recorder.write("gauge", **gauge)
+        return gauge
+
+    def do_strike(self, point: str, action: str, seconds: float = 0.0) -> None:
+        self.lock.strike(point, action, seconds)
+
+    def do_connected(self) -> bool:
+        return self.lock.connected()
+
+    def do_struck(self) -> bool:
+        return self.lock.struck()
+
+    def do_alarm(self, after: float) -> None:
+        """Have a signal's handler raise in the main thread, as a soft time limit does."""
+        signal.setitimer(signal.ITIMER_REAL, after)
+
+    def do_chatter(self, every: float) -> None:
+        """Send requests of the application's own, too, from now on."""
+
+        def chat() -> None:
+            while True:
+                with contextlib.suppress(Exception):
+                    self.lock.chatter()
+                time.sleep(every)
+
+        threading.Thread(target=chat, daemon=True, name="chatter").start()
+
+
+def main() -> None:
+    """Run a worker as the arguments say."""
+    told = json.loads(sys.argv[1])
+    signal.signal(signal.SIGALRM, on_alarm)
+    threading.current_thread().name = "main"
+    recorder = Recorder(Path(told["directory"]), told["name"])
+    lock = subject(told["lock"], told["url"], told["hosts"], told["base"], told["session_timeout"])
+    lock.connect()
+    print(json.dumps({"id": 0, "answer": "ready"}), flush=True)
+    Worker(lock, recorder, Path(told["store"])).run()
+
+
+if __name__ == "__main__":
+    main()

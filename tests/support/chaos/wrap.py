@@ -1,0 +1,79 @@
+"""
+Data of a server that ran for years: nodes whose next sequential child gets any number that is asked for.
+
+It writes a snapshot file as ZooKeeper does (FileSnap and DataTree.serialize; the same from 3.5 on), with the nodes that
+every server has and those asked for. The server reads it at its start. No Java is needed for it.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from support.jute import buffer, integer, long
+
+LARGEST: Final = 2**31 - 1
+SMALLEST: Final = -(2**31)
+
+MAGIC: Final = 0x5A4B534E  # "ZKSN"
+VERSION: Final = 2
+NO_DATABASE: Final = -1
+ANYBODY: Final = -1  # OPEN_ACL_UNSAFE, which needs no entry in the table of ACLs
+CONTAINER: Final = -(2**63)  # the owner of a container node
+NEVER: Final = 0  # the transaction that made the nodes; the server goes on with 1
+
+
+def prepare(
+    directory: Path,
+    sequences: Mapping[str, int],
+    *,
+    servers: int = 1,
+    containers: Collection[str] = (),
+    data: bytes = b"",
+) -> None:
+    """
+    Write the data that the servers of `Ensemble(servers, directory=directory)` start with.
+
+    `sequences` says for each path what number its next sequential child gets, from -2**31 to 2**31 - 1; what is above
+    these paths is made too. Those in `containers` are container nodes, as the parents of contenders are.
+    """
+    nodes: dict[str, bytes] = {}
+    for path in ("/zookeeper/config", "/zookeeper/quota"):
+        nodes.update((above, _node(b"", 0)) for above in _ancestors(path))
+    for path, following in sequences.items():
+        if not SMALLEST <= following <= LARGEST:
+            raise ValueError(f"{following} is not a number of 32 bits")
+        nodes.update((above, _node(b"", 1)) for above in _ancestors(path) if above != path and above not in sequences)
+        nodes[path] = _node(data, following, owner=CONTAINER if path in containers else 0)
+    for number in range(1, servers + 1):
+        folder = directory / f"server-{number}" / "data" / "version-2"
+        folder.mkdir(parents=True)
+        (folder / "snapshot.0").write_bytes(_snapshot(nodes))
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    """Yield the root (written as ""), each node above `path`, and `path`."""
+    yield ""
+    for end, letter in enumerate(path[1:] + "/", start=1):
+        if letter == "/":
+            yield path[:end]
+
+
+def _snapshot(nodes: Mapping[str, bytes]) -> bytes:
+    """The file: header, no sessions, no ACLs, the nodes with parents first, and what tells it from a torn one."""
+    header = integer(MAGIC) + integer(VERSION) + long(NO_DATABASE)
+    no_sessions, no_acls = integer(0), integer(0)
+    tree = b"".join(buffer(path) + nodes[path] for path in sorted(nodes))
+    content = header + no_sessions + no_acls + tree + buffer("/")
+    return content + long(zlib.adler32(content)) + buffer("/")
+
+
+def _node(data: bytes, children_ever: int, owner: int = 0) -> bytes:
+    """A DataNode: its data, who may do what, and its StatPersisted."""
+    now = long(int(time.time() * 1000))
+    transactions = long(NEVER) * 2  # czxid, mzxid
+    versions = integer(0) + integer(children_ever) + integer(0)  # version, cversion, aversion
+    return buffer(data) + long(ANYBODY) + transactions + now * 2 + versions + long(owner) + long(NEVER)

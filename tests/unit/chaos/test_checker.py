@@ -1,0 +1,562 @@
+"""What the checker of histories finds, and what it does not take for a fault."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.chaos.checker import Verdict, judge, keep
+from support.chaos.simulated import Event, Simulation, written
+
+SEEDS = st.integers(0, 2**32)
+
+
+def rules(text: str, **about: object) -> set[str]:
+    """The rules that a written history breaks."""
+    return set(judge(written(text), **about).rules)  # type: ignore[arg-type]
+
+
+def one(verdict: Verdict) -> str:
+    """What the only violation says."""
+    (violation,) = verdict.violations
+    return violation.message
+
+
+# --- exclusion ------------------------------------------------------------------------------------------------------
+
+A_RELEASES = """
+    1.0 A invoke timeout=5
+    1.1 A granted token=7 until=9
+    3.0 A release
+    3.1 A released
+"""
+
+
+def test_two_owners_must_not_hold_a_key_at_once() -> None:
+    verdict = judge(
+        written(
+            A_RELEASES
+            + """
+            1.5 B invoke timeout=5
+            2.5 B granted token=8 until=9
+            3.5 B release
+            3.6 B released
+            """
+        )
+    )
+    assert one(verdict) == "B/main was granted the lock 0.500 s before the claim of A/main ended"
+    assert verdict.rules == {"exclusion"}
+
+
+def test_threads_of_one_process_are_two_owners() -> None:
+    assert rules(A_RELEASES + "1.5 A/two invoke op=2 timeout=5 \n 2.5 A/two granted op=2 token=8 until=9") == {
+        "exclusion"
+    }
+
+
+@pytest.mark.parametrize("granted", [3.0, 3.0001, 3.05, 4.0])
+def test_a_grant_may_come_as_soon_as_the_release_was_called(granted: float) -> None:
+    """It is in ZooKeeper's hands from then on: the answer to the release may come later than the grant."""
+    assert not rules(A_RELEASES + f"1.5 B invoke timeout=5 \n {granted} B granted token=8 until=9")
+
+
+def test_other_keys_do_not_matter() -> None:
+    assert not rules(A_RELEASES + "1.5 B invoke timeout=5 key=other \n 2.5 B granted token=5 until=9 key=other")
+
+
+PAUSED = """
+    1.0 A invoke timeout=5
+    1.1 A granted token=7 until=2.7
+    1.2 A valid until=2.8
+    1.3 nemesis pause target=A
+    1.5 B invoke timeout=10
+    {granted} B granted token=8 until=9
+    8.0 nemesis resume target=A
+"""
+
+
+def test_a_lease_is_a_claim_as_long_as_it_lasts_though_its_holder_is_paused() -> None:
+    assert rules(PAUSED.format(granted=2.75)) == {"exclusion"}
+
+
+def test_a_paused_holder_is_replaced_when_its_lease_is_over() -> None:
+    """It says later that it knows; or gives back what it holds no more, and has not asked."""
+    over = PAUSED.format(granted=2.8)
+    assert not rules(over)
+    assert not rules(over + "8.1 A lost reason=over \n 8.2 A release \n 8.3 A released")
+    assert not rules(over + "8.1 A release \n 8.2 A released")
+
+
+def test_a_check_must_not_pass_after_somebody_else_was_granted_the_lock() -> None:
+    """Though the lease that it tells of afterwards is over."""
+    verdict = judge(written(PAUSED.format(granted=5) + "8.1 A valid until=8.1"))
+    assert "exclusion" in verdict.rules
+    assert any("check() passed for A/main 3.100 s after B/main" in v.message for v in verdict.violations)
+
+
+def test_a_check_that_began_before_the_grant_may_pass_after_it() -> None:
+    assert not rules(PAUSED.format(granted=5) + "4.999 A valid until=5.0 \n 5.1 A lost reason=over")
+
+
+def test_a_lock_without_leases_is_claimed_while_its_checks_pass() -> None:
+    """And until its release, which its holder did under the lock; not beyond, as nobody says that it is held."""
+    without = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=null \n 2.0 A valid until=null \n"
+    next_one = "1.5 B invoke timeout=9 \n {} B granted token=8 until=null \n"
+    assert rules(without + next_one.format(1.9)) == {"exclusion", "check"}
+    assert not rules(without + next_one.format(2.1))
+    assert not rules(without + next_one.format(2.1) + "3.0 A lost reason=gone")
+    assert rules(without + next_one.format(2.1) + "3.0 A release \n 3.1 A released") == {"exclusion"}
+    assert rules(without + next_one.format(2.1) + "3.0 A valid until=null") == {"exclusion", "check"}
+
+
+def test_a_grant_that_was_over_when_it_came_is_no_claim() -> None:
+    """Its process was paused between the last check and the first line of its own."""
+    assert not rules(
+        """
+        1.0 A invoke timeout=5
+        1.5 B invoke timeout=10
+        5.0 B granted token=8 until=9
+        6.0 A granted token=7 until=2.7
+        6.1 A lost reason=over
+        """
+    )
+
+
+def test_a_killed_holder_keeps_its_lease() -> None:
+    """Nobody gives it back on its behalf, so an earlier grant would be one that the servers had no right to."""
+    killed = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=2.7 \n 1.2 nemesis kill target=A \n"
+    assert not rules(killed + "1.5 B invoke timeout=9 \n 4.5 B granted token=8 until=9")
+    assert rules(killed + "1.5 B invoke timeout=9 \n 2.5 B granted token=8 until=9") == {"exclusion"}
+
+
+@pytest.mark.parametrize("end", ["terminate target=A", "dismiss target=A", "kill target=A signal=15"])
+def test_a_process_that_ends_in_order_gives_up_its_locks(end: str) -> None:
+    assert not rules(
+        f"""
+        1.0 A invoke timeout=5
+        1.1 A granted token=7 until=9
+        2.0 nemesis {end}
+        1.5 B invoke timeout=9
+        2.1 B granted token=8 until=9
+        """
+    )
+
+
+def test_reentrant_grants_are_one_hold_until_the_last_release() -> None:
+    nested = """
+        1.0 A invoke timeout=5
+        1.1 A granted token=7 until=9
+        1.2 A invoke op=2 timeout=5
+        1.3 A granted op=2 token=7 until=9 again=true
+        2.0 A release op=2
+        2.1 A released op=2
+        3.0 A release
+        3.1 A released
+        1.5 B invoke timeout=9
+    """
+    assert not rules(nested + "3.05 B granted token=8 until=9")
+    assert rules(nested + "2.5 B granted token=8 until=9") == {"exclusion"}
+
+
+# --- what is taken by force -------------------------------------------------------------------------------------------
+
+ROBBED = """
+    1.0 A invoke timeout=5
+    1.1 A granted token=7 until=2.7
+    1.5 B invoke timeout=9
+    2.0 nemesis {force}
+    2.1 B granted token=8 until=4
+"""
+FORCES = ["expire target=A", "delete key=k token=7"]
+
+
+@pytest.mark.parametrize("force", FORCES)
+def test_no_lock_prevents_a_loss_by_force_but_its_holder_is_told(force: str) -> None:
+    robbed = ROBBED.format(force=force)
+    assert not rules(robbed + "2.3 A valid until=3.9 \n 2.9 A lost reason=gone")
+    assert not rules(robbed + "2.3 A valid until=3.9 \n 2.9 A release \n 2.95 A release_failed error=lost")
+    verdict = judge(written(robbed + "2.3 nemesis done of=" + force.split()[0] + " \n 3.4 A valid until=4"))
+    assert one(verdict) == "check() passed for A/main 1.100 s after it had lost the lock by force"
+    assert verdict.rules == {"told"}
+
+
+def test_a_deletion_that_is_not_noticed_convicts_though_nobody_wrote_down_that_it_was_done() -> None:
+    """Somebody else was granted the lock, so the node was gone."""
+    assert rules(ROBBED.format(force=FORCES[1]) + "5.0 A valid until=null") == {"told"}
+
+
+def test_an_expiry_that_failed_takes_nothing_away() -> None:
+    """The session was another one by then; nobody else gets the lock, and the holder goes on."""
+    assert not rules(
+        """
+        1.0 A invoke timeout=5
+        1.1 A granted token=7 until=2.7
+        2.0 nemesis expire target=A
+        2.1 nemesis nothing why=no-such-session
+        9.0 A valid until=10.2
+        9.5 A release
+        9.6 A released
+        """
+    )
+
+
+def test_time_in_which_the_holder_was_paused_or_deaf_is_no_delay() -> None:
+    robbed = ROBBED.format(force="delete key=k token=7")
+    assert not rules(robbed + "2.2 nemesis pause target=A \n 6.0 nemesis resume target=A \n 6.1 A valid until=null")
+    assert rules(robbed + "2.2 nemesis pause target=B \n 6.0 nemesis resume target=B \n 6.1 A valid until=null")
+    assert not rules(robbed + "2.2 nemesis blackhole target=A \n 5.0 nemesis heal target=A \n 6.1 A valid until=null")
+
+
+def test_only_the_victim_of_a_force_is_excused() -> None:
+    assert rules(ROBBED.format(force="expire target=C")) == {"exclusion"}
+    assert rules(ROBBED.format(force="delete key=k token=6")) == {"exclusion"}, "that was a waiter's node"
+    assert rules(ROBBED.format(force="delete key=other token=7")) == {"exclusion"}
+    assert not rules(ROBBED.format(force="wipe"))
+
+
+def test_a_grant_that_comes_while_the_session_is_ended_is_no_claim_unless_its_holder_goes_on() -> None:
+    """The force was written down before it was done, and the reply to acquire was on its way."""
+    crossed = """
+        1.0 A invoke timeout=5
+        1.1 nemesis expire target=A
+        1.2 A granted token=7 until=2.7
+        1.5 B invoke timeout=9
+        1.6 B granted token=8 until=9
+        1.7 nemesis done of=expire target=A
+    """
+    assert not rules(crossed + "1.8 A lost reason=gone")
+    assert rules(crossed + "3.0 A valid until=4.0") >= {"exclusion"}
+
+
+# --- tokens and order -------------------------------------------------------------------------------------------------
+
+
+def turns(*grants: tuple[str, int, float, float]) -> str:
+    """Holds of 0.5 s: owner, token, when it called, when it was granted the lock."""
+    return "\n".join(
+        f"""{called} {owner} invoke op={op} timeout=60
+        {granted} {owner} granted op={op} token={token} until={granted + 1}
+        {granted + 0.5} {owner} release op={op}
+        {granted + 0.6} {owner} released op={op}"""
+        for op, (owner, token, called, granted) in enumerate(grants)
+    )
+
+
+def test_a_token_that_falls_from_one_grant_to_the_next_is_a_fault() -> None:
+    assert not rules(turns(("A", 7, 1, 2), ("B", 8, 3, 4), ("A", 9, 5, 6)))
+    assert rules(turns(("A", 7, 1, 2), ("B", 6, 3, 4))) == {"tokens"}
+    assert rules(turns(("A", 7, 1, 2), ("B", 7, 3, 4))) == {"tokens"}
+    assert rules(turns(("A", 7, 1, 2), ("B", 8, 3, 4), ("C", 7, 5, 6))) == {"tokens"}
+
+
+def test_an_unknown_token_says_nothing() -> None:
+    assert not rules(turns(("A", 7, 1, 2), ("B", 0, 3, 4), ("A", 8, 5, 6)))
+    assert rules(turns(("A", 7, 1, 2), ("B", 0, 3, 4), ("A", 6, 5, 6))) == {"tokens"}
+
+
+def test_a_reentrant_grant_shows_the_same_token() -> None:
+    nested = "1 A invoke timeout=5 \n 2 A granted token=7 until=9 \n 3 A invoke op=2 timeout=5 \n"
+    assert not rules(nested + "4 A granted op=2 token=7 until=9 again=true")
+    assert not rules(nested + "4 A granted op=2 token=0 until=9 again=true")
+    assert rules(nested + "4 A granted op=2 token=8 until=9 again=true") == {"tokens"}
+
+
+def test_transaction_ids_begin_anew_when_the_servers_lose_their_memory() -> None:
+    assert not rules(turns(("A", 700, 1, 2), ("B", 3, 4, 5)) + "\n 3 nemesis wipe")
+
+
+def test_who_came_later_is_not_granted_the_lock_first() -> None:
+    """A jump in the queue makes the tokens fall as well."""
+    assert not rules(turns(("A", 7, 1.0, 5), ("B", 8, 1.1, 6)))
+    assert rules(turns(("B", 8, 1.1, 5), ("A", 7, 1.0, 6))) == {"order", "tokens"}
+
+
+def test_who_called_first_need_not_be_first_in_the_queue() -> None:
+    """The nodes tell, not the calls."""
+    assert not rules(turns(("B", 7, 1.1, 5), ("A", 8, 1.0, 6)))
+
+
+def test_a_grant_that_was_written_down_late_says_nothing_of_the_order() -> None:
+    """Its lease does not reach to the moment when it was: it may have been held, and lost, long before."""
+    assert not rules(
+        """
+        1.0 A invoke timeout=60
+        1.1 B invoke timeout=60
+        5.0 B granted token=8 until=6
+        9.0 A granted token=7 until=3
+        """
+    )
+
+
+# --- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def test_a_late_answer_is_a_fault() -> None:
+    assert not rules("1 A invoke timeout=2 \n 3.9 A refused error=LockTimeout definite=true")
+    verdict = judge(written("1 A invoke timeout=2 \n 4.5 A refused error=LockTimeout definite=true"))
+    assert one(verdict) == "A/main was answered 1.500 s after its deadline of 2 s"
+    assert verdict.figures.overrun == pytest.approx(1.5)
+    assert rules("1 A invoke timeout=2 \n 4.5 A granted token=7 until=9") == {"deadline"}
+
+
+def test_a_call_that_nobody_answers_is_a_fault() -> None:
+    unanswered = "1 A invoke timeout=2 \n"
+    assert rules(unanswered + "9 B invoke timeout=5") == {"deadline"}
+    assert not rules(unanswered + "3.5 B invoke timeout=5"), "the history ends before the deadline"
+    assert not rules("1 A invoke timeout=null \n 99 B invoke timeout=5"), "it said that it would wait for ever"
+    assert not rules(unanswered + "2 nemesis kill target=A \n 9 B invoke timeout=5")
+    assert rules(unanswered + "2 nemesis kill target=B \n 9 B invoke timeout=5") == {"deadline"}
+    assert rules(unanswered + "8 nemesis kill target=A \n 9 B invoke timeout=5") == {"deadline"}, "it lived long enough"
+
+
+def test_a_paused_process_answers_nobody() -> None:
+    paused = "1 A invoke timeout=2 \n 2 nemesis pause target=A \n 7 nemesis resume target=A \n"
+    assert not rules(paused + "8.9 A refused error=LockTimeout definite=true")
+    assert rules(paused + "9.1 A refused error=LockTimeout definite=true") == {"deadline"}
+    assert not rules("1 A invoke timeout=2 \n 2 nemesis pause target=A \n 99 B invoke timeout=5")
+
+
+# --- what is left, and what was written -------------------------------------------------------------------------------
+
+
+def test_a_contender_that_nobody_answers_for_is_an_orphan() -> None:
+    left = {"k": ["/zklock/k/_c_abc-lock-0000000001", "_c_def-lock-0000000002"]}
+    assert one(judge([], left=left, known={"abc"})) == "nobody answers for _c_def-lock-0000000002"
+    assert judge([], left=left, known=["_c_abc-lock-0000000001", "def"]).ok
+    assert judge([], left={"k": []}).ok
+
+
+def writes(*written: tuple[str, int, int, str]) -> str:
+    """Writes of a fenced counter: owner, token, value, what the store said."""
+    return "\n".join(
+        f"{t} {owner} writing token={token} value={value} \n {t}.5 {owner} fenced token={token} value={value} ok={ok}"
+        for t, (owner, token, value, ok) in enumerate(written)
+    )
+
+
+def test_a_lost_update_of_a_fenced_counter_is_a_fault() -> None:
+    assert not rules(writes(("A", 1, 1, "true"), ("B", 2, 2, "true")), final={"k": 2})
+    verdict = judge(written(writes(("A", 1, 1, "true"), ("B", 2, 1, "true"))))
+    assert one(verdict) == "an update was lost: 1 was written twice"
+
+
+def test_what_the_store_refused_is_not_lost() -> None:
+    assert not rules(writes(("B", 2, 1, "true"), ("A", 1, 1, "false")), final={"k": 1})
+
+
+def test_the_fenced_counter_does_not_fall() -> None:
+    """By the order of the tokens, as that is the store's."""
+    assert rules(writes(("A", 1, 5, "true"), ("B", 2, 3, "true"))) == {"fenced"}
+    assert not rules(writes(("B", 2, 5, "true"), ("A", 1, 3, "true")))
+
+
+@pytest.mark.parametrize(("final", "fine"), [(0, False), (1, True), (2, True), (3, True), (4, False)])
+def test_the_counter_ends_between_what_was_acknowledged_and_what_may_have_been_written(final: int, fine: bool) -> None:
+    text = writes(("A", 1, 1, "true"), ("B", 2, 2, "null")) + "\n 7 C writing token=3 value=3"
+    assert (not rules(text, final={"k": final})) == fine
+    assert rules("", final={"k": 1}) == {"fenced"}
+
+
+def test_a_stale_write_must_not_be_accepted() -> None:
+    raised = "1 B claimed token=8 ok=true \n"
+    assert rules(raised + "2 A writing token=7 value=1 \n 3 A fenced token=7 value=1 ok=true") == {"fenced"}
+    assert not rules(raised + "2 A writing token=7 value=1 \n 3 A fenced token=7 value=1 ok=false")
+    crossed = "0 A writing token=7 value=1 \n 3 A fenced token=7 value=1 ok=true"
+    assert not rules(raised + crossed), "it may have been written before the fence was raised"
+
+
+def test_lost_updates_without_a_fence_are_counted_and_allowed() -> None:
+    verdict = judge(written("1 A plain value=1 \n 2 B plain value=1 \n 3 B plain value=2 \n 4 A plain value=2"))
+    assert verdict.ok
+    assert verdict.figures.lost_updates == 2
+
+
+# --- histories that make no sense -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 A granted token=7 until=9",
+        "1 A invoke timeout=5 \n 2 A granted token=7 until=9 \n 3 A refused error=x definite=true",
+        "1 A invoke timeout=5 \n 2 A refused error=x definite=true \n 3 A release",
+        "1 A invoke timeout=5 \n 2 A valid until=9 \n 3 A granted token=7 until=9",
+        "1 A invoke timeout=5 \n 2 A invoke timeout=5",
+        "1 A invoke timeout=5 \n 2 A granted token=7 until=9 again=true",
+        "1 A invoke timeout=5 \n 2 A granted token=7 until=9 \n 3 A released",
+        "1 A invoke timeout=5 \n 2 A granted token=7 until=9 \n 3 A release \n 4 A released \n 5 A release",
+        "1 A invoke timeout=5 \n 2 A granted token=7 until=9 \n 3 A release \n 4 A released \n 5 A valid until=9",
+        "1 A invoke",
+        "1 A invoke timeout=5 \n 2 A granted token=x until=9",
+        "1 A fenced token=1 ok=true",
+    ],
+)
+def test_a_history_without_sense_is_malformed(text: str) -> None:
+    """Which says that the harness is wrong, not the lock."""
+    verdict = judge(written(text))
+    assert verdict.malformed
+    assert not verdict.ok
+    assert verdict.rules == {"malformed"}
+
+
+def test_events_without_the_least_are_malformed() -> None:
+    assert judge([{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]).malformed
+
+
+def test_the_successor_of_a_killed_process_may_have_its_name() -> None:
+    assert not rules(
+        "1 A invoke timeout=5 \n 2 nemesis kill target=A \n 3 A invoke timeout=1 \n 4 A granted token=7 until=9"
+    )
+
+
+def test_a_loss_may_be_told_before_the_grant_is_written_down() -> None:
+    assert not rules("1 A invoke timeout=5 \n 1.9 A lost reason=x \n 2 A granted token=7 until=2")
+
+
+# --- what is measured and shown ---------------------------------------------------------------------------------------
+
+
+def test_figures_are_measured() -> None:
+    figures = judge(
+        written(
+            A_RELEASES
+            + """
+            1.5 B invoke timeout=5
+            3.4 B granted token=8 until=9
+            5.0 nemesis delete key=k token=8
+            5.2 C invoke timeout=1
+            5.3 C granted token=9 until=9
+            5.7 B lost reason=gone
+            5.8 B release
+            5.9 B release_failed error=x
+            5.8 D invoke timeout=0
+            5.9 D refused error=LockBusy definite=true
+            5.9 E invoke timeout=0
+            6.0 E refused error=Struck definite=false
+            6.0 F invoke timeout=5
+            """
+        )
+    ).figures
+    assert (figures.grants, figures.refusals, figures.unknown, figures.losses, figures.forced) == (3, 1, 2, 1, 1)
+    assert figures.handoffs == pytest.approx((0.4,))
+    assert figures.told == pytest.approx((0.7,))
+    assert figures.overlaps == pytest.approx((0.4,))
+    assert figures.waits == pytest.approx((0.1, 0.1, 1.9))
+    assert figures.overrun == pytest.approx(0.1)
+    assert "3 grants, 1 refusals, 2 unknown, 1 losses; handoffs: 1, median 0.400" in str(figures)
+
+
+def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
+    text = judge(written(PAUSED.format(granted=2.0) + "9 A valid until=10 \n 10 A release \n 11 A released")).short()
+    assert "[exclusion] k: B/main was granted the lock" in text
+    assert "[check] k: check() passed for A/main 7.000 s after B/main was granted the lock" in text
+    assert ">     +1.000  B/main         granted token=8 until=+8.000" in text
+    assert "      +0.300  nemesis        pause target=A" in text
+    assert len(text.splitlines()) <= 40
+
+
+@given(SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_whatever_is_wrong_the_text_is_short(seed: int) -> None:
+    events = Simulation(seed, holds=60).events
+    random.Random(seed).shuffle(events)
+    confused = [{**event, "t": float(t)} for t, event in enumerate(events)]
+    lines = judge(confused).short().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 200
+
+
+def test_a_failed_history_is_kept_out_of_the_way_of_the_next(tmp_path: Path) -> None:
+    """The files of the processes are read as `*.jsonl` of the same directory."""
+    events = written(PAUSED.format(granted=2.0))
+    verdict = judge(events)
+    first, second = keep(verdict, events, tmp_path), keep(verdict, events, tmp_path)
+    assert first != second
+    assert [json.loads(line) for line in first.read_text().splitlines()] == events
+    assert first.with_suffix(".txt").read_text() == verdict.short() + "\n"
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+# --- all at once ------------------------------------------------------------------------------------------------------
+
+
+@given(SEEDS, st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_a_lock_that_keeps_its_promises_is_never_accused(seed: int, owners: int) -> None:
+    """Whatever happens to its holders, and in whatever order the files of the processes are read."""
+    simulation = Simulation(seed, holds=30, owners=owners)
+    random.Random(seed).shuffle(simulation.events)
+    verdict = judge(simulation.events)
+    assert verdict.ok, verdict.short()
+    assert verdict.figures.grants >= 30
+
+
+@given(SEEDS, st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_an_overlap_is_always_found(seed: int, chance: random.Random) -> None:
+    """One release is made later, or one grant earlier, in a history that is right apart from that."""
+    events = Simulation(seed, holds=15, fates=["release", "reenter"]).events
+    holds = outermost(events)
+    index = chance.randrange(len(holds) - 1)
+    holder, follower = holds[index], holds[index + 1]
+    assume(holder["granted"]["p"] != follower["granted"]["p"])
+    if chance.random() < 0.5:
+        late = follower["granted"]["t"] + chance.uniform(1e-6, 1.0)
+        holder["granted"]["until"] = late + 1
+        holder["released"]["t"] += late - holder["release"]["t"]
+        holder["release"]["t"] = late
+    else:
+        early = chance.uniform(holder["granted"]["t"], holder["release"]["t"])
+        assume(holder["granted"]["t"] < early < holder["release"]["t"])
+        follower["invoke"]["t"] = min(early, follower["invoke"]["t"])
+        follower["granted"]["t"] = early
+    assert "exclusion" in judge(events).rules
+
+
+def outermost(events: list[Event]) -> list[dict[str, Event]]:
+    """The events of each hold by their kinds, without the inner levels, in the order of the grants."""
+    holds: dict[tuple[str, int], dict[str, Event]] = {}
+    inner = {(event["p"], event["op"]) for event in events if event.get("again")}
+    for event in events:
+        if "op" in event and (event["p"], event["op"]) not in inner:
+            holds.setdefault((event["p"], event["op"]), {})[event["e"]] = event
+    granted = [hold for hold in holds.values() if "granted" in hold]
+    return sorted(granted, key=lambda hold: float(hold["granted"]["t"]))
+
+
+@given(SEEDS, st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, chance: random.Random) -> None:
+    events = Simulation(seed, holds=15, fates=["kill", "pause"]).events
+    holds = outermost(events)
+    index = chance.randrange(len(holds) - 1)
+    holder, follower = holds[index]["granted"], holds[index + 1]["granted"]
+    assume(holder["p"] != follower["p"] and "release" not in holds[index])
+    t = follower["t"] + chance.uniform(1e-6, 5.0)
+    assume(
+        not any(event["p"] == holder["p"] and event["e"] == "invoke" and event["t"] > holder["t"] for event in events)
+    )
+    events.append({**holder, "e": "valid", "t": t, "until": t})
+    assert "check" in judge(events).rules
+
+
+@given(SEEDS, st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_a_token_that_falls_is_always_found(seed: int, chance: random.Random) -> None:
+    events = Simulation(seed, holds=10, fates=["release"]).events
+    grants = [event for event in events if event["e"] == "granted" and event["token"]]
+    assume(len(grants) > 1)
+    index = chance.randrange(1, len(grants))
+    grants[index]["token"] = chance.randint(1, grants[index - 1]["token"])
+    assert "tokens" in judge(events).rules
+
+
+def test_ten_thousand_events_are_judged_in_reasonable_time() -> None:
+    """That is what a soak writes; the runner's timeout is the limit."""
+    events = Simulation(1, holds=1500, owners=20).events
+    assert len(events) > 10_000
+    assert judge(events).ok
