@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks import faultpoints
 from django_zklock.locks.hold import Grant
 from django_zklock.locks.place import Place, Request
 from django_zklock.locks.registry import Registry
@@ -67,7 +68,7 @@ class Contender:
         self._done: Callable[[Outcome], object] | None = done
         self._left: list[Callable[[bool], object]] = []
         self._phase = Phase.AWAITING
-        self._turns = Turns(request.key, self._on_failure)
+        self._turns = Turns(request.key, self.on_failure)
         self._grant: Grant | None = None
         self._watch: Watch | None = None
         self._timer: Timer | None = None
@@ -82,7 +83,7 @@ class Contender:
 
     def start(self) -> None:
         """Begin."""
-        self.session.post(self._begin)
+        self.session.post(self._turns.run, self._begin)
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """
@@ -187,6 +188,7 @@ class Contender:
         queue = self._ordered(names)
         if queue is None or self._place is None or self._place.node is None:
             return
+        faultpoints.reach("after_list")
         verdict = self._request.rule(queue, self._place.node.name)
         if isinstance(verdict, rules.Absent):
             self._on_absent()
@@ -223,14 +225,17 @@ class Contender:
             else:
                 self._await_turn(verdict)  # only its data changed
 
+        faultpoints.reach("before_watch")
         self._watch = self._registry.gateway.read(
             f"{self._request.parent}/{verdict.child}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
         )
+        faultpoints.reach("after_watch")
 
     def _advance(self, verdict: rules.WaitFor) -> None:
         """The one ahead is gone."""
         if self._phase is not Phase.QUEUED:
             return
+        faultpoints.reach("on_wake")
         if verdict.alone:
             self._first()
         else:
@@ -246,6 +251,7 @@ class Contender:
             self.session.doubt("the lease ran out in the queue")
             self._registry.heartbeat.beat()
             return
+        faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
         self._grant = Grant(self.session, self._request.key, self._place.node.path, self._place.node.czxid)
         self._conclude(self._grant)
@@ -293,7 +299,8 @@ class Contender:
         self._conclude(error)
         self._leave(None)
 
-    def _on_failure(self, error: Exception) -> None:
+    def on_failure(self, error: Exception) -> None:
+        """Give up after something went wrong here; a contender that did nothing more would block the queue."""
         self._fail(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _conclude(self, outcome: Outcome) -> None:

@@ -83,6 +83,7 @@ class Lock:
         return self._resolved[1]
 
     def _resolve(self, config: conf.Config) -> Terms:
+        names.check_type(self.name)
         options = self._options.merged_over(config.options_for(self.name))
         template = names.Template.parse(options.path or self.name)
         key = template.render(self._fields)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError
+from django_zklock.locks import faultpoints
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.turns import Turns
 from django_zklock.queue import nodes, rules
@@ -58,7 +59,8 @@ class State(enum.Enum):
     INTERRUPTED = "to be created once there is a connection"
     UNSURE = "its create may have been carried out, or not"
     THERE = "it is there"
-    VACATED = "it is, or will be, handed to the registry to go"
+    LEAVING = "its create was sent, and it is to go as soon as that is answered"
+    VACATED = "it was handed to the registry to go, or there is none, and none is wanted"
 
 
 class Place:
@@ -92,35 +94,43 @@ class Place:
         self._guid = str(uuid.uuid4())
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
-        self._registry.gateway.enter(
-            self._request.parent,
-            nodes.prefix(self._guid, self._request.kind),
-            self._request.payload(self._guid),
-            self._turns.pass_on(self._on_created),
-            self._turns.pass_on(self._on_listed),
-        )
+        try:
+            faultpoints.reach("before_create")
+            self._registry.gateway.enter(
+                self._request.parent,
+                nodes.prefix(self._guid, self._request.kind),
+                self._request.payload(self._guid),
+                self._turns.pass_on(self._on_created),
+                self._turns.pass_on(self._on_listed),
+            )
+            faultpoints.reach("after_create_sent")
+        except Exception:
+            self._doubt()
+            raise
 
     def confirmed(self) -> None:
         """The queue has shown the node."""
         self._entries = 0
 
     def _on_created(self, answer: Any) -> None:
-        vacated = self._state is State.VACATED
+        leaving = self._state is State.LEAVING
         if isinstance(answer, Node):
             self.node = answer
-            if vacated:
+            faultpoints.reach("after_create_reply")
+            if leaving:
                 self._depart()
             else:
                 self._settle()
         elif isinstance(answer, OutcomeUnknown):
-            if vacated:
+            if leaving:
                 self._depart()
             else:
                 self._state = State.UNSURE
         elif not isinstance(answer, SessionGone):
             # Refused, so there is no node. (When the session is gone, its observers are told, and that is told here.)
             self._registry.guids.discard(self._guid)
-            if vacated:
+            if leaving:
+                self._state = State.VACATED
                 self._report(gone=True)
             elif isinstance(answer, NodeMissing):
                 self._prepare()
@@ -131,7 +141,7 @@ class Place:
     def _settle(self) -> None:
         if self.node is not None:
             self._state = State.THERE
-            self._registry.heartbeat.keep(self.node.path, self._on_missing)
+            self._registry.heartbeat.keep(self.node.path, lambda: self._turns.run(self._on_missing))
 
     def _on_listed(self, answer: Any) -> None:
         if self._state is State.THERE:  # else the create, answered just before, has decided otherwise
@@ -239,7 +249,8 @@ class Place:
             self._registry.heartbeat.drop(self.node.path)
             self.node = None
         self._registry.guids.discard(self._guid)
-        if self._state is State.VACATED:
+        if self._state in (State.LEAVING, State.VACATED):
+            self._state = State.VACATED
             self._report(gone=True)
         else:
             self._state = State.NONE
@@ -252,9 +263,10 @@ class Place:
         """
         self._left = left
         self._unwatch()
+        if self._state is State.CREATING:
+            self._state = State.LEAVING
+            return
         before, self._state = self._state, State.VACATED
-        if before is State.CREATING:
-            return  # until the create is answered
         self._turns.next()
         if before in (State.THERE, State.UNSURE):
             self._depart()
@@ -262,6 +274,7 @@ class Place:
             self._report(gone=True)
 
     def _depart(self) -> None:
+        self._state = State.VACATED
         path = self.node.path if self.node is not None else None
         if path is not None:
             self._registry.heartbeat.drop(path)
@@ -273,5 +286,13 @@ class Place:
         if left is not None:
             left(gone)
 
+    def _doubt(self) -> None:
+        """Take a create whose sending, or whose answer, came to nothing for one that may have been carried out."""
+        if self._state is State.CREATING:
+            self._state = State.UNSURE
+
     def _on_failure(self, error: Exception) -> None:
+        self._doubt()
+        if self._state is State.LEAVING:
+            self._depart()
         self._occupant.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))

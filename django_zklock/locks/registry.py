@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.locks import faultpoints
 from django_zklock.queue import nodes
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway
@@ -24,6 +25,13 @@ AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
+class Member(Observer, Protocol):
+    """Who has a node in a queue, or is about to."""
+
+    def on_failure(self, error: Exception) -> None:
+        """It failed on the session's news."""
+
+
 class Registry:
     """The members of one session's queues, the nodes on their way out, and the audit that finds any other."""
 
@@ -31,21 +39,21 @@ class Registry:
         self.session = session
         self.gateway = Gateway(session)
         self.heartbeat = Heartbeat(self.gateway)
-        self.members: dict[Observer, None] = {}
+        self.members: dict[Member, None] = {}
         self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper
         self._departures: dict[Departure, None] = {}
         self._audit_timer: Timer | None = None
         self._used = False
         session.observers[self] = None
 
-    def admit(self, member: Observer) -> None:
+    def admit(self, member: Member) -> None:
         """Pass the session's news on to this member."""
         self.members[member] = None
         self._used = True
         if self._audit_timer is None:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
-    def dismiss(self, member: Observer) -> None:
+    def dismiss(self, member: Member) -> None:
         """Pass on no more."""
         self.members.pop(member, None)
 
@@ -92,13 +100,14 @@ class Registry:
     def on_lease_over(self) -> None:
         self._tell(lambda member: member.on_lease_over())
 
-    def _tell(self, call: Callable[[Observer], None]) -> None:
+    def _tell(self, call: Callable[[Member], None]) -> None:
         for member in list(self.members):
             try:
                 call(member)
-            except Exception:
+            except Exception as error:
                 # Trouble with one lock must not keep the news, and the abort of its work, from another.
                 logger.exception("%r failed on a change of the session", member)
+                self.session.post(member.on_failure, error)
 
     # --- the audit ----------------------------------------------------------------------------------------------
 
@@ -146,12 +155,24 @@ class Departure:
             return
         if not self._registry.session.connected:
             self._report(False)
-        elif self._path is None:
-            self._busy = True
+            return
+        self._busy = True
+        try:
+            self._ask()
+        except Exception:
+            # No answer may come, and nobody else would see to this node.
+            logger.exception("deleting the lock node %s failed, trying again", self._path or self.guid)
+            self._busy = False
+            self._report(False)
+            self._registry.session.loop.call_later(RETRY_DELETE, self.proceed)
+
+    def _ask(self) -> None:
+        if self._path is None:
             self._registry.gateway.children_after_barrier(self._parent, self._on_listed)
         else:
-            self._busy = True
+            faultpoints.reach("before_delete")
             self._registry.gateway.delete(self._path, self._on_deleted)
+            faultpoints.reach("after_delete_sent")
 
     def finish(self) -> None:
         """The node is gone."""

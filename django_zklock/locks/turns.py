@@ -13,7 +13,7 @@ class Turns:
     """
     Drops answers to questions that have been overtaken, by a new session, say.
 
-    An answer that makes its receiver fail is logged and reported, as nobody else would ever hear of it.
+    What makes its receiver fail is logged and reported, as nobody else would ever hear of it.
     """
 
     __slots__ = ("_key", "_on_failure", "_turn")
@@ -32,12 +32,15 @@ class Turns:
         turn = self._turn
 
         def guarded(answer: Any) -> None:
-            if turn != self._turn:
-                return
-            try:
-                call(answer)
-            except Exception as error:
-                logger.exception("the protocol failed for lock %s", self._key, extra={"lock": self._key})
-                self._on_failure(error)
+            if turn == self._turn:
+                self.run(call, answer)
 
         return guarded
+
+    def run(self, call: Callable[..., object], *args: Any) -> None:
+        """Call it now, and report if it fails; for what is no answer."""
+        try:
+            call(*args)
+        except Exception as error:
+            logger.exception("the protocol failed for lock %s", self._key, extra={"lock": self._key})
+            self._on_failure(error)

@@ -39,6 +39,7 @@ class Template:
     @classmethod
     def parse(cls, text: str) -> Template:
         """Return the template `text` stands for (cached); raise `InvalidLockName` if it stands for none."""
+        check_type(text)
         return _parse(text)
 
     def render(self, values: Mapping[str, object]) -> str:
@@ -63,6 +64,14 @@ class Template:
                 names = ", ".join(available) or "none"
                 hint = f"did you mean {{{close[0]}}}?" if close else f"the names it may use: {names}."
                 raise InvalidLockName(f"lock name {shown(self.text)} uses {{{name}}}, which the call lacks; {hint}")
+
+
+def check_type(name: object) -> None:
+    """Raise `InvalidLockName` for what is no text, and so cannot even be looked up: a value that was never set, say."""
+    if not isinstance(name, str):
+        raise InvalidLockName(
+            f"a lock name is of type {shown(type(name).__name__)}; use a text that says what it guards."
+        )
 
 
 def path(base: str, key: str) -> str:

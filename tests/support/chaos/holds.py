@@ -129,7 +129,8 @@ class Hold:
     @property
     def proven(self) -> float:
         """The last moment at which it was certainly claimed: the start of the last check that passed."""
-        first = min(self.granted, self.trusted_until) if self.leased else self.granted
+        # A grant whose lease was over when it came is no claim: nobody knows when within the call the lock was lost.
+        first = self.start if self.leased and self.trusted_until < self.granted else self.granted
         return max([self.start, first, *(float(event["t"]) for event in self.valids), *self._reentries])
 
     @property
