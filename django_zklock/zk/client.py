@@ -3,8 +3,8 @@ Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. K
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_data_watchers`;
-`ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_read`, `_write`,
-`_xid`, `_socket`, `_read_sock`, `_write_sock`.
+`ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_read_response`,
+`_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -214,11 +214,41 @@ class _Connection(ConnectionHandler):
 
     negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
 
-    _xid: int  # of the last request
+    _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since there was a connection
     _trying_since = 0.0  # the first of them, on time.monotonic()
     _last_host: tuple[str, int] | None = None  # that there was a connection to
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
+
+    @property
+    def _xid(self) -> int:
+        """
+        The id of the last request. It goes on from one connection to the next; kazoo's starts anew with each.
+
+        A server that the session has moved to tells by the id alone whether a write that has just been committed is the
+        request that it has yet to answer, or one that the session had sent to the server before (ZOOKEEPER-2684). If
+        ids came twice, an old write would answer a new request: a lease would be extended by what was sent before the
+        break, and a node be taken for one's own that another create made. The answer that is then one too many would
+        end kazoo's thread.
+        """
+        return self._last_xid
+
+    @_xid.setter
+    def _xid(self, value: int | None) -> None:
+        if value:
+            self._last_xid = value
+
+    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
+        """
+        Take an answer, and leave the connection if it is not the one that is due; kazoo would end its thread.
+
+        A server that finds a session moved leaves its write unanswered, and may answer the read behind it before it
+        closes the connection (ZOOKEEPER-710).
+        """
+        try:
+            return super()._read_response(header, buffer, offset)
+        except RuntimeError as error:
+            raise ConnectionDropped(str(error)) from error
 
     def wake(self) -> None:
         """

@@ -48,6 +48,7 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.OperationTimeoutError, OutcomeUnknown),
     *((getattr(kazoo, name), OutcomeUnknown) for name in ("RequestTimeoutError",) if hasattr(kazoo, name)),  # 2.11
     (kazoo.SessionMovedError, OutcomeUnknown),
+    (RuntimeError, OutcomeUnknown),  # an answer came that is another request's; kazoo has no class of its own for it
 )
 
 

@@ -73,7 +73,12 @@ def interrupt_twice(worker: Worker) -> None:
 def test_a_worker_that_is_told_to_end_at_once_ends_and_its_locks_are_free(
     zoo: Zoo, tmp_path: Path, figure: Figures, tell: Callable[[Worker], None], env: dict[str, str]
 ) -> None:
-    """Three at a time, as what happens depends on where each of their processes is struck."""
+    """
+    Three at a time: if threads of ours took signals, every second worker would hang here.
+
+    A pool process says goodbye with SIGTERM blocked, as it has the lock of the pool's result queue then, and is sent
+    one in answer. A thread that does not block it would die of it with the process, and the lock never be free again.
+    """
     with busy_workers(zoo, tmp_path, 3, session_timeout=LONG, env=env) as workers:
         began = time.monotonic()
         for worker in workers:
@@ -148,6 +153,8 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(zoo: Zoo, tmp_path: Path, 
         for gate in gates:
             gate.open()
         if way == "pool_shrink":
+            # Processes that are busy stay, so they must have finished, in the worker's own view.
+            eventually(lambda: list((worker.app.control.inspect().active() or {}).values()) == [[]], 10)
             worker.app.control.pool_shrink(2)
         eventually(lambda: len(worker.children() & pids) == 1, 20, "the pool did not shrink")
         ended = time.monotonic()

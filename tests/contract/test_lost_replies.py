@@ -165,3 +165,14 @@ def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, warm: None, mo
         zoo.wait_contenders(KEY, 1)
         zoo.wait_contenders(KEY, 2)
     waiter.result()
+
+
+def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+    """A server that the session moves to would take the end of the earlier one for the answer to the later one."""
+    for _ in range(3):
+        take_and_count(zoo)
+        proxy.cut_all()
+        connected()
+    xids = [frame.xid for frame in proxy.frames if frame.request and frame.xid > 0]
+    assert xids == sorted(set(xids))
+    assert len({frame.connection for frame in proxy.frames if frame.xid > 0}) > 1

@@ -98,6 +98,7 @@ SCENARIOS = (
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
     # --- what is shown and measured beside
     Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),
+    Scenario("MODEL", "the protocol breaks no promise in any schedule that a simulator tries"),
     Scenario("KIT", "the faults of the harness do happen"),
     Scenario("ABORT", "work is stopped within a tenth of a second of a cut that is noticed"),
 )
