@@ -3,8 +3,8 @@ Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. K
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_data_watchers`;
-`ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_read_response`,
-`_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
+`ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
+`_read_socket`, `_read_response`, `_read`, `_write`, `ping_outstanding`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -33,6 +33,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from django_zklock.owner import gevent_patched
+from django_zklock.zk import clock
 from django_zklock.zk.lease import LEASE_SHARE
 from django_zklock.zk.threads import protocol_thread
 
@@ -213,6 +214,8 @@ class _Connection(ConnectionHandler):
     """
 
     negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
+    connect_sent_at = float("-inf")  # on clock.now(), of the last connect that was answered
+    _ping_sent_at = 0.0  # on clock.now()
 
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since there was a connection
@@ -297,7 +300,9 @@ class _Connection(ConnectionHandler):
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
+        sent_at = clock.now()
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
+        self.connect_sent_at = sent_at
         self.negotiated_timeout = reply[0].time_out / 1000.0
         return reply
 
@@ -328,6 +333,17 @@ class _Connection(ConnectionHandler):
             self.client._queue.popleft()
             self.client._pending.append(entry)
         self._read_sock.recv(1)  # that woke us; one that came since stays, or its request would wait for another
+
+    def _send_ping(self, connect_timeout: float) -> None:
+        self._ping_sent_at = clock.now()
+        super()._send_ping(connect_timeout)
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        waited = self.ping_outstanding.is_set()
+        response = super()._read_socket(read_timeout)
+        if waited and not self.ping_outstanding.is_set():
+            self.client.on_pinged(self._ping_sent_at)
+        return response
 
     # kazoo asks the kernel whether it may before each read and each write. It may, nearly always.
 
@@ -376,6 +392,7 @@ class Client(KazooClient):
             logger=_logger(),
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
+        self.on_pinged: Callable[[float], object] = lambda sent_at: None  # a ping, sent at that time, was answered
 
     def await_connection(self, timeout: float) -> None:
         """
@@ -404,6 +421,11 @@ class Client(KazooClient):
     def negotiated_timeout(self) -> float:
         """The session timeout that the server granted, in seconds."""
         return float(self._connection.negotiated_timeout)
+
+    @property
+    def connect_sent_at(self) -> float:
+        """When the connect that made the present connection was sent, on `clock.now()`."""
+        return float(self._connection.connect_sent_at)
 
     @property
     def session_id(self) -> int | None:

@@ -223,7 +223,7 @@ class Gateway:
         """
 
         def answered(answer: Any) -> None:
-            if isinstance(answer, Unsupported) and self._containers:
+            if isinstance(answer, Unsupported) and container:
                 self._containers = False
                 self.make_parents(path, callback)
             elif isinstance(answer, NodeMissing) and above:
@@ -238,7 +238,8 @@ class Gateway:
                 self.make_parents(path, callback)
 
         above = path.rpartition("/")[0]
-        if self._containers:
+        container = self._containers  # what was asked for: another contender may learn first that there are none
+        if container:
             self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), answered)
         else:
             self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)

@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, Timer
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
+RELAY_SHARE = 0.25  # of it, for a follower to tell the leader whom it has heard of: half a tick, of at least two
+GRAIN_SHARE = 1 / 60  # of it; what is answered closer to something else than that is not noted
+
+
+class Activity:
+    """
+    When a server is known to have heard of the session on the present connection, by its answers.
+
+    The leader learns it from a follower at the latest half a tick after that, and from the connect itself at once.
+    """
+
+    def __init__(self) -> None:
+        self._connected = float("-inf")  # when the connect was sent, on clock.now()
+        self._answers: deque[tuple[float, float]] = deque()  # (answered at, sent at), in their order
+
+    def restart(self, connect_sent_at: float) -> None:
+        """Take note of a new connection; what the server of the old one heard may never have been passed on."""
+        self._connected = connect_sent_at
+        self._answers.clear()
+
+    def note(self, sent_at: float, answered_at: float, timeout: float) -> None:
+        """Take note of an answer, be it to a ping."""
+        answers = self._answers
+        if answers and answered_at - answers[-1][0] < GRAIN_SHARE * timeout:
+            return
+        answers.append((answered_at, sent_at))
+        while len(answers) > 1 and answers[1][0] < answered_at - timeout:
+            answers.popleft()
+
+    def relayed(self, moment: float, timeout: float) -> float:
+        """Return from when on, at the earliest, the leader gives the session its full time, if it heard at `moment`."""
+        heard = self._connected
+        for answered_at, sent_at in self._answers:
+            if answered_at <= moment - RELAY_SHARE * timeout:
+                heard = max(heard, sent_at)
+        return heard
 
 
 class Lease:
     """
     The time for which the locks of a session are its own: 0.4 of the negotiated timeout from the moment of sending the
-    last write that a quorum has acknowledged.
+    last write that a quorum has acknowledged, and never past what the leader has granted by then.
 
     A follower that is cut off from its leader goes on answering pings and reads, so neither says anything; an
-    acknowledged write says that the leader knew the session after it was sent. The leader's own timer is restarted by
-    the follower's reports, half a tick apart, which leaves at least 0.417 T after a write in every legal configuration.
+    acknowledged write says that the leader knew the session after it was sent. It does not restart the leader's timer:
+    that is done by the follower's reports, half a tick apart, of whom it has heard. A client that is heard of every
+    third of the timeout has at least 0.417 T after a write in every legal configuration. One that was paused may write
+    just before the leader gives it up, so what it was last heard of counts, too.
     """
 
     def __init__(self, loop: Loop, on_over: Callable[[], None]) -> None:
@@ -31,10 +70,14 @@ class Lease:
         """Whether the lease holds now; by the clock alone, so that a paused process learns it on resume."""
         return clock.now() < self.until
 
-    def extend(self, sent_at: float, timeout: float) -> bool:
-        """Take note of an acknowledged write that was sent at `sent_at`; return whether it says anything new."""
-        until = sent_at + LEASE_SHARE * timeout
-        if until <= self.until:
+    def extend(self, sent_at: float, timeout: float, heard_at: float) -> bool:
+        """
+        Take note of an acknowledged write that was sent at `sent_at`; return whether it says anything new.
+
+        `heard_at` is when the leader last restarted the session's timer, at the earliest.
+        """
+        until = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout)
+        if until <= max(self.until, clock.now()):
             return False
         if not self.valid:
             # A process that was paused may come here before its timer tells that the lease was over. Who looked at

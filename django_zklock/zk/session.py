@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -19,9 +18,10 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
+from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
-from django_zklock.zk.lease import Lease
+from django_zklock.zk.lease import Activity, Lease
 from django_zklock.zk.loop import Loop, Timer
 from django_zklock.zk.threads import protocol_thread, users_thread
 
@@ -92,7 +92,8 @@ class Session:
         self.last_problem = "no connection was made yet"
         self._client: Client | None = None
         self._dispatcher: Loop | None = None
-        self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first
+        self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first; when sent, on clock.now()
+        self._activity = Activity()
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
         self._spawn_pause = 0.0
@@ -154,7 +155,8 @@ class Session:
 
     def extend_lease(self, sent_at: float) -> None:
         """Take an acknowledged quorum write, sent at `sent_at` on `clock.now()`, as proof of the session."""
-        if self.lease.extend(sent_at, self.timeout) and self.suspect and self.connected:
+        heard_at = self._activity.relayed(sent_at, self.timeout)
+        if self.lease.extend(sent_at, self.timeout, heard_at) and self.suspect and self.connected:
             self.suspect = False
             self._tell(lambda observer: observer.on_vouched())
 
@@ -181,11 +183,12 @@ class Session:
         signal raises in it, and loses the request.
         """
         client = self._client
-        if client is None or not self.connected:
+        # The client may have a new session of which the news is still to come: the request would be carried out there.
+        if client is None or not self.connected or client.session_id != self.session_id:
             for _, callback in requests:
                 callback(OutcomeUnknown())
             return
-        now = time.monotonic()
+        now = clock.now()
         calls = []
         for request, callback in requests:
             reply = Reply(self, callback)
@@ -197,7 +200,8 @@ class Session:
 
     def answered(self, reply: Reply, answer: Any) -> None:
         """Take an answer from kazoo's thread, once per request."""
-        if self._sent.pop(reply, None) is None:
+        sent_at = self._sent.pop(reply, None)
+        if sent_at is None:
             return
         if isinstance(answer, OutcomeUnknown) and self._client is not None:
             # kazoo fails the pending requests before it says SUSPENDED; nothing may be sent in between. Where the
@@ -205,14 +209,20 @@ class Session:
             self._suspend("the connection broke")
             if not isinstance(answer.__cause__, ConnectionLoss):
                 self._client.drop_connection()
+        else:
+            self._activity.note(sent_at, clock.now(), self.timeout)
         reply.callback(answer)
+
+    def _on_pinged(self, client: Client, sent_at: float, answered_at: float) -> None:
+        if client is self._client:
+            self._activity.note(sent_at, answered_at, self.timeout)
 
     def _on_stall_timer(self) -> None:
         self._stall_timer = None
         if not self._sent or self._client is None:
             return
         oldest = next(iter(self._sent.values()))
-        left = oldest + self.timeout * STALL_SHARE - time.monotonic()
+        left = oldest + self.timeout * STALL_SHARE - clock.now()
         if left <= 0:
             # kazoo restarts its own dead-man's timer with every request, so it would never notice.
             logger.warning("no answer from ZooKeeper for %.1f s, connecting anew", self.timeout * STALL_SHARE - left)
@@ -238,9 +248,15 @@ class Session:
 
         def listener(state: str) -> None:
             # On kazoo's thread, which must not be kept: take down what it knows now and go on.
-            self.loop.deliver(self._on_state, client, state, client.session_id, client.negotiated_timeout)
+            self.loop.deliver(
+                self._on_state, client, state, client.session_id, client.negotiated_timeout, client.connect_sent_at
+            )
+
+        def on_pinged(sent_at: float) -> None:
+            self.loop.deliver(self._on_pinged, client, sent_at, clock.now())
 
         client.add_listener(listener)
+        client.on_pinged = on_pinged
         self._client = client
         client.start_async()
         self._watch_over_client()
@@ -261,10 +277,13 @@ class Session:
         self._end_of_session()
         self._spawn()
 
-    def _on_state(self, client: Client, state: str, session_id: int | None, timeout: float) -> None:
+    def _on_state(
+        self, client: Client, state: str, session_id: int | None, timeout: float, connect_sent_at: float
+    ) -> None:
         if client is not self._client or self.closing:
             return
         if state == KazooState.CONNECTED and session_id is not None:
+            self._activity.restart(connect_sent_at)
             self._on_connected(session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend("the connection to ZooKeeper is suspended")

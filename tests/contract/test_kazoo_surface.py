@@ -24,7 +24,7 @@ def test_the_client_has_what_is_reached_into() -> None:
     client = Client(Options(hosts=(("127.0.0.1", 1),)))
     for name in ("_queue", "_pending", "_state", "_connection", "_session_id", "_data_watchers", "_conn_retry"):
         assert hasattr(client, name), name
-    for name in ("_socket", "_read_sock", "_write_sock", "_xid"):
+    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "ping_outstanding"):
         assert hasattr(client._connection, name), name
 
 
@@ -38,6 +38,8 @@ def test_the_client_has_what_is_reached_into() -> None:
         (ConnectionHandler._invoke, ["timeout", "request", "xid"]),
         (ConnectionHandler._read_response, ["header", "buffer", "offset"]),
         (ConnectionHandler._send_request, ["read_timeout", "connect_timeout"]),
+        (ConnectionHandler._send_ping, ["connect_timeout"]),
+        (ConnectionHandler._read_socket, ["read_timeout"]),
         (ConnectionHandler._read, ["length", "timeout"]),
         (ConnectionHandler._write, ["msg", "timeout"]),
     ],

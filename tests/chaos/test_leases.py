@@ -1,0 +1,88 @@
+"""A lease ends before its session, whenever the write was sent that it begins with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.chaos.crew import Crew, Hand
+from support.chaos.report import Figures
+from support.faults import Elsewhere
+from support.zoo import Zoo, eventually
+
+from django_zklock.testing.ensemble import Ensemble
+
+T = 4.0  # seconds, of a session
+TICK = 1.0
+EARLIEST, STEP = -0.5, 0.0625  # seconds: the end of the first pause, reckoned from T, and from one to the next
+ROUNDS = 3
+KEYS = tuple(f"k{number}" for number in range(8))
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[Ensemble]:
+    """Servers with a long tick: for half of it a follower may keep to itself whom it has heard of."""
+    with Ensemble(nodes=3, tick=TICK) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def keys() -> tuple[str, ...]:
+    return KEYS
+
+
+@pytest.mark.scenario("F17")
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
+    crew: Crew, ensemble: Ensemble, arena: Zoo, figure: Figures
+) -> None:
+    """
+    A process that was paused for about its session timeout takes a lock as it goes on, and is paused again.
+
+    Its write is carried out if it comes just in time, but does not restart the leader's timer: that is done by what the
+    follower says up to half a tick later, which may be too late.
+    """
+    if crew.lock != "zklock":
+        pytest.skip("kazoo's Lock has no leases")
+    assert arena.client.connected
+    spare: list[float] = []
+    for number in range(ROUNDS):
+        names = [f"{key}-{number}" for key in KEYS]
+        hands = crew.hire(*names, hosts=ensemble.followers[0].address, session_timeout=T)
+        trials = [
+            Elsewhere(lambda hand=hand, key=key, pause=pause: seconds_to_spare(crew, arena, hand, key, pause))
+            for hand, key, pause in zip(hands, KEYS, pauses(number), strict=True)
+        ]
+        spare += [trial.result(60) for trial in trials]
+        for hand in hands:
+            hand.kill()
+    figure.spread("from the end of the lease to that of the session", spare)
+    assert min(spare) > 0, "a lease outlived its session"
+
+
+def pauses(number: int) -> list[float]:
+    """Return for how long the processes of one round are paused: about as long as their sessions."""
+    return [T + EARLIEST + STEP * (ROUNDS * index + number) for index in range(len(KEYS))]
+
+
+def seconds_to_spare(crew: Crew, arena: Zoo, hand: Hand, key: str, pause: float) -> float:
+    """Pause, take the lock, pause for good; return how long after the lease the session ended."""
+    hand.take(key)
+    hand.release(key).result()
+    hand.pause()
+    call = hand.acquire(key, 10)
+    time.sleep(pause)  # what is tried
+    hand.resume()
+    answer = call.result(20)
+    hand.pause()
+    assert answer["granted"]
+    eventually(lambda: not arena.children(key), 4 * T)
+    gone = time.monotonic()
+    until = next(
+        float(event["until"])
+        for event in crew.history()
+        if event["e"] == "granted" and event["p"] == hand.name and event["token"] == answer["token"]
+    )
+    return gone - until

@@ -1,0 +1,1 @@
+"""The model check: the lock protocol itself, driven by a simulated ensemble, network, scheduler and clock."""

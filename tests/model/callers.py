@@ -1,0 +1,152 @@
+"""Knows those who want locks: when they come, how long they wait and hold, and what they were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.attempt import ANSWER_PATIENCE
+from django_zklock.locks.contender import Contender, Outcome
+from django_zklock.locks.hold import Grant, GrantObserver
+from django_zklock.locks.place import Request
+from django_zklock.queue import rules
+from django_zklock.queue.nodes import Kind
+from model.choices import CALLER
+from model.judge import Judge, Violation
+from model.process import Process
+
+BASE = "/zklock"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What one caller does."""
+
+    process: int
+    begins: float
+    key: str = "k"
+    timeout: float | None = None  # 0: does not wait; None: for ever
+    only_look: bool = False
+    holds: float = 0.3
+    times: int = 1
+    pause: float = 0.1  # between two times
+
+
+class Caller(GrantObserver):
+    """One thread, say, that takes a lock again and again."""
+
+    def __init__(self, name: str, script: Script, process: Process, judge: Judge) -> None:
+        self.name = name
+        self.script = script
+        self.process = process
+        self.waits = False
+        self.grant: Grant | None = None
+        self.contender: Contender | None = None
+        self.resting = False  # holds on, and does not give up
+        self.times = script.times
+        self._judge = judge
+        self._world = process.world
+        self._turn = 0
+        self._world.after(script.begins, process.on_loop, self._begin)
+
+    @property
+    def done(self) -> bool:
+        """Whether it wants no more."""
+        return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
+
+    def _begin(self) -> None:
+        if self.times <= 0 or self.process.closed:
+            return
+        self.times -= 1
+        self._turn += 1
+        self.waits = True
+        script = self.script
+        patient = not script.only_look and script.timeout != 0
+        request = Request(
+            key=script.key,
+            parent=f"{BASE}/{script.key}",
+            rule=rules.exclusive,
+            kind=Kind.LOCK,
+            patient=patient,
+            payload=str.encode,
+            only_look=script.only_look,
+        )
+        turn = self._turn
+        self.contender = Contender(self.process.session, request, lambda outcome: self._on_outcome(turn, outcome))
+        self.contender.start()
+        if script.timeout is not None:
+            self._later(script.timeout, turn, self._on_deadline, self.contender.placed)
+
+    def _later(self, delay: float, turn: int, call: object, *args: object) -> None:
+        self._world.after(delay, self.process.on_loop, self._in_turn, turn, call, args)
+
+    def _in_turn(self, turn: int, call: object, args: tuple[object, ...]) -> None:
+        if turn == self._turn:
+            call(*args)  # type: ignore[operator]
+
+    # --- on the loop's thread -------------------------------------------------------------------------------------
+
+    def _on_outcome(self, turn: int, outcome: Outcome) -> None:
+        if self._world.writes_diary:
+            self._world.note(f"{self.name} is told {outcome!r:.100}")
+        if isinstance(outcome, Grant):
+            self._judge.granted(self.process, self, outcome)
+            outcome.attach(self)
+        if turn == self._turn:
+            self._later(self._world.delay(CALLER, self.name), turn, self._on_told, outcome)
+
+    def on_lost(self, reason: str) -> None:
+        self._judge.figures.losses += 1
+        if self._world.writes_diary:
+            self._world.note(f"{self.name} loses the lock: {reason}")
+        self._later(self._world.delay(CALLER, self.name), self._turn, self._leave)
+
+    # --- on its own -----------------------------------------------------------------------------------------------
+
+    def _on_told(self, outcome: Outcome) -> None:
+        self.waits = False
+        if isinstance(outcome, Grant):
+            self.grant = outcome
+            self._later(self.script.holds, self._turn, self._release)
+            return
+        self._judge.figures.refusals += 1
+        if isinstance(outcome, ZkLockError) and not isinstance(outcome, ZooKeeperUnavailable):
+            raise Violation("no failure", f"{self.name} is told {outcome!r}")
+        self._again()
+
+    def _on_deadline(self, heard: bool) -> None:
+        if not self.waits:
+            return
+        contender = self.contender
+        assert contender is not None
+        if not heard and not contender.placed:
+            self._later(ANSWER_PATIENCE, self._turn, self._on_deadline, True)
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Want the lock no more."""
+        if self.resting:
+            self._later(0.2, self._turn, self._on_deadline, True)
+        elif self.waits:
+            self._judge.figures.give_ups += 1
+            self._world.note(f"{self.name} gives up")
+            self._leave()
+
+    def _release(self) -> None:
+        if self.grant is not None and self.resting:
+            self._later(0.2, self._turn, self._release)
+        elif self.grant is not None:
+            self._world.note(f"{self.name} releases")
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self.contender is not None
+        self.waits = False
+        self.grant = None
+        self.contender.abandon()
+        self._again()
+
+    def _again(self) -> None:
+        self._turn += 1
+        self._later(self.script.pause, self._turn, self._begin)

@@ -1,0 +1,157 @@
+"""
+Knows the points where a schedule may go one way or another, and who decides there: chance, or a list of deviations.
+
+Each point has a name that survives small changes before it: what is decided, about whom, and for the how-manieth time.
+So a schedule is described whole by where it deviates from the default, and may be run again, or with fewer deviations.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Point: TypeAlias = tuple[str, str, int]
+"""What is decided, about whom, and how often it was before."""
+
+Deviations: TypeAlias = Mapping[Point, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something that may go one way or another; the first option is what happens by default."""
+
+    name: str
+    options: tuple[str, ...]
+    delays: tuple[float, ...] = ()  # seconds, where the options are delays
+    weights: tuple[float, ...] = ()  # of the options but the first; equal if none are given
+
+
+def _delays(name: str, *delays: float) -> Choice:
+    return Choice(name, tuple(f"{delay:g} s" for delay in delays), delays)
+
+
+REQUEST = Choice(
+    "request",
+    ("0.001 s", "0.02 s", "0.15 s", "lost, a break", "sent, and a break", "0.5 s late, after a break"),
+    (0.001, 0.02, 0.15, 0.001, 0.001, 0.5),
+    (4, 3, 1, 2, 2),
+)
+REPLY = Choice("reply", ("0.001 s", "0.02 s", "0.15 s", "lost, a break"), (0.001, 0.02, 0.15, 0.001), (4, 3, 2))
+COMMIT = _delays("commit", 0.002, 0.03, 0.3, 1.0)
+APPLY = _delays("apply", 0.001, 0.02, 0.3, 1.0)
+FORWARD = _delays("forward", 0.001, 0.02, 0.1)
+CLOSE = _delays("closing", 0.0, 0.1, 1.0)
+"""Between the moment a session counts as closing, and its close in the log of transactions."""
+RECONNECT = _delays("reconnect", 0.05, 0.5, 3.0)
+HOST = Choice("host", ("the next", "the one after", "the last"))
+EVENT = Choice("event", ("0.0001 s", "0.02 s", "the loop is busy for 0.3 s"), (0.0001, 0.02, 0.3))
+TIMER = _delays("timer", 0.0, 0.03)
+CALLER = _delays("caller", 0.0001, 0.05, 0.5)
+BACKLOG = Choice("backlog", ("connection first", "loop first"))
+FAULT = Choice(
+    "fault",
+    (
+        "none",
+        "the connection breaks",
+        "paused for 0.5 s",
+        "paused for 2 s",
+        "paused for 5 s",
+        "suspended for 5 s",
+        "isolated for 0.5 s",
+        "isolated for 2 s",
+        "isolated for 6 s",
+        "its server is cut off for 2 s",
+        "its server is cut off for 8 s",
+        "its session is killed",
+        "one of its nodes is deleted",
+        "a caller gives up",
+        "a twin of its node is made",
+        "empty parents are reaped",
+        "it crashes",
+        "it closes its session",
+        "another server becomes the leader",
+    ),
+    weights=(4, 3, 3, 3, 1, 3, 3, 2, 3, 3, 1, 2, 4, 1, 2, 0.3, 0.3, 1),
+)
+KEPT = Choice("kept", ("all", "none", "half"))
+"""How many of the proposals without a commit survive a change of the leader."""
+
+
+class Chooser(Protocol):
+    """Who decides; counts the points and remembers where it deviated."""
+
+    taken: dict[Point, int]
+    calm: bool  # nothing but the default from now on
+
+    def choose(self, choice: Choice, about: str) -> int:
+        """Return the index of an option."""
+        ...
+
+
+class _Counting:
+    def __init__(self) -> None:
+        self.taken: dict[Point, int] = {}
+        self.calm = False
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def _point(self, choice: Choice, about: str) -> Point:
+        key = (choice.name, about)
+        count = self._counts.get(key, 0)
+        self._counts[key] = count + 1
+        return (choice.name, about, count)
+
+
+class Chance(_Counting):
+    """Deviates by chance, so often as told for each kind of choice."""
+
+    def __init__(self, rng: random.Random, rates: Mapping[str, float]) -> None:
+        super().__init__()
+        self._rng = rng
+        self._rates = rates
+
+    def choose(self, choice: Choice, about: str) -> int:
+        if self.calm:
+            return 0
+        point = self._point(choice, about)
+        if self._rng.random() >= self._rates.get(choice.name, 0.0):
+            return 0
+        options = range(1, len(choice.options))
+        option = self._rng.choices(options, choice.weights or None)[0]
+        self.taken[point] = option
+        return option
+
+
+class Replay(_Counting):
+    """Deviates where it is told to; lists the points that came after the last of these, for who wants to go on."""
+
+    def __init__(self, deviations: Deviations) -> None:
+        super().__init__()
+        self._wanted = dict(deviations)
+        self.seen: list[tuple[Point, int]] = []  # points after the last deviation, and their numbers of options
+
+    def choose(self, choice: Choice, about: str) -> int:
+        if self.calm:
+            return 0
+        point = self._point(choice, about)
+        option = self._wanted.get(point, 0)
+        if option:
+            self.taken[point] = option
+        elif len(self.taken) == len(self._wanted):
+            self.seen.append((point, len(choice.options)))
+        return option
+
+
+OPTIONS = {
+    choice.name: choice.options
+    for choice in (
+        REQUEST, REPLY, COMMIT, APPLY, FORWARD, CLOSE, RECONNECT, HOST, EVENT, TIMER, CALLER, BACKLOG, FAULT, KEPT,
+    )
+}  # fmt: skip
+
+
+def described(point: Point, option: int) -> str:
+    """Return a deviation in words."""
+    name, about, count = point
+    return f"{name} {about} #{count}: {OPTIONS[name][option]}"

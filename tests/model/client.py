@@ -1,0 +1,318 @@
+"""
+Knows how kazoo's client behaves, as far as a session can tell: what it tells when, and what becomes of requests.
+
+It stands in for `django_zklock.zk.client.Client`. What runs on kazoo's thread there runs by `run` here, which waits
+while the process is paused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, SessionExpiredError
+from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, Sync, Transaction
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
+
+from django_zklock.zk.client import (
+    FIRST_RETRY,
+    HURRIED_ROUND_SHARE,
+    HURRIED_ROUNDS,
+    RETRY_SHARE,
+    ROUND_SHARE,
+    Options,
+)
+from model.choices import HOST, RECONNECT, REQUEST
+from model.ensemble import CONTAINER, Refused
+from model.server import Connection, Server
+
+if TYPE_CHECKING:
+    from model.process import Process
+
+_CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.CLOSED)
+_PING = Ping()
+_EVENTS = {"DELETED": EventType.DELETED, "CHANGED": EventType.CHANGED}
+
+
+class SimulatedClient:
+    """A client on the simulated network."""
+
+    def __init__(self, options: Options, process: Process) -> None:
+        self.options = options
+        self.process = process
+        self.world = process.world
+        self.state: str = KazooState.LOST
+        self.client_state: str = KeeperState.CLOSED
+        self.session_id: int | None = None
+        self.negotiated_timeout = 0.0
+        self.connect_sent_at = 0.0
+        self.on_pinged: Callable[[float], object] = lambda sent_at: None
+        self._ping_sent_at = 0.0
+        self._data_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
+        self._listeners: list[Callable[[str], None]] = []
+        self._queue: deque[tuple[Any, Any]] = deque()
+        self._pending: deque[tuple[Any, Any]] = deque()
+        self._seen = 0  # the last transaction that a server has told of
+        self._connection: Connection | None = None
+        self._hosts: list[Server] = []  # left of the present round
+        self._pause = FIRST_RETRY
+        self._tries = 0
+        self._last_host: Server | None = None
+        self._stopped = False
+        self._stop_by = 0.0
+        self._flushing = False
+        self._last_send = 0.0
+        self._ping_outstanding = False
+
+    def run(self, call: Callable[..., object], *args: Any) -> None:
+        """Do something on the client's thread."""
+        self.process.on_connection_thread(call, *args)
+
+    # --- what a session calls -------------------------------------------------------------------------------------
+
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        self._listeners.append(listener)
+
+    def start_async(self) -> None:
+        self.world.after(0.0001, self.run, self._connect_anew)
+
+    def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
+        if self.client_state == KeeperState.EXPIRED_SESSION:
+            for _, result in requests:
+                result.set_exception(SessionExpiredError())
+        elif self.client_state == KeeperState.CLOSED:
+            for _, result in requests:
+                result.set_exception(ConnectionClosedError("Connection has been closed"))
+        else:
+            self._queue.extend(requests)
+            self._wake()
+
+    def drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.back.close()
+            self.world.after(0.0001, self.run, self.on_end, self._connection)
+
+    def await_connection(self, timeout: float) -> None:
+        # Nothing here can wait; so the stop that follows comes later.
+        if self.session_id and self.client_state != KeeperState.CONNECTED:
+            self._stop_by = self.world.now + timeout
+
+    def stop(self) -> None:
+        if self.client_state != KeeperState.CONNECTED and self.world.now < self._stop_by:
+            self.world.after(0.02, self.run, self.stop)
+        elif not self._stopped:
+            self._stopped = True
+            self._queue.append((Close(), None))
+            self._wake()
+
+    def close(self) -> None:
+        pass
+
+    def forget_sockets(self) -> None:
+        pass
+
+    # --- the connection -------------------------------------------------------------------------------------------
+
+    def _connect_anew(self) -> None:
+        if self._stopped:
+            return
+        if not self._hosts:
+            self._hosts = list(self.process.ensemble.servers)
+            shift = self.world.choose(HOST, self.process.name)
+            start = (self._last_host.index + 1 if self._last_host is not None else self.process.number) + shift
+            self._hosts.sort(key=lambda server: (server is self._last_host, (server.index - start) % 3))
+        if self.client_state != KeeperState.CONNECTING:
+            self._change(KeeperState.CONNECTING)
+        server = self._hosts.pop(0)
+        connection = Connection(self, server)
+        self._connection = connection
+        self.process.connections[connection] = None
+        if self.process.isolated:
+            connection.hold()
+        self.connect_sent_at = self.world.now
+        connection.there.send(0.001, server.connect, connection, self.session_id or 0, self._seen)
+        share = ROUND_SHARE
+        if self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.options.hosts):
+            share = HURRIED_ROUND_SHARE
+        self._tries += 1
+        timeout = self.options.host_timeout((self.negotiated_timeout or self.options.session_timeout) * share)
+        self.world.after(timeout, self.run, self._on_no_welcome, connection)
+
+    def _on_no_welcome(self, connection: Connection) -> None:
+        if connection is self._connection and self.client_state != KeeperState.CONNECTED:
+            self._hang_up()
+            self._try_next()
+
+    def _try_next(self) -> None:
+        if self._hosts:
+            self.world.after(0.0005, self.run, self._connect_anew)
+        else:
+            timeout = self.negotiated_timeout or self.options.session_timeout
+            self._pause = min(2 * self._pause, timeout * RETRY_SHARE)
+            self.world.after(self._pause, self.run, self._connect_anew)
+
+    def on_welcome(self, connection: Connection, session: int, timeout: float) -> None:
+        """Learn that the server takes the client in, or that the session is over."""
+        if connection is not self._connection:
+            return
+        self._pause = FIRST_RETRY
+        if not session:
+            self._hang_up()
+            self._change(KeeperState.EXPIRED_SESSION)
+            self._try_next()
+            return
+        self.session_id = session
+        self.negotiated_timeout = timeout
+        self._tries = 0
+        self._hosts = []
+        self._last_host = connection.server
+        self._ping_outstanding = False
+        self._last_send = self.world.now
+        self._change(KeeperState.CONNECTED)
+        self.world.after(timeout / 3, self.run, self._on_ping_timer, connection)
+        self._wake()
+
+    def on_end(self, connection: Connection) -> None:
+        """Learn that the connection is at its end."""
+        if connection is not self._connection:
+            return
+        self._hang_up()
+        if self._stopped:
+            self._change(KeeperState.CLOSED)
+            return
+        if self.client_state == KeeperState.CONNECTED:
+            self._change(KeeperState.CONNECTING)
+            self.world.after(self.world.delay(RECONNECT, self.process.name), self.run, self._connect_anew)
+        else:
+            self._try_next()
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.back.close()
+            connection.there.send(0.001, connection.server.hung_up, connection)
+            self.process.connections.pop(connection, None)
+            if connection.there.held:  # what the network holds up may arrive when it is whole again
+                self.process.remains.append(connection.there)
+
+    def _change(self, state: str) -> None:
+        closed_before = self.client_state in _CLOSED
+        self.client_state = state
+        if closed_before and state == KeeperState.CONNECTING:
+            return
+        if state == KeeperState.CONNECTED:
+            self._tell(KazooState.CONNECTED)
+        elif state in _CLOSED:
+            self._tell(KazooState.LOST)
+            self._fail_all(SessionExpiredError if state == KeeperState.EXPIRED_SESSION else ConnectionLoss)
+            self._reset_watchers()
+            self.session_id = None
+            self._seen = 0
+        else:
+            self._fail_all(ConnectionLoss)
+            self._tell(KazooState.SUSPENDED)
+            self._reset_watchers()
+
+    def _tell(self, state: str) -> None:
+        if self.state != state:
+            self.state = state
+            for listener in self._listeners:
+                listener(state)
+
+    def _fail_all(self, error: type[Exception]) -> None:
+        for entries in (self._pending, self._queue):
+            while entries:
+                result = entries.popleft()[1]
+                if result is not None:
+                    result.set_exception(error())
+
+    def _reset_watchers(self) -> None:
+        watchers = [watcher for each in self._data_watchers.values() for watcher in each]
+        self._data_watchers = defaultdict(set)
+        for watcher in watchers:
+            watcher(WatchedEvent(EventType.NONE, self.client_state, None))
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.world.after(0.00005, self.run, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        while self._queue and self._connection is not None and self.client_state == KeeperState.CONNECTED:
+            request, result = self._queue.popleft()
+            self._pending.append((request, result))
+            self._send(self._connection, request)
+
+    def _send(self, connection: Connection, request: Any) -> None:
+        self._last_send = self.world.now
+        option = self.world.choose(REQUEST, self.process.name)
+        if option != 3:
+            connection.there.send(REQUEST.delays[option], connection.server.receive, connection, request)
+        if option >= 3:
+            self.world.after(0.0005, self.run, self.on_end, connection)
+
+    def _on_ping_timer(self, connection: Connection) -> None:
+        if connection is not self._connection:
+            return
+        due = self._last_send + self.negotiated_timeout / 3 - 0.01
+        if self.world.now < due:
+            self.world.at(due, self.run, self._on_ping_timer, connection)
+            return
+        if self._ping_outstanding:
+            self.on_end(connection)
+            return
+        self._ping_outstanding = True
+        self._ping_sent_at = self.world.now
+        self._send(connection, _PING)
+        self.world.after(self.negotiated_timeout / 3, self.run, self._on_ping_timer, connection)
+
+    def on_reply(self, connection: Connection, request: Any, result: Any, zxid: int) -> None:
+        """Take an answer."""
+        if connection is not self._connection:
+            return
+        self._seen = max(self._seen, zxid)
+        if request is _PING:
+            self._ping_outstanding = False
+            self.on_pinged(self._ping_sent_at)
+            return
+        asked, reply = self._pending.popleft()
+        assert asked is request, f"answers out of order: {asked} and {request}"
+        if request.type == Close.type:
+            self._hang_up()
+            self._change(KeeperState.CLOSED)
+            return
+        if isinstance(result, Refused):
+            reply.set_exception(EXCEPTIONS[result.code]())
+            return
+        reply.set(_answer(request, result))
+        watcher = getattr(request, "watcher", None)
+        if watcher is not None and not self._stopped:
+            self._data_watchers[request.path].add(watcher)
+
+    def on_event(self, connection: Connection, kind: str, path: str) -> None:
+        """Take the event of a watch."""
+        if connection is self._connection and not self._stopped:
+            for watcher in self._data_watchers.pop(path, ()):
+                watcher(WatchedEvent(_EVENTS[kind], self.client_state, path))
+
+
+def _stat(node: Any) -> ZnodeStat:
+    children = len(node.children)
+    return ZnodeStat(node.czxid, node.czxid, 0, 0, 0, node.made, 0, node.owner, len(node.data), children, node.czxid)
+
+
+def _answer(request: Any, result: Any) -> Any:
+    if request.type in (Create2.type, CONTAINER):
+        path, node = result
+        return path, _stat(node)
+    if request.type == GetData.type:
+        return result.data, _stat(result)
+    if request.type == Transaction.type:
+        return [each if each is True else EXCEPTIONS[each]() for each in result]
+    if request.type in (GetChildren.type, Sync.type):
+        return request.path if request.type == Sync.type else list(result)
+    return result

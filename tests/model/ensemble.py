@@ -1,0 +1,327 @@
+"""
+Knows what a leader knows: the log of transactions, the sessions and their time, who may ask what.
+
+A request that changes something is prepared against the state that all transactions before it will have left, becomes
+a proposal, waits for its commit behind those before it, and is then applied by each server in its own time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.protocol.serialization import Close, Create, Create2, Delete, Transaction
+
+from model.choices import CLOSE, COMMIT, KEPT
+from model.server import Item, Server
+from model.tree import Tree, Znode
+from model.world import World
+
+CONTAINER = 19
+NO_NODE, NODE_EXISTS, NOT_EMPTY = -101, -110, -111
+UNIMPLEMENTED, EXPIRED, MOVED, ROLLED_BACK, INCONSISTENT = -6, -112, -118, 0, -2
+
+WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, Transaction.type, Close.type})
+
+
+class Refused(Exception):
+    """A request that the leader refuses."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A session, as the leader tracks it."""
+
+    session: int
+    expires: float
+    server: Server | None = None  # that its requests may come by
+    closing: bool = False
+
+
+@dataclass(slots=True)
+class Change:
+    """What a transaction does to a tree."""
+
+    created: tuple[tuple[str, Znode], ...] = ()
+    deleted: tuple[str, ...] = ()
+    opened: int = 0
+    closed: int = 0
+    why: str = "asked"
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A transaction with its place in the log."""
+
+    zxid: int
+    change: Change
+    server: Server | None = None  # whose client waits for it
+    item: Item | None = None
+    result: Any = None
+    syncs: list[tuple[Server, Item]] = field(default_factory=list)
+
+
+class Ensemble:
+    """Three servers, one of which leads."""
+
+    def __init__(
+        self, world: World, *, timeout: float, tick: float, phase: float, sync_limit: float, containers: bool
+    ) -> None:
+        self.world = world
+        self.timeout = timeout
+        self.tick = tick
+        self.sync_limit = sync_limit  # seconds
+        self.containers = containers
+        self.truth = Tree()  # all that is committed
+        self.history: dict[str, Znode] = {}  # every node that ever was
+        self.on_change: Callable[[Change], None] = lambda change: None  # when something is committed
+        self.on_expiry: Callable[[int], None] = lambda session: None  # when a session's time is over
+        self.sessions: dict[int, Tracked] = {}
+        self._phase = phase
+        self._epoch = 1
+        self._zxid = 1 << 32
+        self._ids = 0
+        self._prepared = Tree()
+        self._pending: list[Proposal] = []
+        self._last_commit = 0.0
+        self.servers = [Server(self, index) for index in range(3)]
+        self.leader = self.servers[0]
+        for server in self.servers:
+            server.join()
+        world.after(tick / 2, self._relay)
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    def open(self, server: Server, item: Item) -> None:
+        """Open a session."""
+        self._ids += 1
+        self._track(self._ids, server)
+        self._propose(Change(opened=self._ids), server, item, (self._ids, self.timeout))
+
+    def _track(self, session: int, server: Server | None) -> None:
+        tracked = Tracked(session, 0.0, server)
+        self.sessions[session] = tracked
+        self.touch(session)
+        self.world.at(tracked.expires, self._look_at, tracked)
+
+    def touch(self, session: int) -> bool:
+        """Restart a session's timer, which is kept in steps of a tick; return whether it still runs."""
+        tracked = self.sessions.get(session)
+        if tracked is None or tracked.closing:
+            return False
+        steps = math.floor((self.world.now + self.timeout - self._phase) / self.tick) + 1
+        tracked.expires = max(tracked.expires, steps * self.tick + self._phase)
+        return True
+
+    def validate(self, server: Server, session: int) -> bool:
+        """Take note that a session's client is at that server now; return whether the session lives."""
+        if not self.touch(session):
+            return False
+        self.sessions[session].server = server
+        return True
+
+    def _look_at(self, tracked: Tracked) -> None:
+        if self.sessions.get(tracked.session) is not tracked or tracked.closing:
+            return
+        if tracked.expires > self.world.now + 1e-9:
+            self.world.at(tracked.expires, self._look_at, tracked)
+        elif not self.leader.up:
+            self.world.after(0.1, self._look_at, tracked)
+        else:
+            self.world.note(f"leader: session {tracked.session} expires")
+            self.on_expiry(tracked.session)
+            self._begin_to_close(tracked)
+
+    def _begin_to_close(self, tracked: Tracked) -> None:
+        tracked.closing = True
+        delay = self.world.delay(CLOSE, f"s{tracked.session}")
+        self.world.after(delay, self._close, tracked.session, self._epoch, "expired")
+
+    def _close(self, session: int, epoch: int, why: str) -> None:
+        if epoch != self._epoch:
+            return
+        self._propose(Change(closed=session, deleted=tuple(self._prepared.owned(session)), why=why))
+
+    def kill(self, session: int) -> None:
+        """Have a second client attach to a session, by the leader, and close it."""
+        tracked = self.sessions.get(session)
+        if tracked is None or tracked.closing or not self.leader.up:
+            return
+        self.leader.drop(session)
+        tracked.server = None
+        self.world.after(0.03, self._kill, tracked, self._epoch)
+
+    def _kill(self, tracked: Tracked, epoch: int) -> None:
+        if epoch == self._epoch and not tracked.closing:
+            tracked.closing = True
+            self._close(tracked.session, epoch, "killed")
+
+    def _relay(self) -> None:
+        """Have each follower tell whom it has heard of; every half tick."""
+        for server in self.servers:
+            if server is not self.leader and self.leader.up:
+                server.from_leader.send(0.0005, server.pinged)
+        self.world.after(self.tick / 2, self._relay)
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def submit(self, server: Server, item: Item) -> None:
+        """Prepare a request that changes something."""
+        try:
+            change, result = self._prepare(server, item)
+        except Refused as refused:
+            change, result = Change(), refused
+        self._propose(change, server, item, result)
+
+    def sync(self, server: Server, item: Item) -> None:
+        """Answer as soon as all that is proposed is committed."""
+        try:
+            self._check(server, item.session)
+        except Refused as refused:
+            item.result = refused
+        if self._pending:
+            self._pending[-1].syncs.append((server, item))
+        else:
+            server.hand_over(server.done, item, 0)
+
+    def _check(self, server: Server, session: int) -> None:
+        tracked = self.sessions.get(session)
+        if tracked is None or tracked.closing:
+            raise Refused(EXPIRED)
+        if tracked.server is not server:
+            raise Refused(MOVED)
+
+    def _prepare(self, server: Server, item: Item) -> tuple[Change, Any]:
+        request, session = item.request, item.session
+        self._check(server, session)
+        if request.type == Close.type:
+            self.sessions[session].closing = True
+            return Change(closed=session, deleted=tuple(self._prepared.owned(session)), why="asked"), None
+        if request.type == Delete.type:
+            node = self._prepared.nodes.get(request.path)
+            if node is None:
+                raise Refused(NO_NODE)
+            if node.children:
+                raise Refused(NOT_EMPTY)
+            return Change(deleted=(request.path,)), True
+        if request.type == Transaction.type:
+            return Change(), self._checked(request)
+        return self._prepare_create(request, session)
+
+    def _prepare_create(self, request: Any, session: int) -> tuple[Change, Any]:
+        if request.type == CONTAINER and not self.containers:
+            raise Refused(UNIMPLEMENTED)
+        above = self._prepared.nodes.get(request.path.rpartition("/")[0])
+        path = request.path
+        if request.type == Create2.type and above is not None:
+            path = f"{path}{above.made:010d}"
+        if path in self._prepared.nodes:
+            raise Refused(NODE_EXISTS)
+        if above is None:
+            raise Refused(NO_NODE)
+        owner = session if request.type == Create2.type else 0
+        node = Znode(self._zxid + 1, owner, request.data, request.type == CONTAINER)
+        return Change(created=((path, node),)), (path, node)
+
+    def _checked(self, request: Any) -> list[Any]:
+        results: list[Any] = []
+        for operation in request.operations:
+            if operation.path not in self._prepared.nodes:
+                rest = len(request.operations) - len(results) - 1
+                return [ROLLED_BACK] * len(results) + [NO_NODE] + [INCONSISTENT] * rest
+            results.append(True)
+        return results
+
+    # --- what is done from outside the locks ----------------------------------------------------------------------
+
+    def delete(self, path: str) -> None:
+        """Delete a node, as an operator does."""
+        if path in self._prepared.nodes and self.leader.up:
+            self._propose(Change(deleted=(path,), why="by an operator"))
+
+    def stray(self, like: str, guid: str) -> None:
+        """Make a node of the same session that nobody has asked for, as a client does whose request comes twice."""
+        parent = like.rpartition("/")[0]
+        node, above = self._prepared.nodes.get(like), self._prepared.nodes.get(parent)
+        if node is None or above is None or not self.leader.up or self.sessions[node.owner].closing:
+            return
+        path = f"{parent}/_c_{guid}-lock-{above.made:010d}"
+        self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))
+
+    def reap(self) -> None:
+        """Delete containers that have become empty."""
+        for path in sorted(self._prepared.nodes, key=len, reverse=True):
+            node = self._prepared.nodes[path]
+            if node.container and node.made and not node.children and self.leader.up:
+                self._propose(Change(deleted=(path,), why="reaped"))
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def _propose(
+        self, change: Change, server: Server | None = None, item: Item | None = None, result: Any = None
+    ) -> None:
+        self._zxid += 1
+        self._alter(self._prepared, change)
+        self._pending.append(Proposal(self._zxid, change, server, item, result))
+        self._last_commit = max(self._last_commit, self.world.now + self.world.delay(COMMIT, "log"))
+        self.world.at(self._last_commit, self._commit_until, self._zxid)
+
+    def _commit_until(self, zxid: int) -> None:
+        while self._pending and self._pending[0].zxid <= zxid and self.leader.up:
+            self._commit(self._pending.pop(0))
+
+    def _commit(self, proposal: Proposal) -> None:
+        change = proposal.change
+        self._alter(self.truth, change)
+        self.history.update(change.created)
+        if change.closed:
+            self.sessions.pop(change.closed, None)
+        self.on_change(change)
+        for server in self.servers:
+            server.hand_over(server.apply, proposal)
+        for server, item in proposal.syncs:
+            server.hand_over(server.done, item, 0)
+
+    @staticmethod
+    def _alter(tree: Tree, change: Change) -> None:
+        for path, node in change.created:
+            tree.create(path, Znode(node.czxid, node.owner, node.data, node.container))
+        for path in change.deleted:
+            tree.delete(path)
+
+    @property
+    def committed(self) -> int:
+        """The last transaction that is committed."""
+        return (self._pending[0].zxid if self._pending else self._zxid + 1) - 1
+
+    def elect(self) -> None:
+        """Have another server lead; what was proposed and not committed may be lost."""
+        if not self.leader.up:
+            return
+        kept = (len(self._pending), 0, len(self._pending) // 2)[self.world.choose(KEPT, "log")]
+        lost = self._pending[kept:]
+        self._pending = self._pending[:kept]
+        for proposal in lost:
+            self.sessions.pop(proposal.change.opened, None)
+        self._commit_until(self._zxid)
+        self._epoch += 1
+        self._zxid = self._epoch << 32
+        self._prepared = self.truth.copy()
+        for server in self.servers:
+            server.leave()
+        self.leader = self.servers[(self.leader.index + 1) % len(self.servers)]
+        self.world.note(f"leader: {self.leader.name} from now on, {len(lost)} proposals are lost")
+        self.world.after(0.4, self._after_election)
+
+    def _after_election(self) -> None:
+        for tracked in list(self.sessions.values()):
+            self.sessions.pop(tracked.session)
+            self._track(tracked.session, None)  # with all its time, whatever the old leader was about to do
+        for server in self.servers:
+            server.join()

@@ -1,0 +1,188 @@
+"""
+Knows how to look for a schedule that breaks what must hold: by chance, or every one with few deviations.
+
+A schedule found is run again with fewer deviations as long as it still breaks the same rule, and told short.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+from model.choices import Chance, Deviations, Point, Replay, described
+from model.judge import Violation
+from model.scenario import Scenario, drawn, rates
+from model.schedule import Played, play
+from model.seam import Stage, stage
+
+SHRINKS = 400  # runs that may be spent on a shorter schedule
+
+
+Keep: TypeAlias = Callable[[Point, int], bool]
+"""Whether a deviation is of interest."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """A schedule that broke a rule."""
+
+    violation: Violation
+    scenario: Scenario
+    deviations: Deviations
+    seed: int | None = None
+
+    def told(self) -> str:
+        """Return what is needed to understand it: its deviations and its diary."""
+        with stage() as here:
+            played = play(here, self.scenario, Replay(self.deviations), diary=[])
+        lines = [str(self.violation), f"seed {self.seed}" if self.seed is not None else "", str(self.scenario)]
+        lines += ["deviations:", *(f"  {described(point, option)}" for point, option in self.deviations.items())]
+        return "\n".join([*lines, "diary:", *played.diary[-120:]])
+
+
+@dataclass(slots=True)
+class Report:
+    """What an exploration has come to."""
+
+    schedules: int = 0
+    steps: int = 0
+    deviations: int = 0
+    signatures: set[int] = field(default_factory=set)  # of the schedules that differ
+    figures: Counter[str] = field(default_factory=Counter)
+    robbed: float = 0.0  # seconds that a grant was believed in after its node was deleted from outside, at most
+    beside: float = 0.0  # seconds of it that somebody else held the lock, at most
+    findings: list[Finding] = field(default_factory=list)
+    states: set[int] = field(default_factory=set)  # that schedules came through, where they were asked for
+
+    def add(self, played: Played, deviations: Deviations) -> None:
+        """Count a schedule."""
+        self.schedules += 1
+        self.steps += played.steps
+        self.deviations += len(deviations)
+        self.signatures.add(hash(frozenset(deviations.items())))
+        figures = asdict(played.figures)
+        self.robbed = max(self.robbed, figures.pop("robbed"))
+        self.beside = max(self.beside, figures.pop("beside"))
+        self.figures.update(figures)
+
+    def merge(self, other: Report) -> None:
+        """Add another exploration."""
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.deviations += other.deviations
+        self.signatures |= other.signatures
+        self.figures.update(other.figures)
+        self.robbed = max(self.robbed, other.robbed)
+        self.beside = max(self.beside, other.beside)
+        self.findings += other.findings
+        self.states |= other.states
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in sorted(self.figures.items()))
+        return (
+            f"{self.schedules} schedules ({len(self.signatures)} distinct), {self.steps} steps, "
+            f"{len(self.states)} distinct states, {self.deviations} deviations; {counted}; a hold was believed in for "
+            f"{self.robbed:.2f} s after its node was deleted from outside, {self.beside:.2f} s of it beside another; "
+            f"{len(self.findings)} broke a rule"
+        )
+
+
+def explore(
+    schedules: int,
+    seed: int,
+    *,
+    stop_at: int = 1,
+    shrink: bool = True,
+    often: Mapping[str, float] | None = None,
+    states: bool = False,
+) -> Report:
+    """
+    Play schedules by chance; each is made by its own number, beginning with `seed`.
+
+    `often` says how often the kinds of choices deviate, instead of leaving that to chance, too. `states` has the
+    distinct states counted, which takes its time.
+    """
+    report = Report()
+    with stage() as here:
+        for number in range(seed, seed + schedules):
+            rng = random.Random(number)
+            scenario = drawn(rng)
+            chooser = Chance(rng, often or rates(rng))
+            played = play(here, scenario, chooser, states=report.states if states else None)
+            report.add(played, chooser.taken)
+            if played.violation is not None:
+                deviations = dict(chooser.taken)
+                if shrink:
+                    deviations = _shrunk(here, scenario, deviations, played.violation)
+                report.findings.append(Finding(played.violation, scenario, deviations, number))
+                if len(report.findings) >= stop_at:
+                    break
+    return report
+
+
+def exhaust(
+    scenario: Scenario,
+    depth: int,
+    *,
+    limit: int | None = None,
+    keep: Keep = lambda point, option: True,
+    states: bool = False,
+) -> Report:
+    """Play every schedule with at most `depth` deviations from the default, by replay; at most `limit` of them."""
+    report = Report()
+    with stage() as here:
+        for deviations, played in _walk(here, scenario, depth, keep, report.states if states else None):
+            report.add(played, deviations)
+            if played.violation is not None:
+                shrunk = _shrunk(here, scenario, deviations, played.violation)
+                report.findings.append(Finding(played.violation, scenario, shrunk))
+                break
+            if limit is not None and report.schedules >= limit:
+                break
+    return report
+
+
+def _walk(
+    here: Stage, scenario: Scenario, depth: int, keep: Keep, states: set[int] | None
+) -> Iterator[tuple[dict[Point, int], Played]]:
+    """Go through them depth first, which takes no memory; a finding is to be shrunk."""
+
+    def walk(deviations: dict[Point, int], left: int) -> Iterator[tuple[dict[Point, int], Played]]:
+        chooser = Replay(deviations)
+        yield deviations, play(here, scenario, chooser, states=states)
+        if left:
+            for point, options in chooser.seen:
+                for option in range(1, options):
+                    if keep(point, option):
+                        yield from walk({**deviations, point: option}, left - 1)
+
+    return walk({}, depth)
+
+
+def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], violation: Violation) -> dict[Point, int]:
+    """Return fewer deviations that still break the rule."""
+    budget = [SHRINKS]
+
+    def breaks(some: dict[Point, int]) -> dict[Point, int] | None:
+        budget[0] -= 1
+        chooser: Any = Replay(some)
+        found = play(here, scenario, chooser).violation
+        return dict(chooser.taken) if found is not None and found.rule == violation.rule else None
+
+    size = max(1, len(deviations) // 2)
+    while budget[0] > 0:
+        items = list(deviations.items())
+        shorter = None
+        for start in range(0, len(items), size):
+            shorter = breaks(dict(items[:start] + items[start + size :])) if budget[0] > 0 else None
+            if shorter is not None:
+                deviations = shorter
+                break
+        if shorter is None:
+            if size == 1:
+                break
+            size = max(1, size // 2)
+    return deviations

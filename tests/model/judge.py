@@ -1,0 +1,172 @@
+"""
+Knows what must hold in every schedule, and watches for it after each event.
+
+What somebody from outside does to a lock (an operator who deletes a node, a second client that closes a session)
+cannot be prevented, only be noticed: a grant that was robbed like that is excused for as long as the news may take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from django_zklock.locks.hold import Grant
+from django_zklock.zk.lease import LEASE_SHARE
+from model.ensemble import Change, Ensemble
+from model.process import Process
+from model.world import World
+
+if TYPE_CHECKING:
+    from model.callers import Caller
+
+
+class Violation(BaseException):
+    """Something that must hold did not; no `Exception`, which the protocol itself would catch and log."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+@dataclass(slots=True, eq=False)
+class Granted:
+    """A grant, from the moment it was given."""
+
+    process: Process
+    caller: Caller
+    grant: Grant
+    invalid: bool = False  # seen so once
+    beside: float | None = None  # since when it is believed in beside somebody else's
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one schedule has come to."""
+
+    grants: int = 0
+    refusals: int = 0
+    give_ups: int = 0
+    losses: int = 0
+    expiries: int = 0
+    strays: int = 0
+    robbed: float = 0.0  # the longest time that a grant was believed in after its node was deleted from outside
+    beside: float = 0.0  # the longest time that somebody else held the lock meanwhile
+    unearned: int = 0  # grants on nodes that had been deleted from outside
+    faults: int = 0
+
+
+@dataclass(slots=True)
+class Judge:
+    """Watches over one simulation."""
+
+    world: World
+    ensemble: Ensemble
+    figures: Figures = field(default_factory=Figures)
+    _live: list[Granted] = field(default_factory=list)
+    _tokens: dict[str, int] = field(default_factory=dict)
+    _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
+    _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        self.world.inspect = self.look
+        self.ensemble.on_change = self._on_change
+        self.ensemble.on_expiry = self._on_expiry
+
+    def robbed(self, path: str) -> bool:
+        """Tell whether somebody from outside has deleted this node."""
+        return path in self._robbed
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
+        """Take note of a grant, and judge it."""
+        self.figures.grants += 1
+        node = self.ensemble.history.get(grant.path)
+        if grant.why_invalid() is not None:
+            raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
+        if node is None or node.owner != process.session.session_id or node.czxid != grant.token:
+            raise Violation("own node", f"{caller.name} of {process.session.session_id} got {grant.path}: {node}")
+        robbed = grant.path in self._robbed
+        self.figures.unearned += robbed
+        if not robbed and node.owner not in self._killed:
+            last = self._tokens.get(grant.key, 0)
+            if grant.token <= last:
+                raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
+            self._tokens[grant.key] = grant.token
+        self._live.append(Granted(process, caller, grant))
+        self.world.crowded = True
+
+    def _on_change(self, change: Change) -> None:
+        now = self.world.now
+        if change.why == "by an operator":
+            self._robbed.update(dict.fromkeys(change.deleted, now))
+        elif change.why == "killed":
+            self._killed[change.closed] = now
+
+    def _on_expiry(self, session: int) -> None:
+        """The leader gives up a session: nobody may hold anything by it."""
+        self.figures.expiries += 1
+        for each in self._live:
+            if each.grant.session_id == session and self._valid(each):
+                left = each.grant.session.lease.until - self.world.now
+                raise Violation("lease within session", f"{each.caller.name} may trust it {left:.3f} s more")
+
+    # --- what must hold -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Judge what is held now."""
+        valid: dict[str, Granted] = {}
+        excused: list[Granted] = []
+        for each in [*self._live]:
+            if not each.process.alive or each.grant.released:
+                self._live.remove(each)
+            elif not self._valid(each):
+                continue
+            elif self._excused(each):
+                excused.append(each)
+            else:
+                other = valid.setdefault(each.grant.key, each)
+                if other is not each:
+                    raise Violation("one holder", f"{each.caller.name} and {other.caller.name} hold {each.grant.key}")
+                self._stands(each)
+        for each in excused:
+            if each.grant.key in valid:
+                each.beside = self.world.now if each.beside is None else each.beside
+                self.figures.beside = max(self.figures.beside, self.world.now - each.beside)
+        self.world.crowded = bool(self._live)
+
+    def _valid(self, each: Granted) -> bool:
+        if each.grant.why_invalid() is not None:
+            each.invalid = True
+            return False
+        if each.invalid:
+            raise Violation("lost is for good", f"{each.caller.name} holds {each.grant.path} again")
+        return True
+
+    def _excused(self, each: Granted) -> bool:
+        now, timeout = self.world.now, self.ensemble.timeout
+        killed = self._killed.get(each.grant.session_id or 0)
+        if killed is not None:
+            if now > killed + LEASE_SHARE * timeout + 1e-6:
+                raise Violation("lease within session", f"{each.caller.name} trusts a session killed at {killed}")
+            return True
+        robbed = self._robbed.get(each.grant.path)
+        if robbed is None:
+            return False
+        believed = now - robbed
+        self.figures.robbed = max(self.figures.robbed, believed)
+        if believed > timeout:
+            raise Violation("robbed ones learn it", f"{each.caller.name} believes in {each.grant.path}: {believed} s")
+        return True
+
+    def _stands(self, each: Granted) -> None:
+        """See that a hold stands on a node, the first in its queue."""
+        nodes = self.ensemble.truth.nodes
+        parent, _, name = each.grant.path.rpartition("/")
+        if each.grant.path not in nodes:
+            raise Violation("a hold has a node", f"{each.caller.name} holds by {each.grant.path}, which is gone")
+        sequence = name[-10:]
+        for other in nodes[parent].children:
+            if other[-10:] < sequence:
+                raise Violation("first come, first served", f"{each.caller.name} holds by {name}, behind {other}")

@@ -1,0 +1,226 @@
+"""
+Knows how to break the protocol in one place at a time, as an experienced programmer might have written it.
+
+The exploration has to find each of these; what finds no broken lock proves nothing about a sound one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from django_zklock.locks import place
+from django_zklock.locks.contender import Contender, Phase
+from django_zklock.locks.hold import Grant
+from django_zklock.locks.place import Place, State
+from django_zklock.locks.registry import Departure, Registry
+from django_zklock.queue import rules
+from django_zklock.zk import clock
+from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.heartbeat import Heartbeat
+from django_zklock.zk.lease import Lease
+from model.explore import Report, exhaust, explore
+from model.scenario import IDLE, LASTING, Scenario
+
+_Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A broken protocol."""
+
+    name: str
+    patches: tuple[_Patch, ...]
+    often: Mapping[str, float] | None = None  # how often what happens, where it takes a lot; else that, too, by chance
+    setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
+
+    def search(self, schedules: int, seed: int) -> Report:
+        """Look for a schedule that shows it; at most so many."""
+        with self.applied():
+            if self.setting is not None:
+                return exhaust(self.setting, 1, limit=schedules)
+            return explore(schedules, seed, often=self.often)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Break it for a while."""
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in self.patches]
+        for owner, name, value in self.patches:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in before:
+                setattr(owner, name, value)
+
+
+def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+    return _extended(self, sent_at + 1.2 * timeout)
+
+
+def _unheard(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+    """Take a write alone for proof that the leader's timer has time left."""
+    return _extended(self, sent_at + 0.4 * timeout)
+
+
+def _from_the_answer(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+    return _extended(self, clock.now() + 0.4 * timeout)
+
+
+def _extended(self: Lease, until: float) -> bool:
+    if until <= self.until:
+        return False
+    if not self.valid:
+        self._on_over()
+    self.until = until
+    if self._timer is None:
+        self._arm()
+    return True
+
+
+def _first_unproven(self: Contender) -> None:
+    self._cancel_watch()
+    if self._place is None or self._place.node is None:
+        return
+    self._phase = Phase.HOLDING
+    self._grant = Grant(self.session, self._request.key, self._place.node.path, self._place.node.czxid)
+    self._conclude(self._grant)
+
+
+def _forgetful_depart(self: Departure, error: ZkError) -> None:
+    self._registry.departed(self)
+    self._report(False)
+
+
+def _hopeful_vacate(self: Place, left: Callable[[bool], object]) -> None:
+    if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
+        self._state = State.VACATED
+        self._turns.next()
+        self._registry.guids.discard(self._guid)
+        left(True)
+    else:
+        _vacate(self, left)
+
+
+def _blind_reconnected(self: Place) -> None:
+    if self._state is State.UNSURE:
+        self._take_anew()
+    else:
+        _reconnected(self)
+
+
+def _adopting_found(self: Place, answer: Any) -> None:
+    if isinstance(answer, Node):
+        self.node = answer
+        self._settle()
+        self._occupant.on_entered(None)
+    else:
+        _found(self, answer)
+
+
+def _take_again(self: Place) -> None:
+    """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
+    kept = _guids.get(self)
+    module: Any = place
+    before = module.uuid
+    if kept is not None:
+        module.uuid = SimpleNamespace(uuid4=lambda: kept)
+    try:
+        _take(self)
+    finally:
+        module.uuid = before
+    _guids[self] = self._guid
+
+
+_guids: weakref.WeakKeyDictionary[Place, str] = weakref.WeakKeyDictionary()
+
+
+def _keeping_connected(self: Contender, *, resumed: bool) -> None:
+    if self._phase not in (Phase.LISTING, Phase.QUEUED):
+        _connected(self, resumed=resumed)
+
+
+def _deaf_turn(self: Contender, verdict: rules.WaitFor) -> None:
+    """Take no notice of a node ahead that was gone before it could be watched."""
+    read = self._registry.gateway.read
+
+    def reading(path: str, callback: Any, on_event: Any = None) -> Any:
+        return read(path, lambda answer: None if isinstance(answer, NodeMissing) else callback(answer), on_event)
+
+    self._registry.gateway.read = reading  # type: ignore[method-assign]
+    try:
+        _await_turn(self, verdict)
+    finally:
+        del self._registry.gateway.read
+
+
+def _trusting(self: Contender, verdict: rules.WaitFor) -> None:
+    if self._phase is Phase.QUEUED:
+        self._first()
+
+
+def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
+    """Prove the session by what a follower says."""
+    sent_at = clock.now()
+
+    def on_read(answer: Any) -> None:
+        if isinstance(answer, ZkError):
+            callback(paths[0] if isinstance(answer, NodeMissing) else answer)
+        else:
+            self.session.extend_lease(sent_at)
+            callback(None)
+
+    self.read(paths[0], on_read)
+
+
+def _indifferent(self: Heartbeat, answer: Any) -> None:
+    self._outstanding = False
+
+
+def _indifferent_watch(self: Place) -> None:
+    pass
+
+
+def _unlost(self: Grant, reason: str) -> None:
+    """Trust the lease alone, which may be extended later."""
+
+
+def _idle_departures(self: Registry, *, resumed: bool) -> None:
+    self._tell(lambda member: member.on_connected(resumed=resumed))
+    self.heartbeat.beat()
+    self.audit()
+
+
+_vacate, _reconnected, _found, _take = Place.vacate, Place.reconnected, Place._on_found, Place.take
+_connected, _await_turn = Contender.on_connected, Contender._await_turn
+
+MUTANTS = (
+    Mutant("lists without a barrier", ((Gateway, "children_after_barrier", Gateway.children),)),
+    Mutant("deletes a leaving node once", ((Departure, "_again", _forgetful_depart),)),
+    Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_departures),)),
+    Mutant("takes an unanswered create for none when it leaves", ((Place, "vacate", _hopeful_vacate),)),
+    Mutant("creates again without a look", ((Place, "reconnected", _blind_reconnected),)),
+    Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
+    Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
+    Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
+    Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
+    Mutant("proves the session by a read", ((Gateway, "vouch", _by_read),), setting=LASTING),
+    Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
+    Mutant("misses a node that went before the watch", ((Contender, "_await_turn", _deaf_turn),)),
+    Mutant("takes the end of the one ahead for its turn", ((Contender, "_advance", _trusting),)),
+    Mutant(
+        "believes in a hold without a node",
+        ((Heartbeat, "_on_answer", _indifferent), (Place, "watch", _indifferent_watch)),
+    ),
+    Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
+    Mutant(
+        "adopts any node with its guid",
+        ((Place, "take", _take_again), (Place, "_on_found", _adopting_found)),
+        often={"fault": 0.01, "closing": 1.0, "reply": 0.2, "request": 0.2},
+    ),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Knows the faults that strike a process, its server or its nodes."""
+
+from __future__ import annotations
+
+from model.callers import Caller
+from model.choices import FAULT
+from model.ensemble import Ensemble
+from model.judge import Figures
+from model.process import Process
+
+STRAY = "-ffff-4fff-bfff-"  # in the guid of a node that the nemesis makes
+
+
+class Nemesis:
+    """Strikes one process at one moment, with what was chosen."""
+
+    def __init__(self, ensemble: Ensemble, callers: list[Caller], figures: Figures) -> None:
+        self._ensemble = ensemble
+        self._world = ensemble.world
+        self._callers = callers
+        self._figures = figures
+        self._strays = 0
+        self.spare = 0  # so many processes are not to end
+
+    def consider(self, process: Process) -> None:
+        """Strike now, or not."""
+        option = self._world.choose(FAULT, process.name)
+        if not option or not process.running:
+            return
+        self._figures.faults += 1
+        what = FAULT.options[option]
+        self._world.note(f"{process.name}: {what}")
+        if what.startswith(("paused", "suspended")):
+            process.pause(_seconds(what), suspended=what.startswith("suspended"))
+        elif what.startswith("isolated"):
+            process.isolate(_seconds(what))
+        elif what.startswith("its server"):
+            self._cut_off(process, _seconds(what))
+        else:
+            getattr(self, "_" + _STRIKES[what])(process)
+
+    def _break(self, process: Process) -> None:
+        for connection in list(process.connections):
+            self._world.after(0.0, connection.client.run, connection.client.on_end, connection)
+
+    def _cut_off(self, process: Process, seconds: float) -> None:
+        for connection in process.connections:
+            connection.server.cut_off()
+            self._world.after(seconds, connection.server.heal)
+
+    def _kill(self, process: Process) -> None:
+        if process.session.session_id is not None:
+            self._ensemble.kill(process.session.session_id)
+
+    def _nodes(self, process: Process) -> list[str]:
+        return self._ensemble.truth.owned(process.session.session_id or -1)
+
+    def _delete(self, process: Process) -> None:
+        for path in self._nodes(process)[:1]:
+            self._ensemble.delete(path)
+
+    def _stray(self, process: Process) -> None:
+        for path in self._nodes(process)[:1]:
+            self._strays += 1
+            self._ensemble.stray(path, f"{self._strays:08d}{STRAY}{self._strays:012d}")
+
+    def _give_up(self, process: Process) -> None:
+        for caller in self._callers:
+            if caller.process is process and caller.waits:
+                process.on_loop(caller.give_up)
+                return
+
+    def _reap(self, process: Process) -> None:
+        self._ensemble.reap()
+
+    def _crash(self, process: Process) -> None:
+        if self.spare > 0:
+            self.spare -= 1
+            process.crash()
+
+    def _close(self, process: Process) -> None:
+        if self.spare > 0:
+            self.spare -= 1
+            process.closed = True
+            process.loop.post(process.session._close, _Done(), False)
+
+    def _elect(self, process: Process) -> None:
+        self._ensemble.elect()
+
+
+class _Done:
+    def set(self) -> None:
+        """Nobody waits for it."""
+
+
+_STRIKES = {
+    "the connection breaks": "break",
+    "its session is killed": "kill",
+    "one of its nodes is deleted": "delete",
+    "a caller gives up": "give_up",
+    "a twin of its node is made": "stray",
+    "empty parents are reaped": "reap",
+    "it crashes": "crash",
+    "it closes its session": "close",
+    "another server becomes the leader": "elect",
+}
+
+
+def _seconds(what: str) -> float:
+    return float(what.rpartition(" for ")[2].removesuffix(" s"))

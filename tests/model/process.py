@@ -1,0 +1,215 @@
+"""Knows one simulated process: its session with the real code in it, its threads as they take turns, and its pauses."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from django_zklock.locks.registry import Registry
+from django_zklock.zk.client import Options
+from django_zklock.zk.lease import Lease
+from django_zklock.zk.loop import Timer
+from django_zklock.zk.session import Session
+from model.choices import BACKLOG, EVENT, TIMER
+from model.ensemble import Ensemble
+from model.server import Connection
+from model.world import Pipe
+
+_Call = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class SimulatedLoop:
+    """Stands in for `django_zklock.zk.loop.Loop`: runs what it is given when the simulation says so."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        self._posted: deque[_Call] = deque()
+        self._delivered: deque[_Call] = deque()
+        self._running = False
+        self._busy = False  # with something that takes its time
+        self._late: list[Callable[[], object]] = []  # what waits for the end of that
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        self._posted.append((call, args))
+        option = self._world.choose(EVENT, self._process.name)
+        self._world.after(EVENT.delays[option], self._process.on_loop, self._run_posted)
+        if option == len(EVENT.options) - 1 and not self._busy:
+            self._busy = True
+            self._world.after(EVENT.delays[option], self._process.on_loop, self._idle)
+
+    def deliver(self, call: Callable[..., object], *args: Any) -> None:
+        self._delivered.append((call, args))
+        if not self._running and not self._busy:
+            self._run_delivered()
+
+    def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
+        timer = Timer(call)
+        due = self._process.monotonic() + max(0.0, delay)
+        late = self._world.delay(TIMER, self._process.name)
+        self._world.after(max(0.0, delay) + late, self._process.on_loop, self._on_due, due, timer)
+        return timer
+
+    def _on_due(self, due: float, timer: Timer) -> None:
+        missing = due - self._process.monotonic()
+        if timer._call is None:
+            return
+        if missing > 1e-6:  # the clock of timers stood still for a while
+            self._world.after(missing, self._process.on_loop, self._on_due, due, timer)
+        elif self._busy:
+            self._late.append(timer.run)
+        else:
+            self._run(timer.run, ())
+
+    def _run_posted(self) -> None:
+        if self._busy:
+            self._late.append(self._run_posted)
+        elif self._posted:
+            call, args = self._posted.popleft()
+            self._run(call, args)
+
+    def _idle(self) -> None:
+        """End the busy time: with what was being done, as it may be that which took so long."""
+        self._busy = False
+        late, self._late = self._late, []
+        if self._posted:
+            self._run(*self._posted.popleft(), first=True)
+        for call in late:
+            if call == self._run_posted:
+                self._run_posted()
+            else:
+                self._run(call, ())
+        self._run_delivered()
+
+    def _run(self, call: Callable[..., object], args: tuple[Any, ...], *, first: bool = False) -> None:
+        if not first:
+            self._run_delivered()
+        self._running = True
+        try:
+            call(*args)
+        finally:
+            self._running = False
+        self._run_delivered()
+
+    def _run_delivered(self) -> None:
+        while self._delivered:
+            call, args = self._delivered.popleft()
+            self._running = True
+            try:
+                call(*args)
+            finally:
+                self._running = False
+
+
+class Process:
+    """One process; its session is the real one, on a simulated loop and client."""
+
+    def __init__(self, name: str, number: int, ensemble: Ensemble, options: Options) -> None:
+        self.name = name
+        self.number = number
+        self.world = ensemble.world
+        self.ensemble = ensemble
+        self.alive = True
+        self.closed = False
+        self.paused = False
+        self.isolated = False
+        self.connections: dict[Connection, None] = {}
+        self.remains: list[Pipe] = []  # requests of closed connections that the network holds up
+        self._stood_still = 0.0  # seconds that the clock of timers has missed
+        self._backlogs: tuple[list[_Call], list[_Call]] = ([], [])
+        self._pauses = 0
+        self.session = Session(options)
+        self.loop = SimulatedLoop(self)
+        self.session.loop = self.loop  # type: ignore[assignment]
+        self.session.lease = Lease(self.loop, self.session._on_lease_over)  # type: ignore[arg-type]
+        self.session.loop.post(self.session._spawn)
+
+    @property
+    def registry(self) -> Registry:
+        """The registry of its session."""
+        return self.session.attached(Registry)
+
+    @property
+    def running(self) -> bool:
+        """Whether its locks are in use."""
+        return self.alive and not self.closed
+
+    def monotonic(self) -> float:
+        """Return the time of its timers."""
+        return self.world.now - self._stood_still
+
+    # --- its threads ----------------------------------------------------------------------------------------------
+
+    def on_connection_thread(self, call: Callable[..., object], *args: Any) -> None:
+        """Run something on kazoo's thread."""
+        self._on_thread(0, call, args)
+
+    def on_loop(self, call: Callable[..., object], *args: Any) -> None:
+        """Run something on the loop's thread or a caller's."""
+        self._on_thread(1, call, args)
+
+    def _on_thread(self, thread: int, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if not self.alive:
+            return
+        if self.paused:
+            self._backlogs[thread].append((call, args))
+            return
+        world = self.world
+        before, world.current = world.current, self
+        try:
+            call(*args)
+        finally:
+            world.current = before
+
+    # --- what happens to it ---------------------------------------------------------------------------------------
+
+    def pause(self, seconds: float, *, suspended: bool = False) -> None:
+        """Let none of its threads run for a while; `suspended`: nor the clock of its timers."""
+        if not self.paused:
+            self.paused = True
+            self._pauses += 1
+            self.world.after(seconds, self._resume, self._pauses, seconds if suspended else 0.0)
+
+    def _resume(self, pause: int, stood_still: float) -> None:
+        if not self.paused or pause != self._pauses:
+            return
+        self.paused = False
+        self._stood_still += stood_still
+        self.world.note(f"{self.name} resumes")
+        first = self.world.choose(BACKLOG, self.name)
+        for thread in (first, 1 - first):
+            backlog = self._backlogs[thread]
+            while backlog and not self.paused:
+                call, args = backlog.pop(0)
+                self._on_thread(thread, call, args)
+
+    def isolate(self, seconds: float) -> None:
+        """Cut it off from all servers for a while."""
+        if not self.isolated:
+            self.isolated = True
+            for connection in self.connections:
+                connection.hold()
+            self.world.after(seconds, self.rejoin)
+
+    def rejoin(self) -> None:
+        """Have the network whole again; what it held up arrives."""
+        self.isolated = False
+        for connection in list(self.connections):
+            connection.release()
+        remains, self.remains = self.remains, []
+        for pipe in remains:
+            pipe.release()
+
+    def crash(self) -> None:
+        """End it at once; its host closes the connections."""
+        self.alive = False
+        for connection in list(self.connections):
+            connection.back.close()
+            connection.there.send(0.001, connection.server.hung_up, connection)

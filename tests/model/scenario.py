@@ -1,0 +1,88 @@
+"""Knows the settings that schedules are explored in: how many processes and callers, and what they want."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from model.callers import Script
+
+TIMEOUT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One setting."""
+
+    callers: tuple[Script, ...]
+    processes: int = 2
+    tick: float = TIMEOUT / 4
+    phase: float = 0.0  # of the steps that sessions' timers are kept in
+    sync_limit: float = 5.0  # seconds
+    containers: bool = True
+    chaos: float = 6.0  # seconds that faults may strike
+
+
+SMALL = Scenario((Script(0, 0.2), Script(1, 0.25)), chaos=1.2)
+"""Two processes, one contender each."""
+
+CROWD = Scenario((Script(0, 0.2), Script(1, 0.25), Script(1, 0.27), Script(0, 0.29)), chaos=1.2)
+"""Two processes, two contenders each."""
+
+LASTING = Scenario((Script(1, 0.2, holds=6.0), Script(0, 0.25)), chaos=7.0, sync_limit=8.0)
+"""A holder that holds for longer than a session lasts, and one that waits."""
+
+IDLE = Scenario((Script(1, 0.2, holds=0.1, times=2, pause=4.0), Script(0, 4.5)), chaos=7.0, phase=0.3)
+"""Processes that do nothing for longer than a session lasts, and then want a lock."""
+
+IMPATIENT = Scenario((Script(0, 0.2), Script(1, 0.25, timeout=0), Script(1, 0.6, timeout=0)), chaos=1.2)
+"""A holder, and two that do not wait."""
+
+
+def drawn(rng: random.Random) -> Scenario:
+    """Return a setting by chance."""
+    processes = rng.choice((2, 2, 3))
+    scripts = [
+        Script(
+            process=index % processes if index < processes else rng.randrange(processes),
+            begins=round(rng.uniform(0.0, 2.0), 2),
+            key=rng.choice(("k", "k", "k", "l")),
+            timeout=rng.choice((None, None, None, 0, 0.5, 2.0)),
+            only_look=rng.random() < 0.05,
+            holds=rng.choice((0.0, 0.1, 0.5, 2.0, 5.0)),
+            times=rng.randint(1, 3),
+            pause=rng.choice((0.0, 0.1, 1.0)),
+        )
+        for index in range(rng.randint(2, 6))
+    ]
+    return Scenario(
+        tuple(scripts),
+        processes,
+        tick=TIMEOUT / rng.choice((4, 5, 8)),
+        phase=round(rng.random(), 3),
+        sync_limit=rng.choice((1.0, 3.0, 8.0)),
+        containers=rng.random() < 0.8,
+        chaos=rng.choice((3.0, 6.0, 12.0)),
+    )
+
+
+def rates(rng: random.Random) -> dict[str, float]:
+    """Return how often each kind of choice deviates: some schedules are calm but for a few faults, some are storms."""
+    wire = rng.choice((0.0, 0.02, 0.05, 0.15))
+    slow = rng.choice((0.0, 0.05, 0.3))
+    return {
+        "request": wire,
+        "reply": wire,
+        "commit": slow,
+        "apply": slow,
+        "forward": wire,
+        "closing": 0.3,
+        "reconnect": 0.3,
+        "host": 0.3,
+        "event": rng.choice((0.0, 0.05, 0.2)),
+        "timer": 0.1,
+        "caller": 0.1,
+        "backlog": 0.5,
+        "fault": rng.choice((0.0, 0.01, 0.03, 0.1)),
+        "kept": 0.5,
+    }

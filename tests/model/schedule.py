@@ -1,0 +1,225 @@
+"""Knows how one schedule is played from its start to its end: chaos, then peace, then everybody leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_zklock.queue import nodes
+from django_zklock.zk.client import Options
+from model.callers import BASE, Caller
+from model.choices import Chooser
+from model.ensemble import Ensemble
+from model.judge import Figures, Judge, Violation
+from model.nemesis import STRAY, Nemesis
+from model.process import Process
+from model.scenario import TIMEOUT, Scenario
+from model.seam import Stage
+from model.world import START, World
+
+OPTIONS = Options(
+    hosts=(("server-0", 1), ("server-1", 1), ("server-2", 1)), base=BASE, session_timeout=TIMEOUT, connect_timeout=2.0
+)
+STEPS = 200_000  # more, and something goes round in circles
+
+
+@dataclass(slots=True)
+class Played:
+    """What became of one schedule."""
+
+    figures: Figures
+    violation: Violation | None
+    steps: int
+    diary: list[str] = field(default_factory=list)
+
+
+class _Play:
+    def __init__(
+        self, stage: Stage, scenario: Scenario, chooser: Chooser, diary: list[str] | None, states: set[int] | None
+    ) -> None:
+        self.states = states
+        self.world = world = World(chooser, diary=diary)
+        self.stage = stage
+        self.scenario = scenario
+        stage.play(world)
+        self.ensemble = Ensemble(
+            world,
+            timeout=TIMEOUT,
+            tick=scenario.tick,
+            phase=START + scenario.phase,
+            sync_limit=scenario.sync_limit,
+            containers=scenario.containers,
+        )
+        self.judge = Judge(world, self.ensemble)
+        self.judge.begin()
+        self.processes = [
+            Process("ABCDEF"[number], number, self.ensemble, OPTIONS) for number in range(scenario.processes)
+        ]
+        self.callers = [
+            Caller(f"{self.processes[script.process].name}{index}", script, self.processes[script.process], self.judge)
+            for index, script in enumerate(scenario.callers)
+        ]
+        self.nemesis = Nemesis(self.ensemble, self.callers, self.judge.figures)
+        self.nemesis.spare = scenario.processes - 1
+
+    def play(self) -> None:
+        self._chaos()
+        self._heal()
+        for caller in self.callers:
+            caller.resting = True
+        self._run(12.0)
+        self._at_rest()
+        for caller in self.callers:
+            caller.resting = False
+        for _ in range(60):
+            self._run(2.0)
+            if all(caller.done for caller in self.callers):
+                break
+        self._run(9.0)
+        self._at_the_end()
+
+    def _run(self, seconds: float) -> None:
+        self.world.run(self.world.now + seconds)
+        if self.world.steps > STEPS:
+            raise Violation("comes to rest", f"{self.world.steps} steps")
+        self._listen()
+
+    def _listen(self) -> None:
+        for complaint in self.stage.complaints:
+            if "no lock here knows of" not in complaint:
+                raise Violation("no failure", complaint)
+            # A follower that lags may still show the audit a node that somebody else has deleted.
+            if STRAY not in complaint and not self.judge.robbed(complaint.rpartition(": ")[2]):
+                raise Violation("no orphan", f"only the audit has found it: {complaint}")
+            self.judge.figures.strays += 1
+        self.stage.complaints.clear()
+
+    def _chaos(self) -> None:
+        """Ask the nemesis after each thing that a process does, until peace comes."""
+        for process in self.processes:
+            self._haunt(process)
+        self._run(self.scenario.chaos)
+
+    def _haunt(self, process: Process) -> None:
+        on_thread = process._on_thread
+
+        def haunted(thread: int, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+            on_thread(thread, call, args)
+            if not self.world.calm and not process.paused and self.world.now > START + 0.1:
+                self.nemesis.consider(process)
+            if self.states is not None:
+                self.states.add(self._state())
+
+        process._on_thread = haunted  # type: ignore[method-assign]
+
+    def _state(self) -> int:
+        """Return what tells this state from others, as far as the protocol sees it: no times and no ids."""
+        first = self.ensemble.committed
+        return hash(
+            (
+                *(path[-12:] for path in self.ensemble.truth.nodes),
+                *(first - server.applied if server.up else -1 for server in self.ensemble.servers),
+                *(
+                    (process.alive, process.session.state, process.session.suspect, process.session.lease.valid)
+                    for process in self.processes
+                ),
+                *(
+                    (caller.contender._phase, getattr(caller.contender._place, "_state", None))
+                    for caller in self.callers
+                    if caller.contender is not None
+                ),
+            )
+        )
+
+    def _heal(self) -> None:
+        self.world.note("peace")
+        self.world.calm_down()
+        for process in self.processes:
+            if process.paused:
+                process._resume(process._pauses, 0.0)
+            if process.isolated:
+                process.rejoin()
+        for server in self.ensemble.servers:
+            server.heal()
+
+    # --- what must hold then --------------------------------------------------------------------------------------
+
+    def _at_rest(self) -> None:
+        """Everybody who wants a lock has one node, somebody holds each lock that is wanted, nothing else is there."""
+        known = self._known()
+        for process in self.processes:
+            if process.running and not process.session.connected:
+                raise Violation("heals", f"{process.name} has no connection")
+        self._compare(known)
+        wanted = [caller for caller in self.callers if caller.process.running and (caller.waits or caller.grant)]
+        for key in {caller.script.key for caller in wanted}:
+            holders = [c for c in wanted if c.script.key == key and c.grant and c.grant.why_invalid() is None]
+            if len(holders) != 1:
+                waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
+                raise Violation("every wait ends", f"{len(holders)} hold {key!r}: {waiting}")
+        members = sum(len(process.registry.members) for process in self.processes if process.running)
+        if not members == len(wanted) == len(known):
+            raise Violation("one node each", f"{members} members, {len(wanted)} callers, {len(known)} nodes")
+
+    def _known(self) -> set[str]:
+        return {guid for process in self.processes if process.running for guid in process.registry.guids}
+
+    def _compare(self, known: set[str]) -> None:
+        found: dict[str, str] = {}
+        for path, node in self.ensemble.truth.nodes.items():
+            if node.owner:
+                child = nodes.parse(path.rpartition("/")[2])
+                assert child is not None
+                found[child.guid] = path
+        if set(found) != known:
+            orphans = sorted(found[guid] for guid in set(found) - known)
+            raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(found))}")
+
+    def _at_the_end(self) -> None:
+        """Nothing is left, neither in the tree nor in the tables."""
+        left = [caller.name for caller in self.callers if not caller.done]
+        if left:
+            raise Violation("every wait ends", f"{left} still want it")
+        self._compare(set())
+        for process in self.processes:
+            if process.running:
+                self._tables_empty(process)
+
+    def _tables_empty(self, process: Process) -> None:
+        registry, session = process.registry, process.session
+        client = session._client
+        tables: dict[str, object] = {
+            "members": registry.members,
+            "guids": registry.guids,
+            "departures": registry._departures,
+            "heartbeat": registry.heartbeat._nodes,
+            "requests": session._sent,
+            "watchers": any(client._data_watchers.values()) if client is not None else None,
+        }
+        for name, table in tables.items():
+            if table:
+                raise Violation("no leak", f"{process.name} has {name} left: {table}")
+
+
+def play(
+    stage: Stage,
+    scenario: Scenario,
+    chooser: Chooser,
+    *,
+    diary: list[str] | None = None,
+    states: set[int] | None = None,
+) -> Played:
+    """
+    Play one schedule; a `Violation` is returned, not raised.
+
+    The states it comes through are put into `states`, if that is given.
+    """
+    game = _Play(stage, scenario, chooser, diary, states)
+    violation = None
+    try:
+        game.play()
+    except Violation as found:
+        violation = found
+        violation.__traceback__ = None
+    return Played(game.judge.figures, violation, game.world.steps, diary or [])

@@ -1,0 +1,119 @@
+"""
+Knows where the protocol meets the world, and puts the simulation there.
+
+Only what runs on the thread of the simulation sees it: the sessions of other tests go on as before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from django_zklock.locks import hold, place, registry
+from django_zklock.zk import clock, session
+from model.client import SimulatedClient
+from model.world import World
+
+AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
+
+_session: Any = session  # its imports are replaced, too
+_real_now, _real_monotonic = clock.now, time.monotonic
+_real_client, _real_protocol_thread = _session.Client, _session.protocol_thread
+
+
+class Stage:
+    """Where one simulation after the other is played."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self.complaints: list[str] = []
+        self._thread = threading.get_ident()
+        self._guids = 0
+
+    def play(self, world: World) -> None:
+        """Have the code run in this world from now on."""
+        self.world = world
+        self.complaints.clear()
+        self._guids = 0
+
+    def _here(self) -> World | None:
+        return self.world if threading.get_ident() == self._thread else None
+
+    def now(self) -> float:
+        world = self._here()
+        return _real_now() if world is None else world.now
+
+    def monotonic(self) -> float:
+        world = self._here()
+        if world is None:
+            return _real_monotonic()
+        return world.now if world.current is None else world.current.monotonic()
+
+    def client(self, options: Any) -> Any:
+        world = self._here()
+        if world is None or world.current is None:
+            return _real_client(options)
+        return SimulatedClient(options, world.current)
+
+    def uuid4(self) -> object:
+        if self._here() is None:
+            return uuid.uuid4()
+        self._guids += 1
+        return f"{self._guids:08x}-0000-4000-8000-{self._guids:012x}"
+
+    def protocol_thread(self, name: str, call: Callable[[], object]) -> Any:
+        world = self._here()
+        if world is None or world.current is None:
+            return _real_protocol_thread(name, call)
+        process = world.current
+        return SimpleNamespace(start=lambda: world.after(0.0001, process.on_loop, call))
+
+
+class _Complaints(logging.Handler):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.ERROR)
+        self._stage = stage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f": {record.exc_info[1]!r}"
+        self._stage.complaints.append(text)
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    """Put the simulation where the protocol meets the world."""
+    found = Stage()
+    clocks = SimpleNamespace(monotonic=found.monotonic, time=time.time)
+    replaced: list[tuple[Any, str, Any]] = [
+        (clock, "now", found.now),
+        *((module, "time", clocks) for module in (session, hold) if hasattr(module, "time")),
+        (session, "Client", found.client),
+        (session, "protocol_thread", found.protocol_thread),
+        (place, "uuid", SimpleNamespace(uuid4=found.uuid4)),
+        (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
+    ]
+    logger = logging.getLogger("django_zklock")
+    handler = _Complaints(found)
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    level, propagate = logger.level, logger.propagate
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

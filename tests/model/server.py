@@ -1,0 +1,295 @@
+"""Knows what one server does for its clients: their connections, the order of their requests, reads and watches."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kazoo.protocol.serialization import GetChildren, GetData, Ping, Sync
+
+from model.choices import APPLY, FORWARD, REPLY
+from model.tree import Tree
+from model.world import Pipe
+
+if TYPE_CHECKING:
+    from model.client import SimulatedClient
+    from model.ensemble import Ensemble, Proposal
+
+DELETED, CHANGED = "DELETED", "CHANGED"
+CONNECT = object()
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A request at the server that its client is connected to."""
+
+    connection: Connection
+    session: int
+    request: Any
+    write: bool = False
+    answered: bool = False
+    result: Any = None
+    zxid: int = 0
+
+
+class Connection:
+    """One connection of one client, both ends."""
+
+    def __init__(self, client: SimulatedClient, server: Server) -> None:
+        world = server.world
+        self.client = client
+        self.server = server
+        self.session = 0
+        self.there = Pipe(world)
+        self.back = Pipe(world)
+        self.open = True  # at the server's end
+        self.items: deque[Item] = deque()
+
+    def hold(self) -> None:
+        """Let nothing through, in either direction."""
+        self.there.hold()
+        self.back.hold()
+
+    def release(self) -> None:
+        """Let through what was held up."""
+        self.there.release()
+        self.back.release()
+
+
+class Server:
+    """One server, the leader or a follower."""
+
+    def __init__(self, ensemble: Ensemble, index: int) -> None:
+        self.ensemble = ensemble
+        self.world = ensemble.world
+        self.index = index
+        self.name = f"server {index}"
+        self.up = False
+        self.cut = False  # off from the leader
+        self.tree = Tree()
+        self.applied = 0
+        self.from_leader = Pipe(self.world)
+        self.to_leader = Pipe(self.world)
+        self._apply = Pipe(self.world)
+        self._connections: dict[int, Connection] = {}  # by session
+        self._opening: dict[Connection, None] = {}
+        self._watches: dict[str, dict[Connection, None]] = {}
+        self._touched: dict[int, None] = {}
+        self._heard = 0.0  # of the leader
+
+    # --- the ensemble -------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Catch up with the leader and serve clients."""
+        self.tree = self.ensemble.truth.copy()
+        self.applied = self.ensemble.committed
+        self.from_leader, self.to_leader, self._apply = Pipe(self.world), Pipe(self.world), Pipe(self.world)
+        self.cut = False
+        self.up = True
+        self._touched = {}
+        self._heard = self.world.now
+
+    def leave(self) -> None:
+        """Serve nobody, as there is no leader."""
+        self.up = False
+        for pipe in (self.from_leader, self.to_leader, self._apply):
+            pipe.close()
+        for connection in [*self._connections.values(), *self._opening]:
+            self._close(connection)
+
+    def cut_off(self) -> None:
+        """Let nothing through between the leader and this follower."""
+        if self.up and not self.cut and self is not self.ensemble.leader:
+            self.cut = True
+            self.from_leader.hold()
+            self.to_leader.hold()
+            self.world.at(self._heard + self.ensemble.sync_limit, self._miss_leader, self.from_leader)
+
+    def _miss_leader(self, pipe: Pipe) -> None:
+        if self.cut and self.up and pipe is self.from_leader:
+            self.world.note(f"{self.name} has lost the leader")
+            self.leave()
+
+    def heal(self) -> None:
+        """Bring this follower and the leader together."""
+        if self.cut:
+            self.cut = False
+            if self.up:
+                self.from_leader.release()
+                self.to_leader.release()
+            else:
+                self.world.after(0.1, self._rejoin)
+
+    def _rejoin(self) -> None:
+        if not self.up and not self.cut and self.ensemble.leader.up:
+            self.join()
+
+    def pinged(self) -> None:
+        """Tell the leader whom this one has heard of."""
+        self._heard = self.world.now
+        touched, self._touched = self._touched, {}
+        self.to_leader.send(0.0005, self._relay, tuple(touched))
+
+    def _relay(self, sessions: tuple[int, ...]) -> None:
+        for session in sessions:
+            self.ensemble.touch(session)
+
+    def hand_over(self, call: Any, *args: Any) -> None:
+        """Have the leader's word done here, in its order."""
+        if self is self.ensemble.leader:
+            call(*args)
+        elif self.up:
+            self.from_leader.send(0.0005, self._receive, call, args)
+
+    def _receive(self, call: Any, args: tuple[Any, ...]) -> None:
+        delay = self.world.delay(APPLY, self.name) if call == self.apply else 0.0
+        self._apply.send(delay, call, *args)
+
+    def apply(self, proposal: Proposal) -> None:
+        """Carry out a transaction."""
+        change = proposal.change
+        self.ensemble._alter(self.tree, change)
+        self.applied = proposal.zxid
+        for path in change.deleted:
+            for connection in self._watches.pop(path, ()):
+                self._back(connection, connection.client.on_event, DELETED, path)
+        if proposal.server is self and proposal.item is not None:
+            proposal.item.result = proposal.result
+            self.done(proposal.item, proposal.zxid)
+        if change.closed:
+            self.drop(change.closed)
+
+    # --- the clients --------------------------------------------------------------------------------------------
+
+    def connect(self, connection: Connection, session: int, seen: int) -> None:
+        """Take a client in: with a new session, or with its old one."""
+        if not self.up or seen > self.applied:
+            self._close(connection)
+            return
+        self._opening[connection] = None
+        item = Item(connection, session, CONNECT)
+        if not session:
+            self._forward(self.ensemble.open, self, item)
+        else:
+            self.drop(session)
+            self._forward(self._validate, item)
+
+    def _validate(self, item: Item) -> None:
+        valid = self.ensemble.validate(self, item.session)
+        item.result = (item.session, self.ensemble.timeout) if valid else (0, 0.0)
+        if self is self.ensemble.leader:
+            self._welcome(item)
+        else:
+            self.from_leader.send(0.0005, self._welcome, item)
+
+    def _welcome(self, item: Item) -> None:
+        connection = item.connection
+        self._opening.pop(connection, None)
+        if not connection.open:
+            return
+        session, timeout = item.result
+        if session:
+            self.drop(session)
+            connection.session = session
+            self._connections[session] = connection
+        self._back(connection, connection.client.on_welcome, session, timeout)
+        if not session:
+            self._close(connection)
+
+    def receive(self, connection: Connection, request: Any) -> None:
+        """Take a request."""
+        from model.ensemble import WRITES
+
+        if not connection.open or not self.up:
+            return
+        session = connection.session
+        self._hear_of(session)
+        write = request.type in WRITES or request.type == Sync.type
+        item = Item(connection, session, request, write)
+        connection.items.append(item)
+        if request.type == Sync.type:
+            self._forward(self.ensemble.sync, self, item)
+        elif write:
+            self._forward(self.ensemble.submit, self, item)
+        else:
+            self._answer(connection)
+
+    def _hear_of(self, session: int) -> None:
+        if self is self.ensemble.leader:
+            self.ensemble.touch(session)
+        else:
+            self._touched[session] = None
+
+    def _forward(self, call: Any, *args: Any) -> None:
+        if self is self.ensemble.leader:
+            call(*args)
+        else:
+            self.to_leader.send(self.world.delay(FORWARD, self.name), call, *args)
+
+    def done(self, item: Item, zxid: int) -> None:
+        """Take note that a request has been carried out, and answer it in its turn."""
+        if item.request is CONNECT:
+            self._welcome(item)
+            return
+        item.answered = True
+        item.zxid = zxid
+        self._answer(item.connection)
+
+    def _answer(self, connection: Connection) -> None:
+        items = connection.items
+        while items and connection.open and (items[0].answered or not items[0].write):
+            item = items.popleft()
+            if not item.write:
+                item.result = self._read(item)
+                item.zxid = self.applied
+            self._back(connection, connection.client.on_reply, item.request, item.result, item.zxid)
+
+    def _read(self, item: Item) -> Any:
+        from model.ensemble import NO_NODE, Refused
+
+        request = item.request
+        if request.type == Ping.type:
+            return None
+        if request.type not in (GetChildren.type, GetData.type):
+            return [path for path in self.tree.owned(item.session) if path.startswith(request.prefix)]
+        node = self.tree.nodes.get(request.path)
+        if node is None:
+            return Refused(NO_NODE)
+        if request.type == GetChildren.type:
+            return sorted(node.children)
+        if request.watcher is not None:
+            self._watches.setdefault(request.path, {})[item.connection] = None
+        return node
+
+    def _back(self, connection: Connection, call: Any, *args: Any) -> None:
+        client = connection.client
+        option = self.world.choose(REPLY, client.process.name)
+        delay = REPLY.delays[option]
+        if option == len(REPLY.delays) - 1:
+            connection.back.send(delay, client.run, client.on_end, connection)
+            self._close(connection)
+        else:
+            connection.back.send(delay, client.run, call, connection, *args)
+
+    def drop(self, session: int) -> None:
+        """Close the connection of a session, if it is here."""
+        connection = self._connections.get(session)
+        if connection is not None:
+            self._close(connection)
+
+    def hung_up(self, connection: Connection) -> None:
+        """Learn that the client has closed its end."""
+        self._close(connection, tell=False)
+
+    def _close(self, connection: Connection, *, tell: bool = True) -> None:
+        if not connection.open:
+            return
+        connection.open = False
+        if self._connections.get(connection.session) is connection:
+            del self._connections[connection.session]
+        self._opening.pop(connection, None)
+        for watching in self._watches.values():
+            watching.pop(connection, None)
+        if tell:
+            connection.back.send(0.001, connection.client.run, connection.client.on_end, connection)

@@ -1,0 +1,63 @@
+"""
+The lock protocol keeps its promises in every schedule that is tried, and an exploration finds one that does not.
+
+What must hold is in `model.judge` and at the end of `model.schedule`. To explore for longer: `python -m model --help`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from model.explore import Report, exhaust, explore
+from model.mutants import MUTANTS, Mutant
+from model.scenario import CROWD, IDLE, IMPATIENT, SMALL, Scenario
+
+pytestmark = pytest.mark.scenario("MODEL")
+
+SEED = 1000
+BUDGET = 600  # schedules to find a broken protocol in
+
+
+def assert_sound(report: Report) -> None:
+    assert not report.findings, report.findings[0].told()
+
+
+def test_schedules_by_chance_break_no_rule() -> None:
+    """Whatever happens to requests, servers, processes and nodes, each lock has one holder and nothing is left."""
+    report = explore(400, SEED)
+    assert_sound(report)
+    assert report.figures["grants"] > 500
+    assert report.figures["losses"] > 20
+    assert report.figures["faults"] > 500
+
+
+@pytest.mark.parametrize(("scenario", "limit"), [(SMALL, None), (IMPATIENT, None), (CROWD, 500), (IDLE, 500)])
+def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int | None) -> None:
+    """One late or lost message, fault or slow thread, at any point of a small setting, does no harm."""
+    report = exhaust(scenario, 1, limit=limit)
+    assert_sound(report)
+    assert report.schedules >= (limit or 1000)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_an_exploration_finds_a_protocol_that(mutant: Mutant) -> None:
+    """A protocol with one mistake in it breaks a rule soon."""
+    report = mutant.search(BUDGET, SEED)
+    assert report.findings, f"{report}"
+
+
+def test_a_schedule_is_repeated_by_its_seed() -> None:
+    """The same seed gives the same schedule, whatever was played before."""
+    first, second = explore(10, SEED), explore(10, SEED)
+    assert (first.steps, first.figures, first.signatures) == (second.steps, second.figures, second.signatures)
+
+
+def test_a_finding_is_told_short() -> None:
+    """A schedule that breaks a rule is stripped of what does not matter, and told as it went."""
+    mutant = MUTANTS[0]
+    (finding,) = mutant.search(BUDGET, SEED).findings
+    with mutant.applied():
+        told = finding.told()
+    assert len(finding.deviations) <= 8
+    assert f"seed {finding.seed}" in told
+    assert str(finding.violation) in told

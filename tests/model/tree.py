@@ -1,0 +1,49 @@
+"""Knows a tree of nodes, as one server has it in memory."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Znode:
+    """One node."""
+
+    czxid: int
+    owner: int = 0
+    data: bytes = b""
+    container: bool = False
+    made: int = 0  # children ever made below it
+    children: set[str] = field(default_factory=set)
+
+
+class Tree:
+    """The nodes, by path."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Znode] = {"": Znode(0)}
+
+    def create(self, path: str, node: Znode) -> None:
+        """Put a node below one that is there."""
+        parent, _, name = path.rpartition("/")
+        self.nodes[path] = node
+        above = self.nodes[parent]
+        above.children.add(name)
+        above.made += 1
+
+    def delete(self, path: str) -> bool:
+        """Take a node away; return whether it was there."""
+        if self.nodes.pop(path, None) is None:
+            return False
+        parent, _, name = path.rpartition("/")
+        self.nodes[parent].children.discard(name)
+        return True
+
+    def owned(self, session: int) -> list[str]:
+        """Return the paths of a session's ephemeral nodes."""
+        return [path for path, node in self.nodes.items() if node.owner == session]
+
+    def copy(self) -> Tree:
+        """Return a tree of its own with the same nodes."""
+        return copy.deepcopy(self)

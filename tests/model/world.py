@@ -1,0 +1,122 @@
+"""Knows the time of a simulation, and what is to happen when."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from model.choices import Choice, Chooser
+
+if TYPE_CHECKING:
+    from model.process import Process
+
+START = 1000.0
+
+
+class World:
+    """One simulation: its clock, its events in their order, its choices and its diary."""
+
+    def __init__(self, chooser: Chooser, *, diary: list[str] | None = None) -> None:
+        self.now = START
+        self.current: Process | None = None  # whose code runs
+        self.steps = 0
+        self.inspect: Callable[[], None] = lambda: None  # called after each event
+        self.crowded = False  # whether there is anything to inspect
+        self._chooser = chooser
+        self._diary = diary
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+
+    def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
+        """Have `call(*args)` happen at a time."""
+        heapq.heappush(self._events, (time, next(self._order), call, args))
+
+    def after(self, delay: float, call: Callable[..., object], *args: Any) -> None:
+        """Have `call(*args)` happen in `delay` seconds."""
+        heapq.heappush(self._events, (self.now + delay, next(self._order), call, args))
+
+    def run(self, until: float) -> None:
+        """Let happen all that is due until then."""
+        events = self._events
+        while events and events[0][0] <= until:
+            self.now, _, call, args = heapq.heappop(events)
+            self.steps += 1
+            call(*args)
+            if self.crowded:
+                self.inspect()
+        self.now = max(self.now, until)
+
+    def choose(self, choice: Choice, about: str) -> int:
+        """Return which option is taken."""
+        option = self._chooser.choose(choice, about)
+        if option and self._diary is not None:
+            self.note(f"    [{choice.name} {about}: {choice.options[option]}]")
+        return option
+
+    def delay(self, choice: Choice, about: str) -> float:
+        """Return the delay of the option that is taken."""
+        return choice.delays[self.choose(choice, about)]
+
+    def calm_down(self) -> None:
+        """Have only defaults from now on."""
+        self._chooser.calm = True
+
+    @property
+    def calm(self) -> bool:
+        """Whether only defaults are taken."""
+        return self._chooser.calm
+
+    @property
+    def writes_diary(self) -> bool:
+        """Whether a note is of use."""
+        return self._diary is not None
+
+    def note(self, line: str) -> None:
+        """Write a line into the diary."""
+        if self._diary is not None:
+            self._diary.append(f"{self.now - START:8.4f}  {line}")
+
+
+class Pipe:
+    """Brings messages to one end in the order they were sent; may be held up, and closed."""
+
+    __slots__ = ("_backlog", "_last", "_world", "closed", "held")
+
+    def __init__(self, world: World) -> None:
+        self.closed = False
+        self.held = False
+        self._world = world
+        self._last = 0.0
+        self._backlog: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def send(self, delay: float, call: Callable[..., object], *args: Any) -> None:
+        """Have `call(*args)` happen at the other end."""
+        self._last = max(self._last, self._world.now + delay)
+        self._world.at(self._last, self._arrive, call, args)
+
+    def hold(self) -> None:
+        """Let nothing through."""
+        self.held = True
+
+    def release(self) -> None:
+        """Let through what was held up, and what comes."""
+        if self.held:
+            self.held = False
+            backlog, self._backlog = self._backlog, []
+            for call, args in backlog:
+                self._arrive(call, args)
+
+    def close(self) -> None:
+        """Lose all that is under way, and what comes."""
+        self.closed = True
+        self._backlog = []
+
+    def _arrive(self, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if self.closed:
+            return
+        if self.held:
+            self._backlog.append((call, args))
+        else:
+            call(*args)
