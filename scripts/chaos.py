@@ -31,6 +31,7 @@ from support.chaos.firewall import IPTABLES  # noqa: E402
 from support.chaos.preload import COMPILER  # noqa: E402
 
 SOAK = 60  # seconds, unless told otherwise
+SOAK_ALONE = ["-k", "test_soak"]
 
 #: What some scenarios need: where it is, if it is there, and Debian's packages with it.
 TOOLS = ((IPTABLES, ("iptables",)), (shutil.which(COMPILER.split()[0]), ("gcc", "libc6-dev")))
@@ -59,10 +60,13 @@ def main(arguments: list[str]) -> None:
     seconds = SOAK if options.seconds is None else options.seconds
     what = f"the scenarios of pytest {' '.join(selection)}" if selection else "all scenarios"
     if not selection and options.seconds is not None:
-        what, selection = "the soak alone", ["-k", "soak"]
+        what, selection = "the soak alone", SOAK_ALONE
     say(f"chaos: {what}, on the lock of {options.lock}; the soak takes {seconds:g} s, its seed is {options.seed};")
     say(f"       {where}")
     pytest = [sys.executable, "-m", "pytest", str(TESTS), "-m", "scenario", "-p", "support.chaos.report", "--chaos"]
+    if selection != SOAK_ALONE:
+        # Most of them wait most of the time. A file's tests stay together, as they share servers.
+        pytest += ["-n", "2", "--dist", "loadfile"]
     ours = [f"--lock={options.lock}", f"--soak-seconds={seconds:g}", f"--soak-seed={options.seed}"]
     # The plugin is looked for before pytest has read its own `pythonpath`.
     become([*pytest, *ours, *selection], {"PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)])})

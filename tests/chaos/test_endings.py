@@ -15,6 +15,7 @@ from support.chaos.crew import ROOM, Crew
 from support.chaos.preload import needs_compiler
 from support.chaos.report import Figures
 from support.chaos.servers import serving
+from support.chaos.slowdisk import write_whole
 from support.chaos.website import Website
 from support.zoo import Zoo, eventually
 
@@ -92,7 +93,7 @@ def test_a_server_that_reloads_has_one_session_and_leaves_none(zoo: Zoo, tmp_pat
             sessions = site.sessions()
             (session,) = sessions.pop(before)
             assert list(sessions.values()) == [[]], "the process that watches has a session"
-            site.views.write_text(site.views.read_text() + "\n")
+            write_whole(site.views, site.views.read_text() + "\n")  # else there are two changes, and two reloads
             eventually(lambda before=before: before not in site.workers(), 10)  # type: ignore[misc]
             ended = time.monotonic()
             eventually(lambda session=session: not site.knows(session), 1, "its session is left")  # type: ignore[misc]

@@ -86,4 +86,5 @@ def test_a_key_is_good_to_its_last_number_and_can_be_begun_anew(crew: Crew) -> N
     tokens.append(b.take(key)["token"])
     assert [int(name[-10:]) for name in crew.zoo.children(key)] == [0]
     assert tokens == sorted(tokens)
+    b.release(key).result()  # or it would be there in the next test, until the session of the killed process is over
     crew.assert_kept()
