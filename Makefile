@@ -48,7 +48,7 @@ pytest: $(VENV)/.installed-test zookeeper
 	$(BIN)/python -m pytest $(ARGS)
 
 chaos: $(VENV)/.installed-test zookeeper
-	$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
+	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
 bench: $(VENV)/.installed-test zookeeper

@@ -4,7 +4,7 @@ Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. K
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_data_watchers`;
 `ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
-`_read_socket`, `_read_response`, `_read`, `_write`, `ping_outstanding`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
+`_read_header`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -19,6 +19,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from typing import Any, Literal
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
@@ -215,13 +216,16 @@ class _Connection(ConnectionHandler):
 
     negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps the requested value only
     connect_sent_at = float("-inf")  # on clock.now(), of the last connect that was answered
-    _ping_sent_at = 0.0  # on clock.now()
 
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since there was a connection
     _trying_since = 0.0  # the first of them, on time.monotonic()
     _last_host: tuple[str, int] | None = None  # that there was a connection to
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._pings: deque[float] = deque()  # when those were sent that have no answer yet, on clock.now()
 
     @property
     def _xid(self) -> int:
@@ -246,11 +250,15 @@ class _Connection(ConnectionHandler):
         Take an answer, and leave the connection if it is not the one that is due; kazoo would end its thread.
 
         A server that finds a session moved leaves its write unanswered, and may answer the read behind it before it
-        closes the connection (ZOOKEEPER-710).
+        closes the connection (ZOOKEEPER-710). With an error that kazoo does not know, it forgets to pass the answer on:
+        who waits for it would do so, and take the connection for dead, for as long as the session lives.
         """
+        due = self.client._pending[0] if self.client._pending else None
         try:
             return super()._read_response(header, buffer, offset)
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:  # the latter when none is due
+            if due is not None and due[1] is not None:
+                due[1].set_exception(error)
             raise ConnectionDropped(str(error)) from error
 
     def wake(self) -> None:
@@ -283,6 +291,7 @@ class _Connection(ConnectionHandler):
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         if not self._tries:
             self._trying_since = time.monotonic()
+        self._pings.clear()
         hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
         share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
         self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
@@ -335,15 +344,19 @@ class _Connection(ConnectionHandler):
         self._read_sock.recv(1)  # that woke us; one that came since stays, or its request would wait for another
 
     def _send_ping(self, connect_timeout: float) -> None:
-        self._ping_sent_at = clock.now()
+        self._pings.append(clock.now())
         super()._send_ping(connect_timeout)
 
-    def _read_socket(self, read_timeout: float) -> Any:
-        waited = self.ping_outstanding.is_set()
-        response = super()._read_socket(read_timeout)
-        if waited and not self.ping_outstanding.is_set():
-            self.client.on_pinged(self._ping_sent_at)
-        return response
+    def _read_header(self, timeout: float) -> Any:
+        """
+        Read the beginning of an answer, and tell of a ping's.
+
+        Answers to pings come in their order, but name none: kazoo may send the next one while one has no answer yet.
+        """
+        read = super()._read_header(timeout)
+        if read[0].xid == PING_XID and self._pings:
+            self.client.on_pinged(self._pings.popleft())
+        return read
 
     # kazoo asks the kernel whether it may before each read and each write. It may, nearly always.
 

@@ -31,8 +31,9 @@ class Activity:
 
     def note(self, sent_at: float, answered_at: float, timeout: float) -> None:
         """Take note of an answer, be it to a ping."""
-        answers = self._answers
-        if answers and answered_at - answers[-1][0] < GRAIN_SHARE * timeout:
+        answers, grain = self._answers, GRAIN_SHARE * timeout
+        if answers and answered_at - answers[-1][0] < grain and sent_at - answers[-1][1] < grain:
+            # Close in both: after a pause the answer to an old request would hide the one to a new one.
             return
         answers.append((answered_at, sent_at))
         while len(answers) > 1 and answers[1][0] < answered_at - timeout:

@@ -309,7 +309,7 @@ class Session:
             self._end_of_session()
             self.session_id = session_id
         self.timeout = timeout or self.options.session_timeout
-        if not resumed and self.timeout != self.options.session_timeout:
+        if not resumed and abs(self.timeout - self.options.session_timeout) > 0.002:  # it is sent in milliseconds
             logger.warning(
                 "asked for a session timeout of %g s and got %g s, by which all leases are measured; see the server's "
                 "minSessionTimeout and maxSessionTimeout",

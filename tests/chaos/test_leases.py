@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 
@@ -52,7 +53,7 @@ def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
         names = [f"{key}-{number}" for key in KEYS]
         hands = crew.hire(*names, hosts=ensemble.followers[0].address, session_timeout=T)
         trials = [
-            Elsewhere(lambda hand=hand, key=key, pause=pause: seconds_to_spare(crew, arena, hand, key, pause))
+            Elsewhere(functools.partial(seconds_to_spare, crew, arena, hand, key, pause))
             for hand, key, pause in zip(hands, KEYS, pauses(number), strict=True)
         ]
         spare += [trial.result(60) for trial in trials]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +23,8 @@ KEYS = ("a", "b", "c", "d", "e")
 VETERANS = 3  # processes that live to the end
 MORTALS = 3  # processes that are killed and replaced
 OWNERS = ("main", "second")
+GRANTS = 5.0  # a second at least, or little was tried; with all the faults
+HAND_OFF = 0.25  # seconds at the median, with all the faults; without any it takes some milliseconds
 REST = 60.0  # seconds for all that was hurt to come to rest
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(0)]  # it ends by the clock, and says itself what hangs
@@ -39,8 +42,14 @@ def disk() -> Iterator[SlowDisk | None]:
 
 @pytest.fixture(scope="module")
 def ensemble(disk: SlowDisk | None) -> Iterator[Ensemble]:
-    """Three servers that acknowledge nothing before it is on disk."""
-    with Ensemble(nodes=3, fsync=True, env=disk.env if disk is not None else None) as ensemble:
+    """
+    Three servers that acknowledge nothing before it is on disk.
+
+    A follower that is cut off believes in its leader for longer than a session lasts: else it sends its clients away
+    before anybody else can be granted their locks.
+    """
+    properties = {"syncLimit": "20"}  # ticks, of half a second
+    with Ensemble(nodes=3, fsync=True, properties=properties, env=disk.env if disk is not None else None) as ensemble:
         yield ensemble
 
 
@@ -105,6 +114,10 @@ def test_every_promise_is_kept_through_random_faults(
     figure("lost updates of the counters without a fence", verdict.figures.lost_updates)
     figure("events", len(verdict.events))
     assert at_last == at_first, "something leaks"
+    # A lock that grants little, or late, breaks none of the rules above.
+    assert sum(nemesis.done.values()) >= seconds / 10, "hardly a fault was done"
+    assert verdict.figures.grants >= GRANTS * seconds, "hardly a lock was granted"
+    assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "who waits is served late"
 
 
 def churn(hand: Hand, seconds: float, chance: random.Random) -> list[Call]:

@@ -24,7 +24,7 @@ def test_the_client_has_what_is_reached_into() -> None:
     client = Client(Options(hosts=(("127.0.0.1", 1),)))
     for name in ("_queue", "_pending", "_state", "_connection", "_session_id", "_data_watchers", "_conn_retry"):
         assert hasattr(client, name), name
-    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "ping_outstanding"):
+    for name in ("_socket", "_read_sock", "_write_sock", "_xid"):
         assert hasattr(client._connection, name), name
 
 
@@ -39,7 +39,7 @@ def test_the_client_has_what_is_reached_into() -> None:
         (ConnectionHandler._read_response, ["header", "buffer", "offset"]),
         (ConnectionHandler._send_request, ["read_timeout", "connect_timeout"]),
         (ConnectionHandler._send_ping, ["connect_timeout"]),
-        (ConnectionHandler._read_socket, ["read_timeout"]),
+        (ConnectionHandler._read_header, ["timeout"]),
         (ConnectionHandler._read, ["length", "timeout"]),
         (ConnectionHandler._write, ["msg", "timeout"]),
     ],
@@ -84,3 +84,13 @@ def test_a_transaction_of_checks_vouches_and_names_what_is_missing(zoo: Zoo) -> 
         assert ask(gateway.vouch, [hold.path]) is None
         assert ask(gateway.vouch, [hold.path, hold.path + "x"]) == hold.path + "x"
         assert zoo.client.get(hold.path)[1] == before
+
+
+@pytest.mark.parametrize(("asked", "warned"), [(2.01, False), (3600, True)])
+def test_a_session_timeout_is_warned_of_that_is_not_the_one_asked_for(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, warned: bool
+) -> None:
+    """The wire carries whole milliseconds, and what is lost by that is worth no word."""
+    with zoo.configured(session_timeout=asked), zk_lock("a"):
+        pass
+    assert ("asked for a session timeout" in caplog.text) is warned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -277,3 +278,16 @@ def test_waiting_for_what_does_not_come_says_what_was_seen(proxy: Proxy, client:
     client.exists("/zookeeper")
     with pytest.raises(TimeoutError, match=r"3: 1.*1 of 1 connections open"):
         proxy.wait_for(lambda: proxy.counts[DELETE], timeout=0.05)
+
+
+def test_a_connection_that_is_just_being_accepted_is_cut_with_the_others(server: Server) -> None:
+    """One that lived on would escape all later cuts, too, and outlive the proxy."""
+    with Proxy(server.address) as proxy:
+        end = proxy._run(proxy._accept)
+        proxy.cut_all()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            asyncio.run_coroutine_threadsafe(proxy._loop.connect_accepted_socket(lambda: end, ours), proxy._loop)
+            theirs.settimeout(5)
+            assert theirs.recv(1) == b""

@@ -323,6 +323,7 @@ class _Link:
         self.replies = _Pipe(proxy)
         self._proxy = proxy
         self._dialling: asyncio.Task[None] | None = None
+        self._cut = False
         self._greeted = False  # the client sent its first frame
         self._welcomed = False  # the server answered it
         self._opcodes: dict[int, int] = {}  # of requests without a reply, by xid
@@ -330,7 +331,7 @@ class _Link:
 
     def client_made(self, transport: asyncio.Transport) -> None:
         self.client = self.replies.transport = transport
-        if self._proxy.refuse:  # accepted just before the listener went
+        if self._proxy.refuse or self._cut:  # accepted just before the listener went, or all were cut
             self.reset()
             return
         self._dialling = asyncio.get_running_loop().create_task(self._dial())
@@ -405,6 +406,7 @@ class _Link:
 
     def reset(self) -> bool:
         """Reset both ends now; return whether there was a client."""
+        self._cut = True
         had_client = self.client is not None
         if self._dialling is not None:
             self._dialling.cancel()

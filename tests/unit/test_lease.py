@@ -48,3 +48,10 @@ def test_what_is_noted_does_not_grow_with_the_number_of_answers(activity: Activi
         activity.note(100 + number / 1000, 100 + number / 1000, T)
     assert len(activity._answers) < 100
     assert activity.relayed(200.0, T) == pytest.approx(197.0, abs=T / 60)
+
+
+def test_a_late_answer_does_not_hide_the_one_right_after_it(activity: Activity) -> None:
+    """A process that was paused reads an old answer as it goes on, and a new one at once: the new one counts."""
+    activity.note(102.0, 108.0, T)
+    activity.note(108.001, 108.002, T)
+    assert activity.relayed(108.002 + T / 4, T) == 108.001

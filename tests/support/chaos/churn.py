@@ -23,8 +23,8 @@ from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject
 
 CHECK_EVERY = 0.005  # seconds, of work
-LONG_SHARE = 0.1  # of all work
-LONG = 4.0  # seconds at most
+LONG_SHARE = 0.05  # of all work
+LONG = 10.0  # seconds at most: longer than a session, or all work is over before the lock can be another's
 ASK_AGAIN = 0.001  # seconds; a strike that comes at a bad moment comes again
 
 

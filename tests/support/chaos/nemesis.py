@@ -23,6 +23,8 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 
 Fault = Callable[[], AbstractContextManager[None]]
 
+LONGEST = 8.0  # seconds that a fault lasts: longer than a session, or nothing expires beside one who still works
+
 
 class Nemesis:
     """
@@ -52,6 +54,7 @@ class Nemesis:
         self._hire = hire
         self._disk = disk
         self._chance = chance
+        self._deck: list[str] = []
         self._faults: dict[str, Fault] = {
             "kill a process": self._kill,
             "pause a process": self._pause,
@@ -79,7 +82,7 @@ class Nemesis:
         """Hurt, and undo it, until the time is over; at the end all is as it was."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self._once(min(deadline - time.monotonic(), self._chance.uniform(0.3, 5.0)))
+            self._once(min(deadline - time.monotonic(), self._chance.uniform(0.3, LONGEST)))
             time.sleep(self._chance.uniform(0.2, 2.0))
         self.heal()
 
@@ -96,9 +99,9 @@ class Nemesis:
             server.wait_ready()
 
     def _once(self, seconds: float) -> None:
-        names = self._chance.sample(sorted(self._faults), 2 if self._chance.random() < 0.2 else 1)
+        names = {self._draw() for _ in range(2 if self._chance.random() < 0.2 else 1)}
         with contextlib.ExitStack() as stack:
-            for name in names:
+            for name in sorted(names):
                 try:
                     stack.enter_context(self._faults[name]())
                     self.done[name] += 1
@@ -106,6 +109,12 @@ class Nemesis:
                     self._crew.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
             time.sleep(max(0.0, seconds))
         self._crew.note("heal")
+
+    def _draw(self) -> str:
+        """Draw a fault, and none twice before each has been drawn once: a short soak is to see them all."""
+        if not self._deck:
+            self._deck = self._chance.sample(sorted(self._faults), len(self._faults))
+        return self._deck.pop()
 
     def _someone(self) -> Hand:
         """Draw a process; mostly one that holds a lock, as there is most to be harmed."""

@@ -116,8 +116,11 @@ class Website:
 
     def sell(self, sku: str = "a") -> int:
         """Ask for a page; return the process that made it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/sell/{sku}/", timeout=20) as answer:
-            return int(answer.read())
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/sell/{sku}/", timeout=20) as answer:
+                return int(answer.read())
+        except ConnectionError as error:
+            raise AssertionError(f"{error!r}; the processes are now {self._children()}") from error
 
     def sell_many(self, count: int) -> set[int]:
         """Ask for pages, several at a time, and some under one lock; return the processes that made them."""
