@@ -150,8 +150,8 @@ class Departure:
         self._busy = False
 
     def proceed(self) -> None:
-        """Do the next request, if there is a connection and none is under way."""
-        if self._busy:
+        """Do the next request, if there is a connection and none is under way, and the node is not gone by now."""
+        if self._busy or self not in self._registry._departures:
             return
         if not self._registry.session.connected:
             self._report(False)

@@ -18,7 +18,6 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +34,6 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permission
 
 from django_zklock.owner import gevent_patched
 from django_zklock.zk import clock
-from django_zklock.zk.lease import LEASE_SHARE
 from django_zklock.zk.threads import protocol_thread
 
 # Looking up a host imports this codec when it is first used, on kazoo's thread. A child that is forked at that moment
@@ -44,7 +42,7 @@ codecs.lookup("idna")
 
 FIRST_RETRY = 0.05  # seconds between two rounds through the hosts, at first
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own cap is an hour
-HURRIED_RETRY_SHARE = 0.025  # of it: the same while the lease may hold, which a longer one could sleep through
+HURRIED_RETRY_SHARE = 0.025  # of it: the same while a lease holds, which a longer one could sleep through
 ROUND_SHARE = 0.5  # of it: the longest round through the hosts, so that each has its turn before the session is over
 HURRIED_ROUND_SHARE = 0.2  # the same before the lease is over, which is then at least 0.23 of it away
 HURRIED_ROUNDS = 2  # so many such rounds after a break; a server that is merely slow gets its time after that
@@ -219,7 +217,6 @@ class _Connection(ConnectionHandler):
 
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since there was a connection
-    _trying_since = 0.0  # the first of them, on time.monotonic()
     _last_host: tuple[str, int] | None = None  # that there was a connection to
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
 
@@ -279,18 +276,11 @@ class _Connection(ConnectionHandler):
         return sorted(hosts, key=lambda host: host[1:] == self._last_host)
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
-        share = HURRIED_RETRY_SHARE if self._lease_may_hold() else RETRY_SHARE
+        share = HURRIED_RETRY_SHARE if self.client.in_a_hurry() else RETRY_SHARE
         retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
         return super()._connect_loop(retry)
 
-    def _lease_may_hold(self) -> bool:
-        if not self.negotiated_timeout:
-            return False
-        return not self._tries or time.monotonic() < self._trying_since + LEASE_SHARE * self._timeout
-
     def _connect(self, host: str, hostip: str, port: int) -> Any:
-        if not self._tries:
-            self._trying_since = time.monotonic()
         self._pings.clear()
         hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
         share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
@@ -406,6 +396,7 @@ class Client(KazooClient):
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # a ping, sent at that time, was answered
+        self.in_a_hurry: Callable[[], bool] = lambda: False  # a lease holds: asked before each pause in connecting
 
     def await_connection(self, timeout: float) -> None:
         """

@@ -9,7 +9,7 @@ from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, Timer
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
-RELAY_SHARE = 0.25  # of it, for a follower to tell the leader whom it has heard of: half a tick, of at least two
+RELAY_SHARE = 0.25  # of it, for a follower to tell the leader whom it has heard of: half a tick, of two at least
 GRAIN_SHARE = 1 / 60  # of it; what is answered closer to something else than that is not noted
 
 
@@ -56,7 +56,7 @@ class Lease:
     A follower that is cut off from its leader goes on answering pings and reads, so neither says anything; an
     acknowledged write says that the leader knew the session after it was sent. It does not restart the leader's timer:
     that is done by the follower's reports, half a tick apart, of whom it has heard. A client that is heard of every
-    third of the timeout has at least 0.417 T after a write in every legal configuration. One that was paused may write
+    third of the timeout has at least 0.417 T after a write where T is two ticks or more. One that was paused may write
     just before the leader gives it up, so what it was last heard of counts, too.
     """
 

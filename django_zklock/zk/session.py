@@ -257,6 +257,7 @@ class Session:
 
         client.add_listener(listener)
         client.on_pinged = on_pinged
+        client.in_a_hurry = lambda: self.lease.valid  # else a thousand idle processes would hurry after an outage
         self._client = client
         client.start_async()
         self._watch_over_client()
