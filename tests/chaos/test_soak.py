@@ -68,9 +68,9 @@ def keys() -> tuple[str, ...]:
 @pytest.mark.scenario("F70")
 def test_every_promise_is_kept_through_random_faults(
     request: pytest.FixtureRequest,
-    crew: Crew,
     ensemble: Ensemble,
-    proxies: list[Proxy],
+    proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
+    crew: Crew,
     disk: SlowDisk | None,
     figure: Figures,
 ) -> None:

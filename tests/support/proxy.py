@@ -104,8 +104,7 @@ class Proxy:
         if not self._thread.is_alive():
             return
         self.refuse = True
-        self.cut_all()
-        self._run(lambda: None)  # sockets are closed one turn of the loop after they were told to
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -248,6 +247,17 @@ class Proxy:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+
+    async def _drain(self) -> None:
+        """Reset all connections, those too that are just being accepted or made."""
+        under_way = asyncio.all_tasks() - {asyncio.current_task()}
+        for link in self._links.copy():
+            link.reset()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for link in self._links.copy():
+            link.reset()
+        for _ in range(3):  # a transport closes its socket one turn of the loop after it was told to
+            await asyncio.sleep(0)
 
     def _accept(self) -> asyncio.Protocol:
         with self._changed:
