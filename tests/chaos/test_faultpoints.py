@@ -48,7 +48,7 @@ def queued(crew: Crew, hand: Hand, count: int) -> bool:
 
 @pytest.mark.scenario("FAULTPOINTS")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("action", ["raise", "sleep", "pause", "kill"])
+@pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
 def test_a_contender_struck_at_any_moment_harms_nobody(
     crew: Crew, figure: Callable[..., None], point: Faultpoint, action: str
