@@ -24,6 +24,7 @@ from support.chaos.firewall import Fault, needs_firewall
 from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import NotInside, needs_namespace
 from support.chaos.preload import ToolFailed, needs_compiler
+from support.chaos.servers import looking_in
 from support.chaos.slowdisk import SlowDisk
 from support.zoo import TESTS, eventually
 
@@ -32,18 +33,6 @@ from django_zklock.testing.ensemble import Ensemble
 pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("KIT")]
 
 SILENCE = 0.7  # seconds in which an answer would have come, many times over
-
-
-@contextlib.contextmanager
-def connected(hosts: str, timeout: float = 10.0) -> Iterator[KazooClient]:
-    """A plain client of its own for a test."""
-    client = KazooClient(hosts=hosts, timeout=timeout)
-    client.start(timeout=20)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def port_of(client: KazooClient) -> int:
@@ -134,7 +123,7 @@ def test_the_firewall_and_the_disks_of_the_machine_are_left_alone(
 @pytest.mark.chaos
 @needs_firewall
 def test_a_blackhole_silences_one_connection_and_no_other(single: Ensemble) -> None:
-    with connected(single.hosts) as victim, connected(single.hosts) as other:
+    with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
         assert {port_of(victim), port_of(other)} <= set(firewall.connections_of(os.getpid(), [single.servers[0].port]))
         with firewall.blackhole(port_of(victim)) as fault:
             call = victim.exists_async("/")
@@ -178,7 +167,7 @@ def whole(three: Ensemble) -> Iterator[Ensemble]:
 @needs_firewall
 def test_a_follower_cut_off_from_its_leader_still_answers_reads_and_no_writes(whole: Ensemble) -> None:
     follower, leader = whole.followers[0], whole.leader
-    with connected(follower.address) as writer, connected(follower.address) as reader:
+    with looking_in(follower.address) as writer, looking_in(follower.address) as reader:
         with firewall.cut_link(follower, leader) as fault:
             write = writer.set_async("/zookeeper/quota", b"")
             assert_silent(write)
@@ -195,7 +184,7 @@ def test_a_follower_that_is_cut_off_for_good_comes_back_when_the_cut_ends(whole:
     (follower, other), leader = whole.followers, whole.leader
     with firewall.cut_link(follower, leader, lasting=True):
         eventually(lambda: follower.mode() is None, 30, "the follower goes on serving")
-        with connected(f"{leader.address},{other.address}") as client:
+        with looking_in(f"{leader.address},{other.address}") as client:
             client.set("/zookeeper/quota", b"")
         assert (follower.mode(), other.mode(), leader.mode()) == (None, "follower", "leader")
     assert follower.wait_ready(45) == "follower"
@@ -226,7 +215,7 @@ def test_the_host_that_everything_runs_on_is_not_declared_dead() -> None:
 @pytest.mark.chaos
 @needs_firewall
 def test_lost_packets_are_sent_again_until_all_of_them_are_lost(single: Ensemble) -> None:
-    with connected(single.hosts) as client:
+    with looking_in(single.hosts) as client:
         with firewall.lossy(port_of(client), 0.1) as some:
             while not some.hits:
                 assert answer(client.exists_async("/"))
@@ -240,7 +229,7 @@ def test_lost_packets_are_sent_again_until_all_of_them_are_lost(single: Ensemble
 @pytest.mark.chaos
 @needs_firewall
 def test_a_reset_ends_a_connection_at_the_next_packet(single: Ensemble) -> None:
-    with connected(single.hosts) as client:
+    with looking_in(single.hosts) as client:
         port = port_of(client)
         with firewall.reset(port) as fault:
             with pytest.raises(ConnectionLoss):
@@ -287,7 +276,7 @@ def rules_of(fault: Fault) -> list[str]:
 def test_a_slow_disk_holds_back_writes_and_not_reads() -> None:
     with SlowDisk() as disk, Ensemble(fsync=True, env=disk.env) as ensemble:
         server = ensemble.servers[0]
-        with connected(ensemble.hosts) as client:
+        with looking_in(ensemble.hosts) as client:
             client.create("/a")
             assert not disk.waits()
             disk.slow(1.0)
@@ -313,7 +302,7 @@ def test_a_slow_disk_holds_back_writes_and_not_reads() -> None:
 def test_one_server_of_three_has_a_slow_disk_and_the_quorum_does_not_wait_for_it() -> None:
     with SlowDisk() as disk, Ensemble(nodes=3, fsync=True, env=disk.env) as ensemble:
         slow, quick = ensemble.followers
-        with connected(f"{ensemble.leader.address},{quick.address}") as client:
+        with looking_in(f"{ensemble.leader.address},{quick.address}") as client:
             disk.slow(60, slow)
             client.create("/a")
             eventually(lambda: disk.waits()[slow.pid] > 0)
@@ -338,7 +327,7 @@ def test_a_server_without_the_slow_disk_is_not_said_to_be_slow(single: Ensemble)
 def test_a_server_whose_disk_is_full_ends_and_says_so_and_serves_again_when_there_is_room(tmp_path: Path) -> None:
     with FullDisk(tmp_path) as disk, Ensemble(directory=tmp_path, fsync=True) as ensemble:
         server = ensemble.servers[0]
-        with connected(ensemble.hosts) as client:
+        with looking_in(ensemble.hosts) as client:
             client.create("/before")
             assert disk.fill() > 0
             assert disk.left == 0
@@ -433,7 +422,7 @@ def test_a_process_starts_with_clocks_of_another_machine() -> None:
 def test_the_next_child_gets_any_number_that_is_asked_for(tmp_path: Path) -> None:
     asked = {"/zklock/a": 2147483640, "/zklock/b": -5, "/zklock/c": -1000000001, "/zklock/a/b": 7, "/d": 2147483647}
     wrap.prepare(tmp_path, asked, data=b"kept")
-    with Ensemble(directory=tmp_path) as ensemble, connected(ensemble.hosts) as client:
+    with Ensemble(directory=tmp_path) as ensemble, looking_in(ensemble.hosts) as client:
         for path, number in asked.items():
             assert client.get(path)[0] == b"kept"
             assert client.create(f"{path}/n-", ephemeral=True, sequence=True) == f"{path}/n-{number:010d}"
@@ -444,7 +433,7 @@ def test_the_next_child_gets_any_number_that_is_asked_for(tmp_path: Path) -> Non
 def test_a_node_is_a_container_if_that_is_asked_for(tmp_path: Path) -> None:
     """The server takes away a container that had a child and has none, and no other node."""
     wrap.prepare(tmp_path, {"/container": 7, "/other": 7}, containers=["/container"])
-    with Ensemble(directory=tmp_path, container_check=0.1) as ensemble, connected(ensemble.hosts) as client:
+    with Ensemble(directory=tmp_path, container_check=0.1) as ensemble, looking_in(ensemble.hosts) as client:
         eventually(lambda: not client.exists("/container"))
         assert client.exists("/other")
 
@@ -452,7 +441,7 @@ def test_a_node_is_a_container_if_that_is_asked_for(tmp_path: Path) -> None:
 def test_the_largest_number_is_given_again_and_again(tmp_path: Path) -> None:
     """ZooKeeper 3.8 does not go on with negative numbers, as one would think: two nodes with one number."""
     wrap.prepare(tmp_path, {"/a": wrap.LARGEST})
-    with Ensemble(directory=tmp_path) as ensemble, connected(ensemble.hosts) as client:
+    with Ensemble(directory=tmp_path) as ensemble, looking_in(ensemble.hosts) as client:
         made = [client.create(f"/a/{name}-", sequence=True) for name in ("x", "y")]
         assert made == ["/a/x-2147483647", "/a/y-2147483647"]
 
@@ -461,7 +450,7 @@ def test_the_largest_number_is_given_again_and_again(tmp_path: Path) -> None:
 def test_three_servers_start_with_the_same_numbers_and_keep_them_over_a_restart(tmp_path: Path) -> None:
     wrap.prepare(tmp_path, {"/a": -5}, servers=3)
     with Ensemble(3, directory=tmp_path) as ensemble:
-        with connected(ensemble.hosts) as client:
+        with looking_in(ensemble.hosts) as client:
             assert client.create("/a/n-", sequence=True) == "/a/n--000000005"
         for server in ensemble.servers:
             server.stop()
@@ -469,7 +458,7 @@ def test_three_servers_start_with_the_same_numbers_and_keep_them_over_a_restart(
             server.start()
         for server in ensemble.servers:
             server.wait_ready(45)
-        with connected(ensemble.hosts) as client:
+        with looking_in(ensemble.hosts) as client:
             assert client.create("/a/n-", sequence=True) == "/a/n--000000004"
 
 
@@ -498,7 +487,7 @@ def witnessed(client: KazooClient) -> Iterator[list[str]]:
 
 
 def test_a_session_ends_with_its_password_and_its_nodes_are_gone(single: Ensemble) -> None:
-    with connected(single.hosts) as victim, connected(single.hosts) as other:
+    with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
         node = victim.create("/kit-", ephemeral=True, sequence=True)
         with witnessed(victim) as states:
             thief.expire(single.hosts, *victim.client_id)
@@ -507,7 +496,7 @@ def test_a_session_ends_with_its_password_and_its_nodes_are_gone(single: Ensembl
 
 
 def test_a_session_ends_by_what_the_stat_of_its_node_says(single: Ensemble) -> None:
-    with connected(single.hosts) as victim, connected(single.hosts) as other:
+    with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
         node = victim.create("/kit-", ephemeral=True, sequence=True)
         owner = other.exists(node).ephemeralOwner
         assert thief.password_of(owner) == victim.client_id[1]
@@ -519,12 +508,12 @@ def test_a_session_ends_by_what_the_stat_of_its_node_says(single: Ensemble) -> N
 @pytest.mark.chaos
 def test_a_session_of_three_servers_ends_by_its_id_whichever_server_gave_it(whole: Ensemble) -> None:
     for server in whole.servers:
-        with connected(server.address) as victim, witnessed(victim):
+        with looking_in(server.address) as victim, witnessed(victim):
             thief.expire(whole.hosts, victim.client_id[0])
 
 
 def test_a_session_that_is_not_there_is_not_said_to_have_ended(single: Ensemble) -> None:
-    with connected(single.hosts) as other:
+    with looking_in(single.hosts) as other:
         with pytest.raises(thief.NoSuchSession):
             thief.expire(single.hosts, 0x123456789)
         with pytest.raises(thief.NoSuchSession):

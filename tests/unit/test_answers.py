@@ -1,4 +1,4 @@
-"""An answer that cannot be taken costs the connection it came on, not the thread that reads it, and nobody waits on."""
+"""An answer says no more than it does; one that cannot be taken costs the connection, and nobody waits for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.exceptions import ConnectionDropped
+from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import GetChildren
 
+from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 
 UNKNOWN = -999  # an error's code
@@ -56,3 +58,20 @@ def test_who_asked_is_told_of_an_answer_that_cannot_be_taken(
     with pytest.raises(ConnectionDropped):
         client._connection._read_socket(1)
     assert asked.errors
+
+
+def test_an_answer_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:
+    """A second one that was sent meanwhile may not have arrived."""
+    client, server = wired
+    heard: list[float] = []
+    client.on_pinged = heard.append
+    client._connection._send_ping(1)
+    between = clock.now()
+    client._connection._send_ping(1)
+    server.sendall(struct.pack("!iiqi", 16, PING_XID, 0, 0))
+    client._connection._read_socket(1)
+    assert heard[0] <= between
+    server.sendall(struct.pack("!iiqi", 16, PING_XID, 0, 0))
+    client._connection._read_socket(1)
+    assert heard[1] >= between
+    assert len(heard) == 2

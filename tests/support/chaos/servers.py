@@ -36,9 +36,9 @@ def repair(ensemble: Ensemble) -> None:
 
 
 @contextlib.contextmanager
-def looking_in(address: str) -> Iterator[KazooClient]:
-    """A plain client of one server, of its own."""
-    client = KazooClient(hosts=address, timeout=10)
+def looking_in(address: str, timeout: float = 10.0) -> Iterator[KazooClient]:
+    """A plain client, of one server or of several; its session has so many seconds."""
+    client = KazooClient(hosts=address, timeout=timeout)
     client.start(timeout=20)
     try:
         yield client
