@@ -41,11 +41,11 @@ class Activity:
 
     def relayed(self, moment: float, timeout: float) -> float:
         """Return from when on, at the earliest, the leader gives the session its full time, if it heard at `moment`."""
-        heard = self._connected
-        for answered_at, sent_at in self._answers:
-            if answered_at <= moment - RELAY_SHARE * timeout:
-                heard = max(heard, sent_at)
-        return heard
+        latest = moment - RELAY_SHARE * timeout
+        for answered_at, sent_at in reversed(self._answers):
+            if answered_at <= latest:
+                return max(self._connected, sent_at)
+        return self._connected
 
 
 class Lease:
