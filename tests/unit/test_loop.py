@@ -17,6 +17,7 @@ def loop() -> Iterator[Loop]:
     loop.start()
     yield loop
     loop.stop()
+    loop._thread.join(10)  # or another test would see it end
 
 
 def test_events_of_one_thread_run_in_their_order(loop: Loop) -> None:
