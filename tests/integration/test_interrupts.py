@@ -58,6 +58,7 @@ def work_acquire_around_with(mutex: Lock) -> None:
 
 
 @pytest.mark.scenario("F13")
+@pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
 def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None]) -> None:
     """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
