@@ -79,6 +79,7 @@ def seconds_to_spare(crew: Crew, arena: Zoo, hand: Hand, key: str, pause: float)
     answer = call.result(20)
     hand.pause()
     assert answer["granted"]
+    arena.client.sync(arena.base)  # or a server that lags behind would not show the node yet
     eventually(lambda: not arena.children(key), 4 * T)
     gone = time.monotonic()
     until = next(
