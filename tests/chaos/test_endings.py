@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.chaos.checker import ROOM
 from support.chaos.clocks import ClockShim
-from support.chaos.crew import ROOM, Crew
+from support.chaos.crew import Crew
 from support.chaos.preload import needs_compiler
 from support.chaos.report import Figures
 from support.chaos.servers import serving

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from support.chaos.crew import ROOM, Crew, Hand
+from support.chaos.checker import ROOM
+from support.chaos.crew import Crew, Hand
 from support.proxy import CREATE2, Proxy
 from support.zoo import eventually
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.chaos import firewall
-from support.chaos.crew import ROOM, Crew, Hand
+from support.chaos.checker import ROOM
+from support.chaos.crew import Crew, Hand
 from support.proxy import CONNECT, CREATE, CREATE2, DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually
 

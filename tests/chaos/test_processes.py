@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.chaos.checker import ROOM
 from support.chaos.clocks import ClockShim
-from support.chaos.crew import ROOM, Crew
+from support.chaos.crew import Crew
 from support.chaos.preload import needs_compiler
 from support.proxy import DELETE, Proxy
 from support.zoo import Zoo, eventually

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
+from support.chaos.servers import partition, repair, repaired
 from support.faults import Elsewhere, Wire, client, connected, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -30,12 +29,8 @@ LATER = 0.5  # seconds of room for a busy machine
 @pytest.fixture
 def whole(three: Ensemble) -> Iterator[Ensemble]:
     """The three servers, all of them serving before and after."""
-    yield three
-    for server in three.servers:
-        server.start()
-        server.resume()
-    for server in three.servers:
-        server.wait_ready()
+    with repaired(three):
+        yield three
 
 
 @pytest.fixture
@@ -46,10 +41,7 @@ def zoo3(whole: Ensemble) -> Iterator[Zoo]:
         assert zoo.client.connected
         with zoo.configured():
             yield zoo
-            for server in whole.servers:
-                server.start()
-            for server in whole.servers:
-                server.wait_ready()
+            repair(whole)
             zoo.assert_empty(10)
     finally:
         zoo.close()
@@ -127,27 +119,8 @@ def test_without_a_quorum_a_hold_is_lost_and_nobody_gets_the_lock(zoo3: Zoo, who
 @pytest.fixture
 def cut_off(whole: Ensemble) -> Iterator[tuple[Server, Wire]]:
     """A follower, and the link to its leader, which can be frozen without anybody noticing at first."""
-    leader, follower = whole.leader, whole.followers[0]
-    config = follower.directory / "zoo.cfg"
-    before = config.read_text()
-    match = re.search(rf"^server\.{leader.number}=127\.0\.0\.1:(\d+):(\d+)$", before, re.MULTILINE)
-    assert match
-    with Wire(int(match[1])) as wire:
-        through = f"server.{leader.number}=127.0.0.1:{wire.port}:{match[2]}"
-        try:
-            restart(follower, config, before.replace(match[0], through))
-            assert whole.leader is leader
-            yield follower, wire
-        finally:
-            wire.thaw()
-            restart(follower, config, before)
-
-
-def restart(server: Server, config: Path, text: str) -> None:
-    server.stop()
-    config.write_text(text)
-    server.start()
-    server.wait_ready()
+    with partition(whole) as parted:
+        yield parted.follower, parted.wire
 
 
 @pytest.mark.scenario("F15")

@@ -21,8 +21,6 @@ from support.chaos.models import ReentrantFencedMutex, linearizable, operations
 from support.chaos.store import Store
 from support.zoo import TESTS, Zoo
 
-ROOM = 1.0  # seconds that a call may take beyond its deadline; promised
-
 
 class WorkerFailed(RuntimeError):
     """A process of the harness failed, which says nothing about the lock."""

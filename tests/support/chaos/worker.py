@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.chaos.churn import Churn, Struck, on_alarm
+from support.chaos.churn import CHECK_EVERY, Churn, Struck, on_alarm
 from support.chaos.history import Recorder
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
-
-CHECK_EVERY = 0.005  # seconds, of work
 
 
 @dataclass
@@ -197,13 +195,10 @@ class Worker:
     def do_write(self, key: str, value: int) -> bool:
         """Write the guarded counter with the token that is, or was, held."""
         holding = self._holdings[threading.current_thread().name, key][-1]
-        with contextlib.closing(Store(self._store)) as store:
-            return self._write(store, key, holding, value)
-
-    def _write(self, store: Store, key: str, holding: Holding, value: int) -> bool:
         about: dict[str, Any] = {"op": holding.op, "key": key, "token": holding.held.token, "value": value}
         self.recorder.write("writing", **about)
-        ok = store.write(key, holding.held.token, value)
+        with contextlib.closing(Store(self._store)) as store:
+            ok = store.write(key, holding.held.token, value)
         self.recorder.write("fenced", ok=ok, **about)
         return ok
 
