@@ -1,1 +1,1 @@
-"""Integrations with optional third parties, one per module; none imports another."""
+"""What is opted into: integrations with third parties, and an app with a table of its own; none imports another."""

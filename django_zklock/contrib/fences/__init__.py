@@ -1,0 +1,23 @@
+"""
+Fences for what has no row of its own: one table, of the highest token that each name has seen.
+
+Opt in by `"django_zklock.contrib.fences"` in `INSTALLED_APPS` and `manage.py migrate`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_zklock.contrib.fences.rows import advance
+
+__all__ = ["advance"]
+
+
+if not TYPE_CHECKING:  # Django imports this before models may be
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("django_zklock.contrib.fences.rows"), name)

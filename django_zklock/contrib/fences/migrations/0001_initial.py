@@ -1,0 +1,27 @@
+"""Make the table."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import migrations, models
+from django.db.migrations.operations.base import Operation
+
+
+class Migration(migrations.Migration):
+    """The table of fences."""
+
+    initial = True
+
+    dependencies: ClassVar[list[tuple[str, str]]] = []
+
+    operations: ClassVar[list[Operation]] = [
+        migrations.CreateModel(
+            name="Fence",
+            fields=[
+                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                ("token", models.BigIntegerField(default=0)),
+            ],
+            options={"verbose_name": "fence", "verbose_name_plural": "fences"},
+        ),
+    ]

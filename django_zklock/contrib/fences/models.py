@@ -1,0 +1,21 @@
+"""The table of fences."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Fence(models.Model):
+    """The highest token that one name has seen; written by `advance`, which makes the row when it is missing."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    token = models.BigIntegerField(default=0)
+
+    class Meta:
+        """What the admin calls it."""
+
+        verbose_name = "fence"
+        verbose_name_plural = "fences"
+
+    def __str__(self) -> str:
+        return self.name
