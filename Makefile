@@ -7,7 +7,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper
+.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -30,7 +30,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper pytest
+test: check zookeeper postgres pytest
 
 check: lint typing imports
 
@@ -44,10 +44,10 @@ typing: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper
+pytest: $(VENV)/.installed-test zookeeper postgres
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-chaos: $(VENV)/.installed-test zookeeper
+chaos: $(VENV)/.installed-test zookeeper postgres
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -62,6 +62,9 @@ kazoo-tests: $(VENV)/.installed-test
 
 zookeeper: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.zookeeper
+
+postgres: $(VENV)/.installed-test
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.postgres
 
 clean:
 	rm -rf $(VENV) .cache .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -43,6 +43,14 @@ class StaleToken(ZkLockError):
     """The row has seen a newer holder: this fencing token is out of date."""
 
 
+class FenceRegressed(StaleToken):
+    """
+    The row has seen a token that ZooKeeper is yet to come to: its data were wiped, or restored from an older state.
+
+    Until it comes there, every write is refused. `manage.py zklock fences` shows such rows, and resets them.
+    """
+
+
 class ZooKeeperUnavailable(ZkLockError, ConnectionError):
     """ZooKeeper did not answer in time, so nobody can tell who holds the lock."""
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_django import DjangoDbBlocker
+from support.databases import database, sqlite
+from support.postgres import Postgres
 from support.worker import Worker
 from support.zoo import Zoo, namespace
 
@@ -34,6 +38,29 @@ def zoo(single: Ensemble) -> Iterator[Zoo]:
     """A namespace on the single server that the locks of this process are pointed to, and left empty at the end."""
     with namespace(single) as zoo:
         yield zoo
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL for the whole run; without one its tests fail, and say what to install."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """What Django's DATABASES say of a database to be fenced, of either kind."""
+    if request.param == "sqlite":
+        return sqlite(tmp_path / "ledger.sqlite3")
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.settings
+
+
+@pytest.fixture
+def ledger(database_settings: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """The alias of such a database, with empty tables; nothing is rolled back at the end of the test."""
+    with django_db_blocker.unblock(), database(database_settings) as alias:
+        yield alias
 
 
 @pytest.fixture

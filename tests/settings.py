@@ -1,7 +1,12 @@
-"""The settings of the tests: the least a project needs. ZKLOCK_URL names another ensemble than the local one."""
+"""
+The settings of the tests: the least a project needs.
+
+ZKLOCK_URL names another ensemble than the local one, TEST_DATABASES (JSON) further databases, or others.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 
 SECRET_KEY = "test"
@@ -13,8 +18,10 @@ INSTALLED_APPS = [
     "django.contrib.auth",
     "django_zklock",
     "django_zklock.contrib.fences",
+    "support.ledgers",
 ]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DATABASES.update(json.loads(os.environ.get("TEST_DATABASES", "{}")))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 ZKLOCK = {"URL": os.environ.get("ZKLOCK_URL", "zk://127.0.0.1:2181/test")}

@@ -17,7 +17,11 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
+
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.waiting import ThreadWaiter
@@ -25,6 +29,8 @@ from django_zklock.owner import Owner
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
+    from django_zklock.contrib.fences.block import FencedBlock
+    from django_zklock.fencing.model import FencedModel
     from django_zklock.locks.contender import Contender
     from django_zklock.locks.guard import Guard
     from django_zklock.zk.session import Session
@@ -259,6 +265,40 @@ class Hold:
         It runs on the thread that sends Django's signals, never on one that runs the protocol, so it may take its time.
         """
         self._grant.session.post(self._grant.attach, _Callback(self, callback))
+
+    # --- fencing ------------------------------------------------------------------------------------------------
+
+    def fence(self, obj: FencedModel, *, refresh: bool = False) -> None:
+        """
+        Raise the token of a model's row to this one, first thing in a transaction; see `FencedModel.fence`.
+
+        Raises `StaleToken` when a newer holder has been at the row. The token decides alone: who has lost the lock,
+        but was not replaced yet, may still write.
+        """
+        _fenced_model(obj).fence(self, refresh=refresh)
+
+    async def afence(self, obj: FencedModel, *, refresh: bool = False) -> None:
+        """Do the same as `fence` in the thread of the database; the transaction has to be open there."""
+        await _fenced_model(obj).afence(self, refresh=refresh)
+
+    def fenced(self, name: str, *, using: str = "default") -> FencedBlock:
+        """
+        Return a block for what has no row of its own: a transaction that begins by fencing `name`; see `FencedBlock`.
+
+        Needs the app `django_zklock.contrib.fences`.
+        """
+        if not apps.is_installed("django_zklock.contrib.fences"):
+            raise ImproperlyConfigured(
+                'hold.fenced() needs a table: add "django_zklock.contrib.fences" to INSTALLED_APPS and migrate.'
+            )
+        block: FencedBlock = import_module("django_zklock.contrib.fences.block").FencedBlock(self, name, using)
+        return block
+
+
+def _fenced_model(obj: FencedModel) -> FencedModel:
+    if not hasattr(obj, "fence"):
+        raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
+    return obj
 
 
 def _watch_over(hold: Hold) -> weakref.ref[Hold]:

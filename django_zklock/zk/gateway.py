@@ -206,6 +206,20 @@ class Gateway:
 
         self.session.send(Transaction([CheckVersion(path, _ANY_VERSION) for path in paths]), checked)
 
+    def reach(self, callback: Callback) -> None:
+        """
+        Have a quorum carry out a transaction that changes nothing; `callback` gets its number, or a later one.
+
+        So nobody can have been given a token above that number before this was called.
+        """
+        last_zxid = self.session.last_zxid()
+
+        def checked(answer: Any) -> None:
+            # Also if the node is missing: what fails has been ordered and acknowledged like the rest.
+            callback(answer if isinstance(answer, ZkError) else last_zxid())
+
+        self.session.send(Transaction([CheckVersion(self.session.options.base, _ANY_VERSION)]), checked)
+
     def delete(self, path: str, callback: Callback) -> None:
         """Delete a node; `callback` gets None, also when there was none."""
 

@@ -169,6 +169,11 @@ class Session:
             self.suspect = True
             self._tell(lambda observer: observer.on_suspect(reason))
 
+    def last_zxid(self) -> Callable[[], int]:
+        """Return what tells the last transaction that an answer named, be it seen by this connection or the next."""
+        client = self._client  # not that of another session, which may be at another ensemble
+        return lambda: 0 if client is None else int(client.last_zxid)
+
     # --- requests -----------------------------------------------------------------------------------------------
 
     def send(self, request: Any, callback: Callable[[Any], None]) -> None:

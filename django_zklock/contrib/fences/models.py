@@ -8,8 +8,8 @@ from django.db import models
 class Fence(models.Model):
     """The highest token that one name has seen; written by `advance`, which makes the row when it is missing."""
 
-    name = models.CharField(max_length=255, primary_key=True)
-    token = models.BigIntegerField(default=0)
+    name: models.Field[str, str] = models.CharField(max_length=255, primary_key=True)
+    token: models.Field[int, int] = models.BigIntegerField(default=0)
 
     class Meta:
         """What the admin calls it."""

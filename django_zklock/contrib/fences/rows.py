@@ -1,11 +1,12 @@
-"""Knows how a row of the table is raised to a token, by any number of callers at once; knows nothing of locks."""
+"""Knows how a row of the table is raised to a token, by any number of callers at once."""
 
 from __future__ import annotations
 
 import hashlib
 
-from django_zklock.contrib.fences.models import Fence
+from django_zklock.contrib.fences.models import Fence as FenceRow
 from django_zklock.exceptions import StaleToken
+from django_zklock.fencing.fence import Fence, refusal
 
 MAX_NAME = 255
 _DIGEST = 64  # characters
@@ -26,13 +27,27 @@ def advance(name: str, token: int, using: str) -> None:
     Within a transaction the row stays locked to its end, so no other token comes between. The row is made when it is
     missing; of two that make it at once, both find it.
     """
+    if _newer(name, token, using) is not None:
+        raise StaleToken(f"The fence {name!r} has seen a newer token than {token}.", lock=name)
+
+
+def advance_fence(fence: Fence, name: str, using: str) -> None:
+    """Do the same for a holder, whose key need not be the name."""
+    seen = _newer(name, fence.token, using)
+    if seen is not None:
+        raise refusal(fence, f"The fence {name!r}", seen)
+
+
+def _newer(name: str, token: int, using: str) -> int | None:
+    """Raise the fence; return the higher token that it has, if it has one."""
     place = row_name(name)
-    rows = Fence._default_manager.using(using).filter(name=place)
-    if rows.filter(token__lte=token).update(token=token):
-        return
-    if not rows.filter(token__gt=token).exists():
-        # Without an error for who comes second: it would end his transaction. He waits for the first one's end.
-        Fence._default_manager.using(using).bulk_create([Fence(name=place, token=token)], ignore_conflicts=True)
-        if rows.filter(token__lte=token).update(token=token):
-            return
-    raise StaleToken(f"The fence {name!r} has seen a newer token than {token}.", lock=name)
+    table = FenceRow._default_manager.using(using)
+    rows = table.filter(name=place)
+    while not rows.filter(token__lte=token).update(token=token):
+        seen: int | None = rows.values_list("token", flat=True).first()
+        if seen is None:
+            # Without an error for who comes second: it would end his transaction. He waits for the first one's end.
+            table.bulk_create([FenceRow(name=place, token=token)], ignore_conflicts=True)
+        elif seen > token:
+            return seen
+    return None

@@ -1,0 +1,57 @@
+"""Knows what a fence is, and what is said of one that is refused."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from django.db import connections
+from django.db.transaction import TransactionManagementError
+
+from django_zklock.exceptions import FenceRegressed, StaleToken
+from django_zklock.fencing import horizon
+from django_zklock.locks.hold import Hold
+
+
+class Fence(Protocol):
+    """What a row is fenced with: a `Hold`, or whatever else names a lock and the token of one of its grants."""
+
+    @property
+    def key(self) -> str:
+        """The key of the lock."""
+
+    @property
+    def token(self) -> int:
+        """The token of the grant."""
+
+
+def require_transaction(using: str, call: str) -> None:
+    """
+    Raise unless a transaction is open, that the row stays locked to the end of.
+
+    That of a `TestCase` does not count, as with `atomic(durable=True)`: outside the test there would be none.
+    """
+    connection = connections[using]
+    if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+        return
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        return
+    raise TransactionManagementError(
+        f"{call} needs an open transaction on the database {using!r}: the row is locked to its end, so that no newer "
+        f'holder comes between. Put it, and all that it protects, into "with transaction.atomic(using={using!r}):".'
+    )
+
+
+def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
+    """Return the error for a fence that `what` refuses, which has `seen` a higher token, read just now."""
+    message = f"{what} has seen {'a newer token' if seen is None else f'the token {seen}'}, and this is {fence.token}"
+    if seen is not None and isinstance(fence, Hold) and not fence.lost:
+        reached = horizon.ask(fence)
+        if reached is not None and seen > reached and not fence.lost:
+            return FenceRegressed(
+                f"{message}; but ZooKeeper has come no further than {reached}, so it cannot have given that token to "
+                "anybody: it was wiped, or restored from an older state, or is another one than before. All writes "
+                'will be refused until it is there again. "manage.py zklock fences" lists such rows, and with --reset '
+                "lets tokens begin anew.",
+                lock=fence.key,
+            )
+    return StaleToken(f"{message}: the lock {fence.key!r} has been given to somebody else since.", lock=fence.key)

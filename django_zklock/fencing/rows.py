@@ -1,0 +1,150 @@
+"""Knows how the rows that a query finds are fenced, read, written and deleted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import FieldDoesNotExist
+from django.db import connections, models, transaction
+
+from django_zklock.fencing import tokens
+from django_zklock.fencing.fence import Fence, refusal, require_transaction
+
+BATCH = 500  # primary keys in one statement
+
+_Model = TypeVar("_Model", bound=models.Model)
+
+
+class FencedQuerySet(models.QuerySet[_Model, _Model]):
+    """A queryset whose rows can be fenced. A project's own ones derive from it."""
+
+    def fenced(self, fence: Fence) -> FencedRows[_Model]:
+        """Return these rows, to be read or written as the holder `fence` alone."""
+        return FencedRows(self, fence)
+
+
+class FencedRows(Generic[_Model]):
+    """
+    The rows of a queryset, as one holder of their lock reads and writes them.
+
+    It is no queryset, and has nothing that would pass the fence by. Raises `StaleToken` when a newer holder has been at
+    one of the rows.
+    """
+
+    def __init__(self, queryset: models.QuerySet[_Model, Any], fence: Fence) -> None:
+        if queryset.query.is_sliced or queryset.query.combinator or queryset.query.distinct_fields:
+            raise TypeError(
+                "Rows cannot be fenced once a slice has been taken, nor after union() and the like, nor after "
+                "distinct(*fields); filter by their primary keys."
+            )
+        self._rows = queryset.all()
+        self._rows._for_write = True
+        self._fence = fence
+        self._using: str = self._rows.db
+
+    def get(self, *args: Any, **lookup: Any) -> _Model:
+        """
+        Fence the one row that is looked up, then read it; as `select_for_update().get()`, within a transaction.
+
+        What is read is up to date, and stays so to the end of the transaction. Raises as `QuerySet.get` does, too.
+        """
+        require_transaction(self._using, "fenced(...).get()")
+        rows = self._rows.filter(*args, **lookup)
+        if self._in_one_table(rows):
+            count = tokens.compare_and_set(rows, self._fence.token)
+            if not count:
+                self._refuse_newer(rows)
+        else:
+            count = len(self._claim(rows))
+        name = rows.model._meta.object_name
+        if not count:
+            raise rows.model.DoesNotExist(f"{name} matching query does not exist.")
+        if count > 1:
+            raise rows.model.MultipleObjectsReturned(f"get() returned more than one {name}: {count}.")
+        found: _Model = rows.get()
+        return found
+
+    def update(self, **fields: Any) -> int:
+        """Update the rows, all or none; return how many there were."""
+        if tokens.FIELD in fields:
+            raise TypeError(f"{tokens.FIELD} is set by the fence.")
+        with transaction.atomic(using=self._using):
+            if self._in_one_table(self._rows, fields):
+                current = self._rows.filter(**{f"{tokens.FIELD}__lte": self._fence.token})
+                count: int = current.update(**fields, **{tokens.FIELD: self._fence.token})
+                self._refuse_newer(self._rows)
+                return count
+            claimed = self._claim(self._rows)
+            return sum(self._rows.filter(pk__in=some).update(**fields) for some in _batches(claimed))
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the rows, all or none, with what depends on them; return what `QuerySet.delete` does."""
+        counts: Counter[str] = Counter()
+        with transaction.atomic(using=self._using):
+            for some in _batches(self._claim(self._rows)):
+                rows: models.QuerySet[_Model] = models.QuerySet(model=self._rows.model, using=self._using)
+                counts.update(rows.filter(pk__in=some).delete()[1])
+        return counts.total(), dict(counts)
+
+    async def aget(self, *args: Any, **lookup: Any) -> _Model:
+        """Do the same as `get` in the thread of the database; the transaction has to be open there."""
+        return await sync_to_async(self.get)(*args, **lookup)
+
+    async def aupdate(self, **fields: Any) -> int:
+        """Do the same as `update`."""
+        return await sync_to_async(self.update)(**fields)
+
+    async def adelete(self) -> tuple[int, dict[str, int]]:
+        """Do the same as `delete`."""
+        return await sync_to_async(self.delete)()
+
+    def _in_one_table(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
+        """Tell whether one statement on the table that has the tokens can find these rows and set these fields."""
+        meta = rows.model._meta
+        owner = tokens.owner(rows.model)
+        if owner is not meta.concrete_model:
+            return False
+        try:
+            if any(meta.get_field(name).model is not owner for name in fields):
+                return False
+        except FieldDoesNotExist:
+            pass  # Django says so, and better
+        query = rows.all().query
+        query.get_initial_alias()
+        return query.group_by is None and query.count_active_tables() == 1
+
+    def _claim(self, rows: models.QuerySet[_Model, Any]) -> list[Any]:
+        """
+        Raise the tokens of these rows; return their primary keys. They are locked from now on.
+
+        They are named one by one in what follows: a row that the query finds only then is not fenced.
+        """
+        if self._in_one_table(rows):
+            # Before anything is read: a database that shows all of a transaction one state shows it as of the first
+            # read, and SQLite can't write any more when somebody has written since.
+            tokens.compare_and_set(rows, self._fence.token)
+        owner = tokens.owner(rows.model)
+        found = rows.order_by().values_list("pk", owner._meta.pk.name)
+        if connections[self._using].vendor == "mysql":
+            found = found.select_for_update()  # for the same reason
+        places = dict(found)
+        everything = tokens.table(rows.model, self._using)
+        for some in _batches(sorted(set(places.values()))):
+            batch = everything.filter(pk__in=some)
+            if tokens.compare_and_set(batch, self._fence.token) < len(some):
+                self._refuse_newer(batch)
+        return list(places)
+
+    def _refuse_newer(self, rows: models.QuerySet[Any, Any]) -> None:
+        newer = rows.filter(**{f"{tokens.FIELD}__gt": self._fence.token})
+        seen = tokens.highest(newer)
+        if seen is not None:
+            raise refusal(self._fence, f"a row of {rows.model._meta.label}", seen)
+
+
+def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(keys), BATCH):
+        yield keys[start : start + BATCH]

@@ -1,0 +1,66 @@
+"""Knows the table that has the tokens of a model, and how one statement compares and sets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from django_zklock.fencing.fence import Fence, refusal
+
+FIELD = "fencing_token"
+
+
+def owner(model: type[models.Model]) -> type[models.Model]:
+    """Return the model whose table has the column: with multi-table inheritance it may be one above."""
+    found: type[models.Model] = model._meta.get_field(FIELD).model
+    return found
+
+
+def table(model: type[models.Model], using: str) -> models.QuerySet[Any]:
+    """Return all rows of that table; not by a manager, which may hide some."""
+    return models.QuerySet(model=owner(model), using=using)
+
+
+def owner_pk(instance: models.Model) -> Any:
+    """Return the primary key of an instance's row in that table."""
+    model = type(instance)
+    above = owner(model)
+    value = getattr(instance, above._meta.pk.attname)
+    if value is None:
+        link = model._meta.get_ancestor_link(above)
+        value = None if link is None else getattr(instance, link.attname)
+    return value
+
+
+def compare_and_set(rows: models.QuerySet[Any], token: int) -> int:
+    """
+    Raise the tokens of these rows in one statement, but for those that are higher; return how many are there now.
+
+    The comparison stands at the top of its WHERE. There, and nowhere deeper, a database that isolates by statement
+    (READ COMMITTED) looks at it once more when it had to wait for the row.
+    """
+    count: int = rows.filter(**{f"{FIELD}__lte": token}).update(**{FIELD: token})
+    return count
+
+
+def highest(rows: models.QuerySet[Any]) -> int | None:
+    """Return the highest token that these rows have seen; None if there are none."""
+    found: int | None = rows.order_by(f"-{FIELD}").values_list(FIELD, flat=True).first()
+    return found
+
+
+def advance(instance: models.Model, fence: Fence, using: str) -> bool:
+    """Raise the token of an instance's row; return whether there is one. Raises `StaleToken`."""
+    pk = owner_pk(instance)
+    if pk is None or (isinstance(pk, tuple) and None in pk):
+        return False
+    rows = table(type(instance), using).filter(pk=pk)
+    while not compare_and_set(rows, fence.token):
+        seen = highest(rows)
+        if seen is None:
+            return False
+        if seen > fence.token:
+            raise refusal(fence, f"{type(instance)._meta.label} {pk}", seen)
+        # Else it came to be between the two statements.
+    return True

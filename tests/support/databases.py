@@ -1,0 +1,54 @@
+"""Databases beside the default one: SQLite in a file, and PostgreSQL, with the tables of the fenced models."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from django.apps import apps
+from django.db import connections, models
+
+SQLITE = {"timeout": 60, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
+_numbers = itertools.count(1)
+
+
+def sqlite(path: Path) -> dict[str, Any]:
+    """What Django's DATABASES say of a file."""
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": SQLITE}
+
+
+def fenced_models() -> list[type[models.Model]]:
+    """All tables that the tests of fences need."""
+    return [*apps.get_app_config("ledgers").get_models(), *apps.get_app_config("zklock_fences").get_models()]
+
+
+@contextlib.contextmanager
+def database(settings: dict[str, Any]) -> Iterator[str]:
+    """Have a database with empty tables, that are gone in the end; return its alias, which no thread knows yet."""
+    alias = f"ledger-{next(_numbers)}"
+    connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
+    try:
+        with tables(alias):
+            yield alias
+    finally:
+        connections[alias].close()
+        del connections.settings[alias]
+        del connections[alias]
+
+
+@contextlib.contextmanager
+def tables(alias: str) -> Iterator[None]:
+    """Make the tables, and drop them in the end."""
+    with connections[alias].schema_editor() as editor:
+        for model in fenced_models():
+            editor.create_model(model)
+    try:
+        yield
+    finally:
+        connections[alias].close()  # what a test left open would lock them
+        with connections[alias].schema_editor() as editor:
+            for model in reversed(fenced_models()):
+                editor.delete_model(model)

@@ -1,0 +1,1 @@
+"""An app with fenced models: one table, two tables, and some to join."""

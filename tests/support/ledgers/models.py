@@ -1,0 +1,71 @@
+"""Accounts, whose rows are fenced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from django_zklock.fencing import FencedManager, FencedModel, FencedQuerySet
+
+
+class Bank(models.Model):
+    """What accounts belong to; not fenced."""
+
+    name: models.Field[str, str] = models.CharField(max_length=20)
+    open: models.Field[bool, bool] = models.BooleanField(default=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Account(FencedModel):
+    """One table."""
+
+    name: models.Field[str, str] = models.CharField(max_length=20)
+    balance: models.Field[int, int] = models.IntegerField(default=0)
+    bank: models.Field[Any, Any] = models.ForeignKey(Bank, null=True, on_delete=models.CASCADE)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Savings(Account):
+    """A second table, below the one that has the token."""
+
+    rate: models.Field[int, int] = models.IntegerField(default=0)
+
+
+class Plain(models.Model):
+    """A table without a token."""
+
+    label: models.Field[str, str] = models.CharField(max_length=20)
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class OwnQuerySet(FencedQuerySet["Vault"]):
+    """As a project derives one."""
+
+    def heavy(self) -> OwnQuerySet:
+        found: OwnQuerySet = self.filter(weight__gt=9)
+        return found
+
+
+class Vault(Plain, FencedModel):
+    """The token is in the lower of two tables, and the manager is the project's own."""
+
+    weight: models.Field[int, int] = models.IntegerField(default=0)
+
+    objects = FencedManager.from_queryset(OwnQuerySet)()
+
+
+class Booking(models.Model):
+    """What goes with its account."""
+
+    account: models.Field[Any, Any] = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="bookings")
+    amount: models.Field[int, int] = models.IntegerField()
+
+    def __str__(self) -> str:
+        return str(self.amount)

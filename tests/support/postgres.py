@@ -1,0 +1,191 @@
+"""
+A PostgreSQL of the tests' own: a cluster in a temporary directory, on a free port of loopback.
+
+`python -m support.postgres` installs Debian's package where that is allowed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from django_zklock.testing.ensemble import free_ports
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PACKAGE = "postgresql"
+PROGRAMS = Path("/usr/lib/postgresql")  # Debian's, by version
+ACCOUNTS = ("postgres", "nobody")  # that may run it where the tests run as root, which it refuses
+OPTIONS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+}
+_TIED = ["setpriv", "--pdeathsig", "QUIT"] if shutil.which("setpriv") else []  # Linux: ends with this process
+PATIENCE = 60  # seconds to come up on a busy machine
+
+
+class PostgresNotFound(RuntimeError):
+    """There is no PostgreSQL on this machine. The message says what to install."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No PostgreSQL server was found, and the fences are tested on one. Install it with "
+            f"`apt-get install {PACKAGE}` (Debian, Ubuntu) or `brew install postgresql` (macOS), or put the directory "
+            "of `initdb` and `postgres` on the PATH."
+        )
+
+
+def find_programs() -> Path:
+    """Return the directory of `initdb` and `postgres`: the newest of Debian's, else on the PATH."""
+    by_version = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    if by_version:
+        return by_version[-1].parent
+    found = shutil.which("initdb")
+    if found is None or not Path(found).resolve().with_name("postgres").exists():
+        raise PostgresNotFound
+    return Path(found).resolve().parent
+
+
+class Postgres:
+    """One server for the length of a with block; on Linux it ends with this process, even when that is killed."""
+
+    def __init__(self) -> None:
+        self._programs = find_programs()
+        self._directory = Path(tempfile.mkdtemp(prefix="zklock-postgres-"))
+        self._log = self._directory / "log"
+        self._as: dict[str, Any] = {}  # another account
+        (self.port,) = free_ports(1)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What Django's DATABASES say of it."""
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "postgres",
+            "USER": "tests",
+            "HOST": "127.0.0.1",
+            "PORT": str(self.port),
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        atexit.register(self.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        if os.geteuid() == 0:
+            account = _other_account()
+            os.chown(self._directory, account.pw_uid, account.pw_gid)
+            self._as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        data = self._directory / "data"
+        initdb = [str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests", "--encoding=UTF8"]
+        done = subprocess.run(
+            [*initdb, "--locale=C", str(data)],
+            check=False,
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            **self._as,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
+        command = [*_TIED, str(self._programs / "postgres"), "-D", str(data), "-p", str(self.port), *options]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._as,
+            )
+        self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        ask = [str(self._programs / "pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={self.port}"]
+        assert self._process is not None
+        while subprocess.run(ask, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError("PostgreSQL did not come up:\n" + self._log.read_text())
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the server, and remove what it wrote."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGQUIT)  # at once: nobody will read its files
+            process.wait(PATIENCE)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        atexit.unregister(self.stop)
+
+
+def _other_account() -> pwd.struct_passwd:
+    known = {account.pw_name: account for account in pwd.getpwall()}
+    return next(known[name] for name in ACCOUNTS if name in known)
+
+
+def ensure() -> None:
+    """Make sure that a server can be started here; install Debian's package where that is allowed."""
+    try:
+        find_programs()
+        return
+    except PostgresNotFound as problem:
+        if shutil.which("apt-get") is None or os.geteuid() != 0:
+            raise SystemExit(str(problem)) from None
+    print(f"Installing PostgreSQL: apt-get install {PACKAGE}", flush=True)
+    with _no_cluster():
+        for command in (["update"], ["install", "--yes", "--no-install-recommends", PACKAGE]):
+            env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            done = subprocess.run(["apt-get", "-qq", *command], env=env, stdout=subprocess.DEVNULL, check=False)
+            if done.returncode:
+                raise SystemExit(f"apt-get {command[0]} failed. Mend that, or install PostgreSQL otherwise.")
+    find_programs()
+
+
+@contextlib.contextmanager
+def _no_cluster() -> Iterator[None]:
+    """Keep Debian's package from making a cluster, and starting a service, that nobody asked for."""
+    folder = Path("/etc/postgresql-common/createcluster.d")
+    note = folder / "django-zklock-tests.conf"
+    if folder.parent.exists():
+        yield  # somebody runs PostgreSQL here, as they like it
+        return
+    folder.mkdir(parents=True)
+    note.write_text("create_main_cluster = false\n")
+    try:
+        yield
+    finally:
+        note.unlink()
+
+
+if __name__ == "__main__":
+    ensure()
+    print(f"PostgreSQL: {find_programs()}")
