@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import NoReturn
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
@@ -39,7 +38,7 @@ class FencedBlock:
         # Shielded: an abort that tears the COMMIT would leave nobody knowing whether it happened.
         return self._block.__exit__(kind, error, traceback)
 
-    async def __aenter__(self) -> NoReturn:
+    async def __aenter__(self) -> None:
         raise SynchronousOnlyOperation(_INSTEAD)
 
     async def __aexit__(self, *error: object) -> None:

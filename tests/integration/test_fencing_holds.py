@@ -1,0 +1,239 @@
+"""Rows and names fenced by holds of a real lock: who was replaced is refused, and a lost history is recognised."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
+from django.test import modify_settings, override_settings
+from support.ledgers.models import Account
+from support.work import lose, run_in_thread
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.contrib.fences import advance
+from django_zklock.contrib.fences.models import Fence
+from django_zklock.exceptions import FenceRegressed, LockLost, StaleToken
+from django_zklock.fencing import horizon
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+FAR = 10**12  # transactions that no test comes to
+
+
+@pytest.fixture
+def row(ledger: str) -> Account:
+    """An account that nobody has been at."""
+    made = Account(name="a")
+    made.save(using=ledger)
+    return made
+
+
+def fences(using: str) -> dict[str, int]:
+    return dict(Fence.objects.using(using).values_list("name", "token"))
+
+
+def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
+    """The row has the token of the newest hold, and refuses one that was replaced."""
+    old = zk_lock("k").acquire()
+    assert old is not None
+    zk_lock("k").release()
+    with zk_lock("k") as hold:
+        Account.objects.using(ledger).update(balance=7)
+        with transaction.atomic(using=ledger):
+            hold.fence(row, refresh=True)
+            assert (row.balance, row.fencing_token) == (7, hold.token)
+        with pytest.raises(StaleToken) as caught, transaction.atomic(using=ledger):
+            old.fence(row)
+        assert type(caught.value) is StaleToken
+        with pytest.raises(TypeError, match="FencedModel"):
+            hold.fence(object())  # type: ignore[arg-type]
+
+
+def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: str, row: Account) -> None:
+    """The token alone decides: nobody has written since."""
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold is not None
+    lose(hold)
+    assert hold.wait_lost(10)
+    row.save_fenced(hold)
+    lock.release()
+    assert Account.objects.using(ledger).get().fencing_token == hold.token
+
+
+async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str) -> None:
+    """There is no transaction in async code; a function that has one is called."""
+    async with zk_lock("k") as hold:
+        row = Account(name="a")
+        await row.asave_fenced(hold, using=ledger)
+        with pytest.raises(TransactionManagementError):
+            await hold.afence(row)
+
+        def work() -> None:
+            with transaction.atomic(using=ledger):
+                hold.fence(row)
+            connections[ledger].close()
+
+        await sync_to_async(work)()
+
+
+# --- what has no row
+
+
+def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
+    """The block is a transaction, and the fence's row is made when it is first needed."""
+    with zk_lock("k") as old, old.fenced("books", using=ledger):
+        Account(name="a").save(using=ledger)
+    assert fences(ledger) == {"books": old.token}
+    with zk_lock("k") as hold:
+        with hold.fenced("books", using=ledger):
+            assert connections[ledger].in_atomic_block
+        with pytest.raises(StaleToken, match="'books' has seen the token"), old.fenced("books", using=ledger):
+            raise AssertionError("the block of a stale holder ran")
+    assert fences(ledger) == {"books": hold.token}
+
+
+def test_a_block_that_fails_leaves_nothing(zoo: Zoo, ledger: str) -> None:
+    """Neither its work, nor the row of the fence."""
+    with zk_lock("k") as hold, pytest.raises(ZeroDivisionError), hold.fenced("books", using=ledger):
+        Account(name="a").save(using=ledger)
+        1 / 0  # noqa: B018
+    assert not Account.objects.using(ledger).exists()
+    assert fences(ledger) == {}
+
+
+def test_the_lock_is_looked_at_once_more_before_the_commit(zoo: Zoo, ledger: str) -> None:
+    """Work of a holder that has lost its lock is rolled back, be there a newer one or not."""
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold is not None
+    with pytest.raises(LockLost), hold.fenced("books", using=ledger):
+        Account(name="a").save(using=ledger)
+        lose(hold)
+        assert hold.wait_lost(10)
+    lock.release()
+    assert not Account.objects.using(ledger).exists()
+
+
+def test_two_that_make_the_row_at_once_find_it(ledger: str) -> None:
+    """The second one waits for the first one's end, and is no error to its database."""
+    tokens = range(1, 9)
+    ready = threading.Barrier(len(tokens))
+    passed: list[int] = []
+
+    def enter(token: int) -> None:
+        ready.wait(20)
+        try:
+            advance("new", token, ledger)
+            passed.append(token)
+        except StaleToken:
+            pass
+        finally:
+            connections[ledger].close()
+
+    threads = [threading.Thread(target=enter, args=(token,)) for token in tokens]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert fences(ledger) == {"new": 8}
+    assert 8 in passed
+
+
+async def test_a_fenced_block_in_async_code_says_what_to_do(zoo: Zoo) -> None:
+    async with zk_lock("k") as hold:
+        with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+            async with hold.fenced("books"):
+                pass
+        with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"), hold.fenced("books"):
+            pass
+
+
+def test_without_the_app_the_error_names_it(zoo: Zoo) -> None:
+    with (
+        zk_lock("k") as hold,
+        modify_settings(INSTALLED_APPS={"remove": "django_zklock.contrib.fences"}),
+        pytest.raises(ImproperlyConfigured, match=r"django_zklock\.contrib\.fences"),
+    ):
+        hold.fenced("books")
+
+
+# --- a history that was lost
+
+
+def test_a_token_out_of_the_ensembles_reach_says_so(zoo: Zoo, ledger: str, row: Account) -> None:
+    """Without it, every write would be stale for years, and nobody would know why."""
+    Account.objects.using(ledger).update(fencing_token=FAR)
+    Fence.objects.using(ledger).create(name="books", token=FAR)
+    everything = Account.objects.using(ledger)
+    with zk_lock("k") as hold:
+        for call in (
+            lambda: row.save_fenced(hold),
+            lambda: everything.fenced(hold).update(balance=1),
+            lambda: everything.fenced(hold).delete(),
+            lambda: hold.fenced("books", using=ledger).__enter__(),
+        ):
+            with pytest.raises(FenceRegressed, match=r"manage\.py zklock fences") as caught:
+                call()
+            assert caught.value.lock == "k"
+            assert isinstance(caught.value, StaleToken)
+
+
+def test_a_newer_holder_is_no_lost_history(zoo: Zoo, ledger: str, row: Account) -> None:
+    """The highest token that may be another's is taken for one; a hold that is lost proves nothing."""
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold is not None
+    other = run_in_thread(lambda: take_and_release("other"))
+    for token in (other, horizon.current()):
+        Account.objects.using(ledger).update(fencing_token=token)
+        with pytest.raises(StaleToken) as caught:
+            row.save_fenced(hold)
+        assert type(caught.value) is StaleToken
+    Account.objects.using(ledger).update(fencing_token=FAR)
+    lose(hold)
+    assert hold.wait_lost(10)
+    with pytest.raises(StaleToken) as caught:
+        row.save_fenced(hold)
+    assert type(caught.value) is StaleToken
+    lock.release()
+
+
+def take_and_release(key: str) -> int:
+    with zk_lock(key) as hold:
+        return hold.token
+
+
+@pytest.fixture
+def lonely() -> Iterator[Ensemble]:
+    """A server that this test may wipe."""
+    with Ensemble(tick=0.2) as ensemble:
+        yield ensemble
+
+
+@pytest.mark.slow
+def test_a_wiped_ensemble_is_recognised(lonely: Ensemble, ledger: str, row: Account) -> None:
+    """Its tokens begin anew, below those that the rows have seen."""
+    with override_settings(ZKLOCK=at(lonely)):
+        for _ in range(20):
+            take_and_release("k")
+        with zk_lock("k") as before:
+            row.save_fenced(before)
+    lonely.stop()
+    lonely.start()
+    with override_settings(ZKLOCK=at(lonely)), zk_lock("k", timeout=30) as after:
+        assert after.token < before.token
+        with pytest.raises(FenceRegressed):
+            row.save_fenced(after)
+
+
+def at(ensemble: Ensemble) -> dict[str, Any]:
+    return {"URL": f"zk://{ensemble.hosts}/fences?session_timeout=1"}
