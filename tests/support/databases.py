@@ -15,9 +15,9 @@ SQLITE = {"timeout": 60, "transaction_mode": "IMMEDIATE", "init_command": "PRAGM
 _numbers = itertools.count(1)
 
 
-def sqlite(path: Path) -> dict[str, Any]:
+def sqlite(path: Path, **options: Any) -> dict[str, Any]:
     """What Django's DATABASES say of a file."""
-    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": SQLITE}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {**SQLITE, **options}}
 
 
 def fenced_models() -> list[type[models.Model]]:

@@ -16,7 +16,6 @@ class Scenario:
     """What this package does not have yet, so that the scenario does not apply."""
 
 
-_FENCING = "writes that the database refuses to a stale holder"
 _TRANSACTIONS = "rules for the order of lock and transaction"
 
 SCENARIOS = (
@@ -70,7 +69,7 @@ SCENARIOS = (
     Scenario("F49", "the wall clock may jump while a lock is held or waited for"),
     Scenario("F51", "a waiter that is paused holds the others up for its session at most, and enters nothing after it"),
     # --- meaning, data, applications
-    Scenario("F52", "the late commit of a holder that was paused is refused", waits_for=_FENCING),
+    Scenario("F52", "the late commit of a holder that was paused is refused"),
     Scenario("F53", "no lock is let go before the transaction under it is committed", waits_for=_TRANSACTIONS),
     Scenario(
         "F54",

@@ -1,0 +1,71 @@
+"""A holder that is stopped in its transaction, and goes on when another one has written, commits nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+from support.ledgers.models import Account
+from support.pausing import USING, WAYS, pair, play
+from support.zoo import Zoo
+
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+ROUNDS = 100
+PAIRS = 5  # that play at once, each on a row of its own
+TICK = 0.2
+SESSION_TIMEOUT = 0.8
+
+
+@pytest.fixture
+def arena() -> Iterator[Zoo]:
+    """A server that lets sessions end soon."""
+    with Ensemble(tick=TICK) as ensemble:
+        zoo = Zoo(ensemble.hosts, ensemble)
+        yield zoo
+        zoo.close()
+
+
+@pytest.fixture
+def databases(database_settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the processes; a writer that is stopped at its BEGIN must not hold SQLite's only lock."""
+    database_settings.get("OPTIONS", {}).pop("transaction_mode", None)
+    return {USING: database_settings}
+
+
+def rounds(arena: Zoo, using: str, databases: dict[str, Any], numbers: range) -> list[float]:
+    row = Account(name="a")
+    row.save(using=using)
+    ways = list(WAYS)
+    try:
+        with pair(arena, databases, SESSION_TIMEOUT) as writers:
+            return [play(writers, using, ways[number % len(ways)], row.pk, number) for number in numbers]
+    finally:
+        connections[using].close()
+
+
+def test_the_late_write_of_a_paused_holder_is_refused(arena: Zoo, databases: dict[str, Any], ledger: str) -> None:
+    """Whichever way it fences; the row is the new holder's."""
+    rounds(arena, ledger, databases, range(len(WAYS)))
+
+
+@pytest.mark.chaos
+@pytest.mark.scenario("F52")
+@pytest.mark.timeout(600)
+def test_no_paused_holder_ever_commits(arena: Zoo, databases: dict[str, Any], ledger: str, figure: Any) -> None:
+    """A hundred times, without exception."""
+    share = ROUNDS // PAIRS
+    with ThreadPoolExecutor(PAIRS) as pool:
+        games = [
+            pool.submit(rounds, arena, ledger, databases, range(start, start + share))
+            for start in range(0, ROUNDS, share)
+        ]
+        stopped = [pause for game in games for pause in game.result()]
+    assert len(stopped) == ROUNDS
+    figure("late commits refused", f"{len(stopped)} of {ROUNDS}, on {connections[ledger].vendor}")
+    figure.spread("stopped for", stopped)
