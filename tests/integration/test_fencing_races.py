@@ -1,0 +1,167 @@
+"""Writers that meet at a row: the database alone keeps them in order, whatever the locks say."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from support.ledgers.models import Account, Savings
+from support.zoo import eventually
+
+from django_zklock.exceptions import StaleToken
+from django_zklock.fencing import Fence
+
+WRITERS = 6
+WRITES = 25  # of each
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A fence from a lock that grants everybody who asks."""
+
+    token: int
+    key: str = "k"
+
+
+def by_get(using: str, fence: Fence, pk: int) -> None:
+    with transaction.atomic(using=using):
+        row = Account.objects.using(using).fenced(fence).get(pk=pk)
+        work(row)
+        row.save()
+
+
+def by_fence(using: str, fence: Fence, pk: int) -> None:
+    row = Account.objects.using(using).get(pk=pk)
+    with transaction.atomic(using=using):
+        row.fence(fence, refresh=True)
+        work(row)
+        row.save()
+
+
+def by_join(using: str, fence: Fence, pk: int) -> None:
+    with transaction.atomic(using=using):
+        row = Account.objects.using(using).filter(bookings=None).fenced(fence).get(pk=pk)
+        work(row)
+        row.save()
+
+
+def by_child(using: str, fence: Fence, pk: int) -> None:
+    with transaction.atomic(using=using):
+        row = Savings.objects.using(using).fenced(fence).get(pk=pk)
+        work(row)
+        row.save()
+
+
+def work(row: Account) -> None:
+    row.balance += 1
+    time.sleep(0.001)  # as long as thinking takes, so that others come
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [by_get, by_fence, by_join, by_child])
+def test_no_update_is_lost_though_the_lock_grants_everybody(
+    ledger: str, way: Callable[[str, Fence, int], None]
+) -> None:
+    """What is read after the fence is not out of date when it is written."""
+    row = Savings(name="a")
+    row.save(using=ledger)
+    tokens = itertools.count(1)
+    refused: list[int] = []
+
+    def write() -> None:
+        done = 0
+        try:
+            while done < WRITES:
+                token = next(tokens)
+                try:
+                    way(ledger, Claim(token), row.pk)
+                    done += 1
+                except StaleToken:
+                    refused.append(token)
+        finally:
+            connections[ledger].close()
+
+    in_threads([write] * WRITERS)
+    assert Account.objects.using(ledger).get(pk=row.pk).balance == WRITERS * WRITES
+    assert refused, "no two writers have met"
+
+
+def update(using: str, fence: Fence, pk: int) -> None:
+    Account.objects.using(using).filter(pk=pk).fenced(fence).update(balance=100)
+
+
+def update_by_join(using: str, fence: Fence, pk: int) -> None:
+    Account.objects.using(using).filter(pk=pk, bookings=None).fenced(fence).update(balance=100)
+
+
+def update_child(using: str, fence: Fence, pk: int) -> None:
+    Savings.objects.using(using).filter(pk=pk).fenced(fence).update(rate=100)
+
+
+def save(using: str, fence: Fence, pk: int) -> None:
+    Savings(pk=pk, account_ptr_id=pk, name="a", balance=100, rate=100).save_fenced(fence, using=using)
+
+
+def delete(using: str, fence: Fence, pk: int) -> None:
+    Savings.objects.using(using).filter(pk=pk).fenced(fence).delete()
+
+
+@pytest.mark.parametrize(
+    "way", [by_get, by_fence, by_join, by_child, update, update_by_join, update_child, save, delete]
+)
+def test_who_waits_for_the_row_compares_anew(ledger: str, way: Callable[[str, Fence, int], None]) -> None:
+    """An older holder that comes while the newer one writes is refused when that one has committed."""
+    if connections[ledger].vendor == "sqlite":
+        return  # has one writer, and what waits there has not begun to compare
+    row = Savings(name="a")
+    row.save(using=ledger)
+    errors: list[BaseException] = []
+
+    def older() -> None:
+        try:
+            way(ledger, Claim(4), row.pk)
+        except StaleToken as error:
+            errors.append(error)
+        finally:
+            connections[ledger].close()
+
+    thread = threading.Thread(target=older)
+    with transaction.atomic(using=ledger):
+        newer = Savings.objects.using(ledger).fenced(Claim(5)).get(pk=row.pk)
+        newer.balance = newer.rate = 7
+        newer.save()
+        thread.start()
+        eventually(lambda: one_waits_for_a_lock(ledger), message="the older one does not wait")
+    thread.join(30)
+    assert len(errors) == 1
+    found = Savings.objects.using(ledger).get(pk=row.pk)
+    assert (found.balance, found.rate, found.fencing_token) == (7, 7, 5)
+
+
+def one_waits_for_a_lock(using: str) -> bool:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+def in_threads(calls: list[Callable[[], Any]]) -> None:
+    errors: list[BaseException] = []
+
+    def run(call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(55)
+    assert errors == []
