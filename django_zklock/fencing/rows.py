@@ -78,13 +78,13 @@ class FencedRows(Generic[_Model]):
                 self._refuse_newer(self._rows)
                 return count
             claimed = self._claim(self._rows)
-            return sum(self._rows.filter(pk__in=some).update(**fields) for some in _batches(claimed))
+            return sum(self._rows.filter(pk__in=some).update(**fields) for some in batches(claimed))
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete the rows, all or none, with what depends on them; return what `QuerySet.delete` does."""
         counts: Counter[str] = Counter()
         with transaction.atomic(using=self._using):
-            for some in _batches(self._claim(self._rows)):
+            for some in batches(self._claim(self._rows)):
                 rows: models.QuerySet[_Model] = models.QuerySet(model=self._rows.model, using=self._using)
                 counts.update(rows.filter(pk__in=some).delete()[1])
         return counts.total(), dict(counts)
@@ -132,7 +132,7 @@ class FencedRows(Generic[_Model]):
             found = found.select_for_update()  # for the same reason
         places = dict(found)
         everything = tokens.table(rows.model, self._using)
-        for some in _batches(sorted(set(places.values()))):
+        for some in batches(sorted(set(places.values()))):
             batch = everything.filter(pk__in=some)
             if tokens.compare_and_set(batch, self._fence.token) < len(some):
                 self._refuse_newer(batch)
@@ -145,6 +145,7 @@ class FencedRows(Generic[_Model]):
             raise refusal(self._fence, f"a row of {rows.model._meta.label}", seen)
 
 
-def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut primary keys into as many as go into one statement."""
     for start in range(0, len(keys), BATCH):
         yield keys[start : start + BATCH]

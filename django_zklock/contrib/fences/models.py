@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from django.db import models
 
+from django_zklock.fencing.model import FencingTokenField
+
 
 class Fence(models.Model):
     """The highest token that one name has seen; written by `advance`, which makes the row when it is missing."""
 
     name: models.Field[str, str] = models.CharField(max_length=255, primary_key=True)
-    token: models.Field[int, int] = models.BigIntegerField(default=0)
+    token: models.Field[int, int] = FencingTokenField()
 
     class Meta:
         """What the admin calls it."""

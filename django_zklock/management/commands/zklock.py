@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_zklock.management import devserver
+from django_zklock.management import devserver, fences
 
-SUBCOMMANDS = {"devserver": devserver}
+SUBCOMMANDS = {"devserver": devserver, "fences": fences}
 
 
 class Command(BaseCommand):

@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
             name="Fence",
             fields=[
                 ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
-                ("token", models.BigIntegerField(default=0)),
+                ("token", models.BigIntegerField(default=0, editable=False)),
             ],
             options={"verbose_name": "fence", "verbose_name_plural": "fences"},
         ),
