@@ -1,5 +1,6 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
-# The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed.
+# The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed,
+# and so is PostgreSQL, for the tests.
 
 PYTHON ?= python3
 VENV := .venv

@@ -28,8 +28,8 @@ then write, too: be sure that all of them have been restarted since.
 
 
 ADVICE = """\
-Holders cannot write rows that are ahead: that raises FenceRegressed. When all processes that held locks before ZooKeeper
-lost its data have been restarted, --reset sets the tokens of these rows to 0.
+Holders cannot write rows that are ahead: that raises FenceRegressed. When all processes that held locks before
+ZooKeeper lost its data have been restarted, --reset sets the tokens of these rows to 0.
 """
 
 

@@ -40,6 +40,8 @@ def use() -> None:
         hold.check()
         hold.add_lost_callback(lambda lost: lost.token)
         hold.wait_lost(timeout=0.1)
+        with hold.fenced("ledger", using="default") as nothing:
+            assert_type(nothing, None)
     lock = Lock("a/{b}", fields={"b": 1})
     assert_type(lock.acquire(blocking=False), Hold | None)
     assert_type(lock.locked(), bool)

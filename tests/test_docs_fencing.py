@@ -1,0 +1,90 @@
+"""The code in the how-to about fences runs, in a project that does as it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.project import Project
+from test_docs import BLOCK, DOCS
+
+SETTINGS = """
+from project_settings import *
+from books.settings import INSTALLED_APPS
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.sqlite3"}}
+"""
+
+TEST = """
+import pytest
+from books import work
+from books.models import Account
+from django_zklock import zk_lock
+from django_zklock.exceptions import StaleToken
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_the_functions_do_as_they_say(zklock):
+    work.open_account(1, "ann")
+    work.deposit(1, 100)
+    work.rename(Account(pk=1), "bob")
+    work.add_interest(10)
+    account = Account.objects.get()
+    assert (account.owner, account.balance) == ("bob", 110)
+    assert account.fencing_token > 0
+    work.close_account(1)
+    assert account in Account.objects.all()
+    work.close_the_books()
+    work.close_account(1)
+    assert not Account.objects.exists()
+
+
+async def deposit():
+    await work.adeposit(1, 5)
+
+
+def test_the_async_one_does_so(zklock):
+    import asyncio
+    work.open_account(1, "ann")
+    asyncio.run(deposit())
+    assert Account.objects.get().balance == 5
+
+
+def test_a_stale_holder_is_refused(zklock):
+    old = zk_lock("account/1").acquire()
+    zk_lock("account/1").release()
+    work.open_account(1, "ann")
+    with pytest.raises(StaleToken):
+        work.add(old, 1, 100)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    text = (DOCS / "how-to" / "fence-your-rows.md").read_text()
+    assert text.count("```python\n") == len(BLOCK.findall(text)), "a block does not name its file"
+    project = Project(tmp_path)
+    files = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
+    for name, code in BLOCK.findall(text):
+        files[name] = files.get(name, "") + code
+    for name, code in files.items():
+        project.write(name, code)
+    project.write("books_settings.py", SETTINGS)
+    project.write("test_books.py", TEST)
+    return project
+
+
+def test_the_examples_work_in_a_project(project: Project) -> None:
+    """From the model and its migration to the command."""
+    env = {"DJANGO_SETTINGS_MODULE": "books_settings"}
+    for arguments in (["makemigrations", "books"], ["migrate", "-v0"]):
+        done = project.run("manage.py", *arguments, **env)
+        assert done.returncode == 0, done.stderr
+    done = project.run("manage.py", "zklock", "fences", "--json", **env)
+    assert '"model": "books.Account"' in done.stdout, done.stderr
+    (migration,) = project.directory.glob("books/migrations/0001_*.py")
+    assert "('fencing_token', models.BigIntegerField(default=0, editable=False))" in migration.read_text()
+    assert "zklock" not in migration.read_text()
+    done = project.run("-m", "pytest", "-q", "test_books.py", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
