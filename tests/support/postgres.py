@@ -69,7 +69,8 @@ class Postgres:
         self._programs = find_programs()
         self._directory = Path(tempfile.mkdtemp(prefix="zklock-postgres-"))
         self._log = self._directory / "log"
-        self._as: dict[str, Any] = {}  # another account
+        self._prefix: list[str] = []  # what makes another account of root
+        self._as: dict[str, Any] = {}  # the same
         (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -99,14 +100,11 @@ class Postgres:
         self.stop()
 
     def _start(self) -> None:
-        if os.geteuid() == 0:
-            account = _other_account()
-            os.chown(self._directory, account.pw_uid, account.pw_gid)
-            self._as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        self._leave_root()
         data = self._directory / "data"
-        initdb = [str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests", "--encoding=UTF8"]
+        initdb = [*self._prefix, str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests"]
         done = subprocess.run(
-            [*initdb, "--locale=C", str(data)],
+            [*initdb, "--encoding=UTF8", "--locale=C", str(data)],
             check=False,
             cwd=self._directory,
             capture_output=True,
@@ -115,7 +113,16 @@ class Postgres:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
-        command = [*_TIED, str(self._programs / "postgres"), "-D", str(data), "-p", str(self.port), *options]
+        command = [
+            *self._prefix,
+            *_TIED,
+            str(self._programs / "postgres"),
+            "-D",
+            str(data),
+            "-p",
+            str(self.port),
+            *options,
+        ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -127,6 +134,16 @@ class Postgres:
                 **self._as,
             )
         self._wait_ready()
+
+    def _leave_root(self) -> None:
+        if os.geteuid() != 0:
+            return
+        if _alone_in_namespace():
+            self._prefix = ["unshare", "--user", "--map-user=1", "--map-group=1"]
+            return
+        account = _other_account()
+        os.chown(self._directory, account.pw_uid, account.pw_gid)
+        self._as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -145,6 +162,15 @@ class Postgres:
             process.wait(PATIENCE)
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)
+
+
+def _alone_in_namespace() -> bool:
+    """Tell whether this root is one by name only, in a namespace that knows no other account."""
+    try:
+        lines = Path("/proc/self/uid_map").read_text().split("\n")
+    except OSError:
+        return False
+    return sum(int(line.split()[2]) for line in lines if line) == 1
 
 
 def _other_account() -> pwd.struct_passwd:
