@@ -122,16 +122,18 @@ class FencedRows(Generic[_Model]):
 
         They are named one by one in what follows: a row that the query finds only then is not fenced.
         """
-        if self._in_one_table(rows):
-            # Before anything is read: a database that shows all of a transaction one state shows it as of the first
-            # read, and SQLite can't write any more when somebody has written since.
-            tokens.compare_and_set(rows, self._fence.token)
-        owner = tokens.owner(rows.model)
-        found = rows.order_by().values_list("pk", owner._meta.pk.name)
-        if connections[self._using].vendor == "mysql":
-            found = found.select_for_update()  # for the same reason
-        places = dict(found)
         everything = tokens.table(rows.model, self._using)
+        place = tokens.owner(rows.model)._meta.pk.name
+        found = rows.order_by().values_list("pk", place)
+        # Before anything is read: a database that shows all of a transaction one state shows it as of the first read,
+        # and SQLite can't write any more when somebody has written since.
+        if self._in_one_table(rows):
+            tokens.compare_and_set(rows, self._fence.token)
+        elif connections[self._using].vendor == "mysql":
+            found = found.select_for_update()  # where a statement can't write to a table and look into it, too
+        else:
+            tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(place)), self._fence.token)
+        places = dict(found)
         for some in batches(sorted(set(places.values()))):
             batch = everything.filter(pk__in=some)
             if tokens.compare_and_set(batch, self._fence.token) < len(some):

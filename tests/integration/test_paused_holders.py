@@ -33,8 +33,7 @@ def arena() -> Iterator[Zoo]:
 
 @pytest.fixture
 def databases(database_settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the processes; a writer that is stopped at its BEGIN must not hold SQLite's only lock."""
-    database_settings.get("OPTIONS", {}).pop("transaction_mode", None)
+    """The databases of the processes."""
     return {USING: database_settings}
 
 

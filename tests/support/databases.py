@@ -11,13 +11,13 @@ from typing import Any
 from django.apps import apps
 from django.db import connections, models
 
-SQLITE = {"timeout": 60, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
+SQLITE = {"timeout": 60, "init_command": "PRAGMA journal_mode=WAL"}
 _numbers = itertools.count(1)
 
 
-def sqlite(path: Path, **options: Any) -> dict[str, Any]:
+def sqlite(path: Path) -> dict[str, Any]:
     """What Django's DATABASES say of a file."""
-    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {**SQLITE, **options}}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": SQLITE}
 
 
 def fenced_models() -> list[type[models.Model]]:
