@@ -110,12 +110,19 @@ def test_a_later_token_says_that_the_lease_goes_on(zoo: Zoo) -> None:
 RECEIVER = """
 import sys
 from django.conf import settings
-settings.configure(SECRET_KEY=sys.argv[1], ZKLOCK={"TOKEN_KEYS": [sys.argv[2]]} if sys.argv[2] else None)
+settings.configure(
+    SECRET_KEY=sys.argv[1],
+    ZKLOCK={"TOKEN_KEYS": [sys.argv[2]]} if sys.argv[2] else None,
+    INSTALLED_APPS=["django_zklock.contrib.fences"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
 import django; django.setup()
+from django.core.management import call_command
 from django_zklock import FenceVerifier
-from django_zklock.token_stores import MemoryTokens
+from django_zklock.token_stores import DatabaseTokens
+call_command("migrate", verbosity=0)
 try:
-    fence = FenceVerifier(MemoryTokens()).verify(sys.argv[3], key="stock/7")
+    fence = FenceVerifier(DatabaseTokens()).verify(sys.argv[3], key="stock/7")
     print(fence.key, fence.token, fence.holder.pid, "kazoo" in sys.modules)
 except Exception as error:
     print(type(error).__name__)
@@ -136,7 +143,7 @@ def receive(secret_key: str, token_key: str, signed: str) -> str:
 
 
 def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
-    """The receiver needs the key and nothing else: no ensemble, no app, no client of ZooKeeper."""
+    """The receiver needs the key and a table: no ensemble, no client of ZooKeeper, no app but that of the table."""
     with zoo.configured(TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
         signed = hold.signed_token()
         assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} False"

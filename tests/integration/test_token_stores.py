@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
 from django_zklock import token_stores
@@ -131,7 +132,12 @@ def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None
 @pytest.mark.parametrize("store", ["memory", "cache"], indirect=True)
 def test_threads_that_advance_at_once_keep_the_highest(store: TokenStore) -> None:
     """Of tokens that come at once, none passes after a higher one has passed."""
-    advance_at_once(store)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
+    try:
+        advance_at_once(store, each=200)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.fixture
@@ -152,6 +158,26 @@ def on_disk(tmp_path: Path, django_db_blocker: Any) -> Iterator[str]:
 def test_threads_that_advance_a_row_at_once_keep_the_highest(on_disk: str) -> None:
     """Of tokens that come at once to one row, none passes after a higher one has passed."""
     advance_at_once(DatabaseTokens(on_disk), threads=4, each=20)
+
+
+def test_no_newer_token_comes_between_the_check_and_the_commit(on_disk: str) -> None:
+    """In a transaction of the receiver's, the row is locked from the check on until the work is committed."""
+    store = DatabaseTokens(on_disk)
+    connections.settings["on_disk"]["OPTIONS"]["timeout"] = 0.05  # seconds that another one waits for the row
+
+    def newer() -> bool:
+        try:
+            return outcome(store, "a", 9)
+        finally:
+            connections["on_disk"].close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(on_disk):
+            store.advance("a", 5)
+            with pytest.raises(OperationalError, match="locked"):
+                pool.submit(newer).result(20)
+        assert pool.submit(newer).result(20)
+    assert not outcome(store, "a", 5)
 
 
 # --- the database ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
+import hmac
 import json
 import time
 from collections.abc import Iterator
@@ -78,6 +80,13 @@ def test_a_token_above_the_integers_of_other_languages_is_a_text() -> None:
     signed = seal(fence(token=2**53 + 1), [NEW])
     content = json.loads(base64.urlsafe_b64decode(signed.partition(":")[0] + "=="))
     assert content["token"] == str(2**53 + 1)
+
+
+def test_a_receiver_in_any_language_can_check_a_token() -> None:
+    """The form is as documented: base64 of JSON, and HMAC-SHA256 with a key made of the salt and ours."""
+    content, _, signature = seal(fence(), [NEW]).partition(":")
+    key = hashlib.sha256(f"django_zklock.tokenssigner{NEW}".encode()).digest()
+    assert base64.urlsafe_b64decode(signature + "=") == hmac.new(key, content.encode(), "sha256").digest()
 
 
 # --- who can make one ------------------------------------------------------------------------------------------------
