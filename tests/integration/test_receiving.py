@@ -16,10 +16,13 @@ from typing import Any, cast
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.views import View
 from support import fencesite
+from support.ledgers.models import Account
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock import Hold, require_fence, tokens, zk_lock
@@ -108,7 +111,7 @@ def test_a_later_token_says_that_the_lease_goes_on(zoo: Zoo) -> None:
 # --- another process -------------------------------------------------------------------------------------------------
 
 RECEIVER = """
-import sys
+import sys, threading
 from django.conf import settings
 settings.configure(
     SECRET_KEY=sys.argv[1],
@@ -123,7 +126,7 @@ from django_zklock.token_stores import DatabaseTokens
 call_command("migrate", verbosity=0)
 try:
     fence = FenceVerifier(DatabaseTokens()).verify(sys.argv[3], key="stock/7")
-    print(fence.key, fence.token, fence.holder.pid, "kazoo" in sys.modules)
+    print(fence.key, fence.token, fence.holder.pid, threading.active_count())
 except Exception as error:
     print(type(error).__name__)
 """
@@ -143,12 +146,12 @@ def receive(secret_key: str, token_key: str, signed: str) -> str:
 
 
 def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
-    """The receiver needs the key and a table: no ensemble, no client of ZooKeeper, no app but that of the table."""
+    """The receiver needs the key and a table: no ensemble, no thread that asks it, no app but that of the table."""
     with zoo.configured(TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
         signed = hold.signed_token()
-        assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} False"
+        assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} 1"
         assert receive("its own", "another" * 6, signed) == "ForgedToken"
-        assert receive(KEY, "", hold.signed_token()) == f"stock/7 {hold.token} {os.getpid()} False"
+        assert receive(KEY, "", hold.signed_token()) == f"stock/7 {hold.token} {os.getpid()} 1"
         assert receive("test", "", hold.signed_token()) == "ForgedToken"  # the sender's SECRET_KEY
 
 
@@ -296,6 +299,28 @@ def test_an_error_of_the_view_is_its_own(zoo: Zoo, rf: RequestFactory) -> None:
     _, signed = sign("stock/7")
     with pytest.raises(StaleToken):
         view(rf.post("/", headers={"X-Fencing-Token": signed}), sku="7")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_verified_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
+    """The receiver's own rows keep the sender's token, and refuse an older one wherever it comes from."""
+    account = Account.objects.create(name="a")
+
+    @transaction.atomic
+    @require_fence("account", store=MemoryTokens())
+    def deposit(request: Any) -> HttpResponse:
+        account.fence(request.fence, refresh=True)
+        Account.objects.filter(pk=account.pk).fenced(request.fence).update(balance=F("balance") + 1)
+        return HttpResponse()
+
+    older, signed = sign("account")
+    assert deposit(rf.post("/", headers={"X-Fencing-Token": signed})).status_code == 200
+    account.refresh_from_db()
+    assert (account.balance, account.fencing_token) == (1, older)
+    with zk_lock("account") as hold, transaction.atomic():
+        hold.fence(account)
+    with pytest.raises(StaleToken):  # the store has not seen the newer holder, but the row has
+        deposit(rf.post("/", headers={"X-Fencing-Token": signed}))
 
 
 # --- what is said at once --------------------------------------------------------------------------------------------
