@@ -65,7 +65,8 @@ def require_fence(
     a callable that gets them and returns the key. `request.fence` fences rows as a `Hold` does.
 
     Put it below `@transaction.atomic`, or under `ATOMIC_REQUESTS`: then the default store keeps its row locked until
-    the view's work is committed, and no newer holder comes between.
+    the view's work is committed, and no newer holder comes between. A view that takes a lock of its own as well has
+    this below `@zk_locked`, which may begin the transaction.
 
     Args:
         name: as above.

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
@@ -277,6 +277,19 @@ def test_a_view_that_fails_takes_its_token_back(zoo: Zoo, client: Client) -> Non
     assert not Fence.objects.exists()
     assert post(client, "/row/7/", signed).status_code == 200
     assert {row.name: row.token for row in Fence.objects.all()} == {"row": token, "signed:stock/7": token}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("atomic_requests", [True, False])
+def test_the_transaction_of_a_request_is_the_views_own(
+    zoo: Zoo, client: Client, monkeypatch: pytest.MonkeyPatch, atomic_requests: bool
+) -> None:
+    """Under `ATOMIC_REQUESTS` the token is seen in the transaction of the request; without one it is seen at once."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
+    _, signed = sign("stock/7")
+    with pytest.raises(ZeroDivisionError):
+        post(client, "/fail/7/", signed)
+    assert Fence.objects.exists() is not atomic_requests
 
 
 @pytest.mark.django_db(transaction=True)

@@ -40,6 +40,11 @@ def write_row(request: HttpRequest, sku: str) -> HttpResponse:
     return answer(request)
 
 
+@require_fence("stock/{sku}")
+def fail(request: HttpRequest, sku: str) -> HttpResponse:
+    raise ZeroDivisionError
+
+
 @require_fence("stock", store=memory, header="X-Stock-Fence")
 def write_named(request: HttpRequest, sku: str) -> HttpResponse:
     return answer(request)
@@ -78,6 +83,7 @@ urlpatterns = [
     path("function/<str:sku>/", write),
     path("async-function/<str:sku>/", awrite),
     path("row/<str:sku>/", write_row),
+    path("fail/<str:sku>/", fail),
     path("named/<str:sku>/", write_named),
     path("braced/<str:sku>/", write_braced),
     path("class/<str:sku>/", Write.as_view()),
