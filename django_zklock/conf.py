@@ -12,7 +12,7 @@ import difflib
 import enum
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -157,6 +157,36 @@ def raw() -> object:
     return getattr(settings, "ZKLOCK", None)
 
 
+def token_keys(given: Sequence[str] | None = None) -> tuple[str | bytes, ...]:
+    """
+    Return the keys of signed tokens: those `given`, else `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
+
+    The first one signs, all verify. They are no part of `Config`, as who receives tokens needs no ZooKeeper. Raises
+    `ImproperlyConfigured` for what is no list of keys.
+    """
+    found = _Findings()
+    where = "keys" if given is not None else _at("TOKEN_KEYS")
+    keys = _token_keys(_entry("TOKEN_KEYS") if given is None else given, where, found)
+    if found:
+        raise ImproperlyConfigured(" ".join(map(str, found)))
+    return keys or (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
+def path_for(name: str) -> str:
+    """Return the path template of the lock `name`, without a need for the rest of the settings."""
+    entry = _entry("LOCKS", name)
+    path = entry.get("path") if isinstance(entry, Mapping) else None
+    return path if isinstance(path, str) else name
+
+
+def _entry(*keys: str) -> object:
+    """Return what stands in `settings.ZKLOCK` under these keys, unchecked; None if nothing does."""
+    value = raw()
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def debug() -> bool:
     """Tell whether this project runs with `settings.DEBUG`."""
     return bool(settings.DEBUG)
@@ -207,11 +237,13 @@ def _at(*keys: object) -> str:
     return "ZKLOCK" + "".join(f'["{key}"]' for key in keys)
 
 
-_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS", "DEFAULTS", "LOCKS")
+_CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
+_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
 _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), ...].'
+_SHORTEST_KEY: Final = 32  # characters; who has a token may try keys on it for as long as he likes
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _NOWHERE: Final = address.Address(hosts=(), chroot="")
 
@@ -229,6 +261,7 @@ def _read(raw: object) -> tuple[Config | None, _Findings]:
     query = _query(where, found)
     auth = _auth(given.get("AUTH"), where, found)
     tls = _tls(given.get("TLS"), where, found)
+    _token_keys(given.get("TOKEN_KEYS"), _at("TOKEN_KEYS"), found)
     config = Config(
         hosts=where.hosts,
         base=where.chroot + _root(given.get("ROOT", DEFAULT_ROOT), where, found),
@@ -376,6 +409,19 @@ def _tls_of(given: Mapping[Any, Any], found: _Findings) -> Tls:
         found.add("E008", f"{_at('TLS')} has a key without a certificate.", "Give CERT too.")
     ca, cert, key = (str(given[name]) if name in given else None for name in _TLS_FILES)
     return Tls(ca=ca, cert=cert, key=key, key_password=key_password, check_hostname=check_hostname)
+
+
+def _token_keys(value: object, where: str, found: _Findings) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    # A single text would be a list, too: of keys of one character.
+    keys = value if isinstance(value, (list, tuple)) else ()
+    if not keys or not all(_is_text(key) and len(key) >= _SHORTEST_KEY for key in keys):
+        hint = (
+            f"Texts of {_SHORTEST_KEY} random characters or more, as `secrets.token_urlsafe(48)` makes; newest first."
+        )
+        found.add("E011", f"{where} is no list of keys that are long enough.", hint)
+    return tuple(keys)
 
 
 def _options(value: object, where: str, found: _Findings, *, more: tuple[str, ...] = ()) -> LockOptions:

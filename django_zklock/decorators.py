@@ -10,24 +10,22 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
-from django.views import View
 
 from django_zklock import conf, responses
+from django_zklock.arguments import Name, Naming, async_view
 from django_zklock.conf import UNSET, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
-from django_zklock.queue.names import Template
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Name: TypeAlias = str | Callable[..., str]
 
 
 class Surroundings(Protocol):
@@ -115,7 +113,7 @@ def zk_locked(
         wrapper = _async_shell(locked) if iscoroutinefunction(function) else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
-        wrapper.__signature__ = locked.signature  # type: ignore[attr-defined]
+        wrapper.__signature__ = locked.naming.signature  # type: ignore[attr-defined]
         locked.wrapper = wrapper
         return cast("Callable[P, R]", wrapper)
 
@@ -155,10 +153,8 @@ class _Locked:
         self.name = name
         self.options = options
         self.function = function
-        # method_decorator hands over a partial of the bound method that claims to wrap the unbound one.
-        self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
+        self.naming = Naming(name, function)
         self.wrapper: Callable[..., Any] = function
-        self._takes_anything = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
         self._check_fields()
 
     def __repr__(self) -> str:
@@ -167,7 +163,7 @@ class _Locked:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         """Return what one call is about."""
         _refuse_async_dispatch(self.function, args)
-        name, fields = self._name_and_fields(args, kwargs)
+        name, fields = self.naming.name_and_fields(args, kwargs)
         around = self._surroundings(args)
         options = self.options.merged_over(conf.current().options_for(name))
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
@@ -183,20 +179,6 @@ class _Locked:
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         return _Call(lock, around, on_conflict)
 
-    def _name_and_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
-        if not isinstance(self.name, str):
-            # The key as it is: a brace in it is no field.
-            return self.name(*args, **kwargs).replace("{", "{{").replace("}", "}}"), {}
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        fields: dict[str, object] = {}
-        for parameter in self.signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                fields.update(bound.arguments[parameter.name])
-            else:
-                fields[parameter.name] = bound.arguments[parameter.name]
-        return self.name, fields
-
     def _surroundings(self, args: tuple[Any, ...]) -> Surroundings:
         request = responses.find_request(args)
         if request is not None:
@@ -210,13 +192,13 @@ class _Locked:
 
     def _check_fields(self) -> None:
         """Refuse a template that asks for what the function does not get, as soon as the settings can be read."""
-        if not isinstance(self.name, str) or self._takes_anything:
+        if not isinstance(self.name, str):
             return
         try:
             path = conf.current().options_for(self.name).path
         except ImproperlyConfigured:
             return  # the system checks will say what is wrong
-        Template.parse(path or self.name).check_fields(self.signature.parameters)
+        self.naming.check_fields(path or self.name)
 
 
 class _Call:
@@ -261,11 +243,8 @@ def _refuse_unlockable(function: object) -> None:
 
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
-    if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
-        return
-    bound = function.func if isinstance(function, functools.partial) else function
-    view = getattr(bound, "__self__", args[0] if args else None)
-    if isinstance(view, View) and view.view_is_async:
+    view = async_view(function, args)
+    if view is not None:
         raise ImproperlyConfigured(
             f"{type(view).__name__}.dispatch returns before its async handler has run, so a lock on it would protect "
             "nothing; put @zk_locked on the handlers: async def get(...), async def post(...)."

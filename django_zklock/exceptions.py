@@ -51,6 +51,14 @@ class FenceRegressed(StaleToken):
     """
 
 
+class ForgedToken(ZkLockError, PermissionError):
+    """This fencing token cannot be trusted: nobody who has our keys signed it, or it is for another resource."""
+
+
+class ExpiredToken(ZkLockError):
+    """The lease behind this fencing token is over, by the clock of who received it."""
+
+
 class ZooKeeperUnavailable(ZkLockError, ConnectionError):
     """ZooKeeper did not answer in time, so nobody can tell who holds the lock."""
 

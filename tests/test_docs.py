@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
+from django_zklock import conf
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -15,11 +17,17 @@ BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOT
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project with the files that `how-to/test-your-code.md` shows; blocks of one file follow each other."""
-    text = (DOCS / "how-to" / "test-your-code.md").read_text()
-    assert text.count("```python\n") == len(BLOCK.findall(text)), "a block does not name its file"
-    project = Project(tmp_path)
+    return written("test-your-code.md", tmp_path)
+
+
+def written(page: str, directory: Path, unnamed: int = 0) -> Project:
+    """Write a project with the files that a how-to shows, and see that all its blocks but so many name their file."""
+    text = (DOCS / "how-to" / page).read_text()
+    named = BLOCK.findall(text)
+    assert text.count("```python\n") == len(named) + unnamed, "a block does not name its file"
+    project = Project(directory)
     files: dict[str, str] = {}
-    for name, code in BLOCK.findall(text):
+    for name, code in named:
         files[name] = files.get(name, "") + code
     for name, code in files.items():
         project.write(name, code)
@@ -47,3 +55,16 @@ def test_the_example_without_a_test_runner_runs(project: Project) -> None:
     done = project.run("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
+
+
+def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
+    """A sender and a service, put together from the page, do what it says; its settings are accepted."""
+    page = (DOCS / "how-to" / "fence-another-service.md").read_text()
+    (settings,) = re.findall(r"^```python\n(ZKLOCK = .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {}
+    exec(settings, names)
+    assert conf.problems(names["ZKLOCK"]) == []
+    project = written("fence-another-service.md", tmp_path, unnamed=1)
+    done = project.run("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout

@@ -7,8 +7,10 @@ from datetime import timedelta
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
-from django_zklock import Hold, Lock, zk_lock, zk_locked
+from django_zklock import FenceVerifier, Hold, Lock, require_fence, zk_lock, zk_locked
 from django_zklock.exceptions import LockNotAcquired
+from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
+from django_zklock.tokens import VerifiedToken
 
 
 @zk_locked("inventory/{sku}", timeout=timedelta(seconds=2), on_conflict="respond", abort_on="lost", grace=1)
@@ -55,6 +57,30 @@ async def use_async() -> None:
     lock = zk_lock("a")
     assert_type(await lock.aacquire(timeout=1), Hold | None)
     await lock.arelease()
+
+
+@require_fence("inventory/{sku}", store=CacheTokens("shared"), header="X-Fence", leeway=timedelta(seconds=2))
+def guarded(request: HttpRequest, sku: str) -> HttpResponse:
+    return HttpResponse(sku)
+
+
+assert_type(guarded(HttpRequest(), "a"), HttpResponse)
+
+
+class OwnStore:
+    def advance(self, key: str, token: int) -> None: ...
+
+
+async def verify(hold: Hold) -> None:
+    signed = hold.signed_token()
+    assert_type(signed, str)
+    stores: list[TokenStore] = [DatabaseTokens("other"), CacheTokens(), MemoryTokens(), OwnStore()]
+    verifier = FenceVerifier(stores[0], keys=["a", "b"], leeway=1.5)
+    assert_type(verifier.verify(signed, key=hold.key), VerifiedToken)
+    fence = await verifier.averify(signed, key=hold.key)
+    assert_type(fence.token, int)
+    assert_type(fence.holder.host, str)
+    assert_type(fence.lease_until, float)
 
 
 def catch() -> None:

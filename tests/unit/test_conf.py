@@ -410,3 +410,31 @@ def test_name_that_is_not_listed_is_its_own_path() -> None:
     """A lock needs no settings."""
     built = config(DEFAULTS={"timeout": 3})
     assert built.options_for("order/{pk}") == LockOptions(path="order/{pk}", timeout=3.0)
+
+
+# --- signed tokens ---------------------------------------------------------------------------------------------------
+
+
+def test_keys_of_tokens_are_long_texts_in_a_list() -> None:
+    """What would sign with a single character, or with nothing, is an error that quotes no key."""
+    assert ids(TOKEN_KEYS=["k" * 32, "l" * 60]) == []
+    for keys in ("k" * 32, [], ["k" * 31], ["k" * 32, ""], [b"k" * 32], {"k" * 32: 1}):
+        problem = only_problem(TOKEN_KEYS=keys)
+        assert problem.id == "E011"
+        assert "kkk" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (None, "stock"),
+        ({"TOKEN_KEYS": ["k" * 32]}, "stock"),
+        ({"LOCKS": {"stock": {"path": "stock/{sku}"}}}, "stock/{sku}"),
+        ({"LOCKS": {"stock": "no dict"}}, "stock"),
+        ({"LOCKS": 7}, "stock"),
+    ],
+)
+def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> None:
+    """Who receives tokens may share the names of the locks, or have no settings at all."""
+    with override_settings(ZKLOCK=raw):
+        assert conf.path_for("stock") == path

@@ -1,0 +1,379 @@
+"""A hold signs, and another service, view or process, opens to its newest holder and to nobody else."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection, transaction
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.views import View
+from support import fencesite
+from support.ledgers.models import Account
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock import Hold, require_fence, tokens, zk_lock
+from django_zklock.contrib.fences.models import Fence
+from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
+from django_zklock.queue.segments import escape
+from django_zklock.token_stores import MemoryTokens
+from django_zklock.tokens import FenceVerifier
+
+pytestmark = [pytest.mark.zookeeper]
+
+VIEWS = ["function", "async-function", "row", "class", "dispatched", "async-class", "async-dispatched"]
+KEY = "k" * 40
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    with override_settings(ROOT_URLCONF="support.fencesite"):
+        yield
+    fencesite.memory._highest.clear()
+
+
+def sign(key: str) -> tuple[int, str]:
+    """Hold a lock for a moment; return its token, plain and signed."""
+    with zk_lock(key) as hold:
+        return hold.token, hold.signed_token()
+
+
+def post(client: Client, path: str, signed: str | None = None, **headers: str) -> HttpResponse:
+    if signed is not None:
+        headers["X-Fencing-Token"] = signed
+    return cast("HttpResponse", client.post(path, headers=headers))
+
+
+def code_of(client: Client, path: str, signed: str | None = None) -> tuple[int, str]:
+    response = post(client, path, signed, accept="application/json")
+    return response.status_code, json.loads(response.content)["code"]
+
+
+# --- the sender ------------------------------------------------------------------------------------------------------
+
+
+def test_a_signed_token_holds_what_anybody_in_the_queue_may_see_and_no_more(zoo: Zoo) -> None:
+    """Key, token, holder, issued and lease's end, field by field: nothing secret, and no argument."""
+    before = time.time()
+    with zk_lock("stock/{sku}", fields={"sku": "7"}) as hold:
+        content, _, _ = hold.signed_token().partition(":")
+        until = time.time() + hold.lease_remaining
+        (payload,) = zoo.payloads("stock/7")
+        assert payload is not None
+        said = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
+        assert sorted(said) == ["holder", "issued", "key", "lease_until", "token", "v"]
+        assert said["v"] == 1
+        assert said["key"] == hold.key == "stock/7"
+        assert said["token"] == str(hold.token)
+        assert said["holder"] == {"host": socket.gethostname(), "pid": os.getpid(), "guid": payload.guid}
+        assert before - 0.001 <= said["issued"] <= time.time()
+        assert said["issued"] < said["lease_until"] <= until
+
+
+def test_a_hold_that_is_over_signs_nothing(zoo: Zoo) -> None:
+    """A released hold, and a lost one, say so rather than give away a token that nobody may use."""
+    with zk_lock("stock/7") as hold:
+        pass
+    with pytest.raises(LockNotHeld):
+        hold.signed_token()
+    with pytest.raises(LockLost), zk_lock("stock/7", abort_on="never") as hold:
+        (name,) = zoo.children("stock/7")
+        zoo.client.delete(f"{zoo.base}/stock/7/{name}")
+        eventually(lambda: hold.lost)
+        hold.signed_token()
+
+
+def test_a_later_token_says_that_the_lease_goes_on(zoo: Zoo) -> None:
+    """A token of the same hold that is made later is good for longer, so one is made for each request."""
+    verifier = FenceVerifier(MemoryTokens())
+
+    def lease_until(hold: Hold) -> float:
+        return verifier.verify(hold.signed_token(), key="stock/7").lease_until
+
+    with zk_lock("stock/7") as hold:
+        first = lease_until(hold)
+        eventually(lambda: lease_until(hold) > first + 0.5)
+
+
+# --- another process -------------------------------------------------------------------------------------------------
+
+RECEIVER = """
+import sys, threading
+from django.conf import settings
+settings.configure(
+    SECRET_KEY=sys.argv[1],
+    ZKLOCK={"TOKEN_KEYS": [sys.argv[2]]} if sys.argv[2] else None,
+    INSTALLED_APPS=["django_zklock.contrib.fences"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
+import django; django.setup()
+from django.core.management import call_command
+from django_zklock import FenceVerifier
+from django_zklock.token_stores import DatabaseTokens
+call_command("migrate", verbosity=0)
+try:
+    fence = FenceVerifier(DatabaseTokens()).verify(sys.argv[3], key="stock/7")
+    print(fence.key, fence.token, fence.holder.pid, threading.active_count())
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def receive(secret_key: str, token_key: str, signed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", RECEIVER, secret_key, token_key, signed],
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
+    """The receiver needs the key and a table: no ensemble, no thread that asks it, no app but that of the table."""
+    with zoo.configured(TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
+        signed = hold.signed_token()
+        assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} 1"
+        assert receive("its own", "another" * 6, signed) == "ForgedToken"
+        assert receive(KEY, "", hold.signed_token()) == f"stock/7 {hold.token} {os.getpid()} 1"
+        assert receive("test", "", hold.signed_token()) == "ForgedToken"  # the sender's SECRET_KEY
+
+
+def test_a_view_opens_to_a_holder_in_another_process(zoo: Zoo, client: Client) -> None:
+    """Who sends the token may be any process that holds the lock."""
+    sender = zoo.spawn('with zk_lock("stock/7") as hold: print(hold.token, hold.signed_token()); input()')
+    with sender:
+        assert sender.stdout
+        token, signed = sender.stdout.readline().split()
+        assert post(client, "/function/7/", signed).content.decode() == f"stock/7 {token} {sender.pid}"
+        sender.communicate("\n", timeout=20)
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_opens_to_its_newest_holder_alone(zoo: Zoo, client: Client, view: str) -> None:
+    """In every kind of view: the holder passes, 428 without a token, 403 for a forged one, 412 for an older one."""
+    path = f"/{view}/7/"
+    older, signed = sign("stock/7")
+    assert code_of(client, path) == (428, "fence_missing")
+    assert code_of(client, path, "") == (428, "fence_missing")
+    assert code_of(client, path, "forged") == (403, "fence_forged")
+    response = post(client, path, signed)
+    assert (response.status_code, response.content.decode()) == (200, f"stock/7 {older} {os.getpid()}")
+    newer, newest = sign("stock/7")
+    assert newer > older
+    assert post(client, path, newest).status_code == 200
+    assert code_of(client, path, signed) == (412, "fence_stale")
+    assert post(client, path, newest).status_code == 200
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_token_opens_no_other_resource(zoo: Zoo, client: Client, view: str) -> None:
+    """A token replayed at another resource is refused there, and counts for nothing."""
+    _, other = sign("stock/8")
+    assert code_of(client, f"/{view}/7/", other) == (403, "fence_forged")
+    assert post(client, f"/{view}/8/", other).status_code == 200
+
+
+def test_an_expired_token_is_refused(zoo: Zoo, client: Client) -> None:
+    """Once the lease is over by the receiver's clock, a token that nobody has outdone is refused all the same."""
+    with zk_lock("stock/7") as hold:
+        fence = tokens.unseal(hold.signed_token(), ["test"])
+    late = {"v": 1, "holder": {"host": "", "pid": 1, "guid": ""}, "key": fence.key, "token": str(fence.token)}
+    signed = tokens._signer(["test"]).sign_object({**late, "issued": 1.0, "lease_until": time.time() - 6})
+    assert code_of(client, "/function/7/", signed) == (412, "fence_expired")
+
+
+@pytest.mark.parametrize("sku", ["a b", "a/b", "..a", "ä\N{SNOWMAN}", "%2F", "{sku}"])
+def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFactory, sku: str) -> None:
+    """One template on both sides makes one key of one value, whatever is in it."""
+
+    @require_fence("stock/{sku}", store=MemoryTokens())
+    def view(request: HttpRequest, sku: str) -> HttpResponse:
+        return fencesite.answer(request)
+
+    with zk_lock("stock/{sku}", fields={"sku": sku}) as hold:
+        response = view(rf.post("/", headers={"X-Fencing-Token": hold.signed_token()}), sku=sku)
+    assert response.content.decode() == f"stock/{escape(sku)} {hold.token} {os.getpid()}"
+
+
+def test_the_receiver_may_use_the_names_of_the_locks(zoo: Zoo, client: Client) -> None:
+    """`LOCKS` says the path, as for `@zk_locked`; the header may have another name; a callable returns the key."""
+    with zoo.configured(LOCKS={"stock": {"path": "stock/{sku}"}}), zk_lock("stock", fields={"sku": "7"}) as hold:
+        signed = hold.signed_token()
+        response = post(client, "/named/7/", **{"X-Stock-Fence": signed})
+        assert response.content.decode().startswith("stock/7 ")
+        assert code_of(client, "/named/7/", signed) == (428, "fence_missing")
+        assert "X-Stock-Fence" in post(client, "/named/7/").content.decode()
+    with zk_lock("{{7}}") as hold:
+        assert post(client, "/braced/7/", hold.signed_token()).content.decode().startswith("%7B7%7D ")
+
+
+async def test_an_async_client_is_answered_alike(zoo: Zoo) -> None:
+    """Under an event loop a sync and an async view share what they have seen with other requests."""
+    client = AsyncClient()
+    async with zk_lock("stock/7") as hold:
+        older = hold.signed_token()
+    async with zk_lock("stock/7") as hold:
+        newer = hold.signed_token()
+    statuses = []
+    for signed in (older, newer, older, "forged"):
+        response = await client.post("/function/7/", headers={"X-Fencing-Token": signed})
+        statuses.append(response.status_code)
+    assert statuses == [200, 200, 412, 403]
+
+
+def test_answers_are_for_programs_and_never_kept(zoo: Zoo, client: Client) -> None:
+    """A refusal is text unless JSON is asked for, kept by no cache, and repeats nothing that was sent."""
+    for accept, kind in [("*/*", "text/plain"), ("application/json", "application/json")]:
+        response = post(client, "/function/7/", "<evil>\r\nSet-Cookie: a=b", accept=accept)
+        assert response.status_code == 403
+        assert response["Content-Type"].startswith(kind)
+        assert response["Cache-Control"] == "no-store"
+        assert "Set-Cookie" not in response
+        assert b"evil" not in response.content
+
+
+def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody paused, or somebody evil, was stopped: the log says at which view and why."""
+    _, signed = sign("stock/8")
+    with caplog.at_level(logging.WARNING, "django_zklock"):
+        post(client, "/function/7/", signed)
+    (record,) = (record for record in caplog.records if record.name == "django_zklock.receiving")
+    assert "support.fencesite.write refused" in record.getMessage()
+    assert record.lock == "stock/7"  # type: ignore[attr-defined]
+    assert signed not in caplog.text
+
+
+# --- the view's transaction ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_view_that_fails_takes_its_token_back(zoo: Zoo, client: Client) -> None:
+    """The token is seen in the view's own transaction, so what is rolled back shuts nobody out."""
+    token, signed = sign("stock/7")
+    with pytest.raises(ZeroDivisionError):
+        post(client, "/row/7/?fail", signed)
+    assert not Fence.objects.exists()
+    assert post(client, "/row/7/", signed).status_code == 200
+    assert {row.name: row.token for row in Fence.objects.all()} == {"row": token, "signed:stock/7": token}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("atomic_requests", [True, False])
+def test_the_transaction_of_a_request_is_the_views_own(
+    zoo: Zoo, client: Client, monkeypatch: pytest.MonkeyPatch, atomic_requests: bool
+) -> None:
+    """Under `ATOMIC_REQUESTS` the token is seen in the transaction of the request; without one it is seen at once."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
+    _, signed = sign("stock/7")
+    with pytest.raises(ZeroDivisionError):
+        post(client, "/fail/7/", signed)
+    assert Fence.objects.exists() is not atomic_requests
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_refused_view_writes_nothing(zoo: Zoo, client: Client) -> None:
+    """What an older holder sends late changes no row."""
+    _, older = sign("stock/7")
+    newer, newest = sign("stock/7")
+    assert post(client, "/row/7/", newest).status_code == 200
+    assert post(client, "/row/7/", older).status_code == 412
+    assert {row.name: row.token for row in Fence.objects.all()} == {"row": newer, "signed:stock/7": newer}
+
+
+def test_an_error_of_the_view_is_its_own(zoo: Zoo, rf: RequestFactory) -> None:
+    """`StaleToken` out of the view's work is no refusal at the gate: it rolls back what is around, as it should."""
+
+    @require_fence("stock/{sku}", store=MemoryTokens())
+    def view(request: HttpRequest, sku: str) -> HttpResponse:
+        raise StaleToken
+
+    _, signed = sign("stock/7")
+    with pytest.raises(StaleToken):
+        view(rf.post("/", headers={"X-Fencing-Token": signed}), sku="7")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_verified_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
+    """The receiver's own rows keep the sender's token, and refuse an older one wherever it comes from."""
+    account = Account.objects.create(name="a")
+
+    @transaction.atomic
+    @require_fence("account", store=MemoryTokens())
+    def deposit(request: Any) -> HttpResponse:
+        account.fence(request.fence, refresh=True)
+        Account.objects.filter(pk=account.pk).fenced(request.fence).update(balance=F("balance") + 1)
+        return HttpResponse()
+
+    older, signed = sign("account")
+    assert deposit(rf.post("/", headers={"X-Fencing-Token": signed})).status_code == 200
+    account.refresh_from_db()
+    assert (account.balance, account.fencing_token) == (1, older)
+    with zk_lock("account") as hold, transaction.atomic():
+        hold.fence(account)
+    with pytest.raises(StaleToken):  # the store has not seen the newer holder, but the row has
+        deposit(rf.post("/", headers={"X-Fencing-Token": signed}))
+
+
+# --- what is said at once --------------------------------------------------------------------------------------------
+
+
+def test_a_field_that_the_view_does_not_get_is_refused_at_once() -> None:
+    """A misspelt field is an error when the module is imported, not when the first request comes."""
+    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}"):
+
+        @require_fence("stock/{skuu}")
+        def view(request: HttpRequest, sku: str) -> HttpResponse:
+            return HttpResponse()
+
+
+def test_what_is_no_view_is_refused() -> None:
+    """A class, a generator, a forgotten name and a function without a request say what to do."""
+
+    def stream(request: HttpRequest) -> Iterator[bytes]:
+        yield b""
+
+    decorators: list[tuple[Any, str]] = [(View, "method_decorator"), (7, "a name first"), (stream, "generator")]
+    for wrong, message in decorators:
+        with pytest.raises(TypeError, match=message):
+            require_fence("stock")(wrong)
+    with pytest.raises(TypeError, match="needs the name"):
+        require_fence(7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="without a request"):
+        require_fence("stock")(lambda: None)()
+    with pytest.raises(ImproperlyConfigured, match="no list of keys"):
+        require_fence("stock", keys=["short"])
+
+
+def test_a_guarded_view_is_still_the_view() -> None:
+    """Name, docstring, signature and marks of other decorators stay, so that they can go above and below."""
+
+    def view(request: HttpRequest, sku: str = "7") -> HttpResponse:
+        """Write."""
+        return HttpResponse()
+
+    view.csrf_exempt = True  # type: ignore[attr-defined]
+    guarded: Any = require_fence("stock/{sku}")(view)
+    assert (guarded.__name__, guarded.__doc__, guarded.csrf_exempt) == ("view", "Write.", True)
+    assert inspect.signature(guarded) == inspect.signature(view)

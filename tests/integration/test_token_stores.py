@@ -1,0 +1,283 @@
+"""The stores of a receiver of tokens: whoever comes at once, and whatever pauses, the highest token is kept."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.cache import caches
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import OperationalError, connection, connections, transaction
+from django.test import override_settings
+
+from django_zklock import token_stores
+from django_zklock.contrib.fences.models import Fence
+from django_zklock.exceptions import StaleToken, ZkLockError
+from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
+
+LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
+
+
+class Pausing(LocMemCache):
+    """A cache that stops whoever comes to add an entry, until he is told to go on."""
+
+    paused: threading.Event | None = None
+    go_on = threading.Event()
+
+    def add(self, *args: Any, **kwargs: Any) -> bool:
+        paused, Pausing.paused = Pausing.paused, None  # the first one only
+        if paused is not None:
+            paused.set()
+            assert Pausing.go_on.wait(20)
+        return bool(super().add(*args, **kwargs))
+
+
+class Away(LocMemCache):
+    """A cache that is not there, as clients of Memcached see it."""
+
+    def add(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def a_cache() -> Iterator[None]:
+    with override_settings(
+        CACHES={
+            "default": {"BACKEND": LOCMEM, "LOCATION": "tokens", "OPTIONS": {"MAX_ENTRIES": 100_000}},
+            "table": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "cached"},
+            "pausing": {"BACKEND": f"{__name__}.Pausing", "LOCATION": "pausing"},
+            "away": {"BACKEND": f"{__name__}.Away", "LOCATION": "away"},
+            "dummy": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"},
+            "files": {"BACKEND": "django.core.cache.backends.filebased.FileBasedCache", "LOCATION": "/nowhere"},
+        }
+    ):
+        yield
+        for alias in ("default", "pausing", "away"):
+            caches[alias].clear()
+
+
+@pytest.fixture(params=["memory", "cache", "table in the cache", "database"])
+def store(request: pytest.FixtureRequest, db: None) -> TokenStore:
+    if request.param == "table in the cache":
+        call_command("createcachetable")
+        return CacheTokens("table")
+    kinds: dict[str, TokenStore] = {"memory": MemoryTokens(), "cache": CacheTokens(), "database": DatabaseTokens()}
+    return kinds[request.param]
+
+
+def outcome(store: TokenStore, key: str, token: int) -> bool:
+    try:
+        store.advance(key, token)
+    except StaleToken as error:
+        assert error.lock == key
+        return False
+    return True
+
+
+def test_a_store_keeps_the_highest_token_of_each_key(store: TokenStore) -> None:
+    """A token passes if none above it was seen, as often as it comes; keys do not touch each other."""
+    tokens = [5, 5, 3, 9, 5, 9, 2**63 - 1, 9, 2**63 - 1]
+    assert [outcome(store, "a", token) for token in tokens] == [1, 1, 0, 1, 0, 1, 1, 0, 1]
+    assert outcome(store, "b", 1)
+    assert outcome(store, "A/%20" + "x" * 990, 1)
+    assert outcome(store, "A/%20" + "x" * 989 + "y", 2)
+    assert outcome(store, "A/%20" + "x" * 990, 1)
+
+
+def test_a_store_forgets_nothing_over_many_grants(store: TokenStore) -> None:
+    """Whatever the order they come in, a token passes if and only if it is the highest so far."""
+    rng, highest = random.Random(5), 0
+    for _ in range(300):
+        token = max(1, highest + rng.randint(-5, 5))
+        assert outcome(store, "a", token) == (token >= highest)
+        highest = max(highest, token)
+
+
+def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None:
+    """Advance from many threads, and see that nobody passes after a higher token has."""
+    passed, lock = [0], threading.Lock()
+    start = threading.Barrier(threads)
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        start.wait(10)
+        for _ in range(each):
+            with lock:
+                before = max(passed)
+            token = before + rng.randint(-2, 6)
+            if token > 0 and outcome(store, "a", token):
+                assert token >= before, "a token passed after a higher one had"
+                with lock:
+                    passed.append(token)
+        connections.close_all()
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, seed) for seed in range(threads)]:
+            done.result(50)
+    highest = max(passed)
+    assert highest > 50
+    assert outcome(store, "a", highest)
+    assert not outcome(store, "a", highest - 1)
+
+
+@pytest.mark.parametrize("store", ["memory", "cache"], indirect=True)
+def test_threads_that_advance_at_once_keep_the_highest(store: TokenStore) -> None:
+    """Of tokens that come at once, none passes after a higher one has passed."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
+    try:
+        advance_at_once(store, each=200)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_threads_that_advance_a_row_at_once_keep_the_highest(ledger: str) -> None:
+    """Of tokens that come at once to one row, none passes after a higher one has passed."""
+    advance_at_once(DatabaseTokens(ledger), threads=4, each=20)
+
+
+def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str) -> None:
+    """In a transaction of the receiver's, the row is locked from the check on until the work is committed."""
+    store = DatabaseTokens(ledger)
+    store.advance("a", 1)
+    options = connections.settings[ledger]["OPTIONS"]  # how long another one waits for the row: 50 ms
+    options.update({"timeout": 0.05} if "sqlite" in connections[ledger].vendor else {"options": "-c lock_timeout=50"})
+
+    def newer() -> bool:
+        try:
+            return outcome(store, "a", 9)
+        finally:
+            connections[ledger].close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(ledger):
+            store.advance("a", 5)
+            with pytest.raises(OperationalError, match="lock"):
+                pool.submit(newer).result(20)
+        assert pool.submit(newer).result(20)
+    assert not outcome(store, "a", 5)
+
+
+# --- the database ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_token_is_seen_only_if_its_transaction_commits() -> None:
+    """What the receiver rolls back leaves no trace, so that nobody is shut out by a write that never was."""
+    store = DatabaseTokens()
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        store.advance("a", 9)
+        raise ZeroDivisionError
+    store.advance("a", 5)
+    assert [(row.name, row.token) for row in Fence.objects.all()] == [("signed:a", 5)]
+
+
+@pytest.mark.django_db
+def test_a_stale_token_leaves_the_transaction_in_order() -> None:
+    """The receiver may go on in its transaction after the refusal, to write down that it refused."""
+    store = DatabaseTokens()
+    store.advance("a", 9)
+    with transaction.atomic(), pytest.raises(StaleToken):
+        store.advance("a", 5)
+    assert not connection.needs_rollback
+
+
+@pytest.mark.django_db
+def test_names_of_fences_and_keys_of_tokens_are_apart() -> None:
+    """A fence of the receiver's own and another service's lock may have one name; so may locks of two ensembles."""
+    Fence.objects.create(name="a", token=99)
+    DatabaseTokens().advance("a", 5)
+    DatabaseTokens(prefix="west:").advance("a", 3)
+    assert {row.name: row.token for row in Fence.objects.all()} == {"a": 99, "signed:a": 5, "west:a": 3}
+
+
+def test_a_missing_app_is_named() -> None:
+    """Without the table, the error says how to have it."""
+    apps.set_installed_apps(["django.contrib.contenttypes"])
+    try:
+        with pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.fences" to INSTALLED_APPS'):
+            DatabaseTokens().advance("a", 1)
+    finally:
+        apps.unset_installed_apps()
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_who_was_paused_before_its_write_finds_a_newer_token() -> None:
+    """The write of an older holder, paused after it saw itself the newest, neither passes nor lowers the highest."""
+    store, paused = CacheTokens("pausing"), threading.Event()
+    store.advance("a", 1)
+    Pausing.go_on.clear()
+    Pausing.paused = paused
+    with ThreadPoolExecutor(1) as pool:
+        older = pool.submit(outcome, store, "a", 5)
+        try:
+            assert paused.wait(10)
+            store.advance("a", 9)
+        finally:
+            Pausing.go_on.set()
+        assert older.result(10) is False
+    assert not outcome(store, "a", 5)
+    assert outcome(store, "a", 9)
+
+
+def test_an_older_token_that_the_cache_says_to_begin_at_leads_to_the_newest() -> None:
+    """The note of where to begin may come late, from one who was paused, and hides no newer token."""
+    store = CacheTokens()
+    for token in (1, 5, 9):
+        store.advance("a", token)
+    (start,) = (name for name in caches["default"]._cache if name.endswith(".start"))  # type: ignore[attr-defined]
+    caches["default"].set(start.rpartition(":")[2], 1)
+    assert not outcome(store, "a", 5)
+    assert outcome(store, "a", 9)
+
+
+def test_the_note_where_to_begin_is_forgotten_before_the_tokens_after_it() -> None:
+    """Else one who follows it would find the chain broken off, and an older token at its end."""
+    CacheTokens(keep=600).advance("a", 1)
+    (cache,) = [caches["default"]]
+    expiries = {name.endswith(".start"): expiry for name, expiry in cache._expire_info.items()}  # type: ignore[attr-defined]
+    assert expiries[False] - expiries[True] == pytest.approx(300, abs=5)
+
+
+def test_who_was_paused_for_longer_than_entries_are_kept_is_stale() -> None:
+    """He can no longer tell whether the slot was free, or is again."""
+    with pytest.raises(StaleToken, match="too long"):
+        CacheTokens(keep=-1).advance("a", 1)
+
+
+def test_an_emptied_cache_begins_anew() -> None:
+    """What an eviction costs is said in the documentation, and no more: the next token passes."""
+    store = CacheTokens()
+    store.advance("a", 9)
+    caches["default"].clear()
+    assert outcome(store, "a", 5)
+    assert not outcome(store, "a", 4)
+
+
+def test_a_cache_that_is_away_lets_nobody_pass() -> None:
+    """Clients that hide an outage answer as an empty cache would; a write that is not taken shows it."""
+    with pytest.raises(ZkLockError, match="neither has an entry nor takes it"):
+        CacheTokens("away").advance("a", 1)
+
+
+@pytest.mark.parametrize("alias", ["dummy", "files"])
+def test_a_cache_whose_add_is_no_single_step_is_refused(alias: str) -> None:
+    """It would let two processes have the same slot."""
+    with pytest.raises(ImproperlyConfigured, match="CacheTokens cannot use"):
+        CacheTokens(alias).advance("a", 1)
+
+
+def test_each_store_is_one() -> None:
+    """The stores and the protocol are offered in one place."""
+    stores: list[TokenStore] = [DatabaseTokens(), CacheTokens(), MemoryTokens()]
+    assert {type(store).__name__ for store in stores} | {"TokenStore"} == set(token_stores.__all__)

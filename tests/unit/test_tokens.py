@@ -1,0 +1,288 @@
+"""Signed tokens: what they say, who can make one, and which of them the receiver refuses."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core import signing
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signing import Signer
+from django.test import override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_zklock import conf, tokens
+from django_zklock.exceptions import ExpiredToken, ForgedToken, StaleToken, ZkLockError
+from django_zklock.queue.names import MAX_KEY, Template
+from django_zklock.token_stores import MemoryTokens
+from django_zklock.tokens import FenceVerifier, TokenHolder, VerifiedToken, seal, unseal
+
+OLD, NEW, THEIRS = ("old" * 12, "new" * 12, "theirs" * 6)
+
+
+def fence(**changes: Any) -> VerifiedToken:
+    now = time.time()
+    holder = TokenHolder(host="web1", pid=7, guid="00000000-0000-4000-8000-000000000000")
+    whole = VerifiedToken(key="inventory/7", token=41, holder=holder, issued=now, lease_until=now + 8)
+    return dataclasses.replace(whole, **changes)
+
+
+def verifier(**options: Any) -> FenceVerifier:
+    return FenceVerifier(MemoryTokens(), **{"keys": [NEW], **options})
+
+
+def verify(signed: Any, key: str = "inventory/7", **options: Any) -> VerifiedToken:
+    return verifier(**options).verify(signed, key=key)
+
+
+def signed_as(content: object) -> str:
+    return Signer(key=NEW, salt=tokens.SALT).sign_object(content)
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60), st.integers(1, 2**63 - 1))
+def test_any_key_and_token_come_back(value: str, token: int) -> None:
+    """Whatever a lock is called, its signed token fits a header and says the same to the receiver."""
+    template = Template.parse("stock/{sku}")
+    try:
+        key = template.render({"sku": value})
+    except ZkLockError:
+        key = value  # no name of a lock, but a text all the same
+    sent = fence(key=key, token=token)
+    signed = seal(sent, [NEW])
+    assert signed.isascii()
+    assert signed.isprintable()
+    assert " " not in signed
+    assert verify(signed, key) == sent
+
+
+def test_the_longest_key_fits_a_header() -> None:
+    """Servers take 8 KiB a header; the longest token is well below, and what is longer is refused unread."""
+    longest = fence(key="k" * MAX_KEY, holder=TokenHolder(host="\N{SNOWMAN}" * 64, pid=2**31, guid="g" * 36))
+    assert len(seal(longest, [NEW])) < tokens.MAX_LENGTH / 1.5
+    with pytest.raises(ForgedToken):
+        verify(seal(fence(key="k" * 4 * MAX_KEY), [NEW]), "k" * 4 * MAX_KEY)
+
+
+def test_a_token_above_the_integers_of_other_languages_is_a_text() -> None:
+    """JSON numbers end at 2**53 in many languages; the token does not."""
+    signed = seal(fence(token=2**53 + 1), [NEW])
+    content = json.loads(base64.urlsafe_b64decode(signed.partition(":")[0] + "=="))
+    assert content["token"] == str(2**53 + 1)
+
+
+def test_a_receiver_in_any_language_can_check_a_token() -> None:
+    """The form is as documented: base64 of JSON, and HMAC-SHA256 with a key made of the salt and ours."""
+    content, _, signature = seal(fence(), [NEW]).partition(":")
+    key = hashlib.sha256(f"django_zklock.tokenssigner{NEW}".encode()).digest()
+    assert base64.urlsafe_b64decode(signature + "=") == hmac.new(key, content.encode(), "sha256").digest()
+
+
+# --- who can make one ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", range(0, 200, 9))
+def test_a_token_with_one_character_changed_is_forged(place: int) -> None:
+    """No character may be touched, neither of the content nor of the signature."""
+    signed = seal(fence(), [NEW])
+    other = "A" if signed[place] != "A" else "B"
+    with pytest.raises(ForgedToken):
+        verify(signed[:place] + other + signed[place + 1 :])
+
+
+def forgeries() -> Iterator[Any]:
+    signed = seal(fence(), [NEW])
+    content, _, signature = signed.partition(":")
+    yield pytest.param("", id="empty")
+    yield pytest.param(":", id="separator")
+    yield pytest.param("41", id="a bare number")
+    yield pytest.param(content, id="unsigned")
+    yield pytest.param(content + ":", id="empty signature")
+    yield pytest.param(":" + signature, id="signature alone")
+    yield pytest.param(signed + "\r\nX-Admin: 1", id="a header after it")
+    yield pytest.param(" " + signed, id="a space before it")
+    yield pytest.param(f"{signed},{signed}", id="two headers joined")
+    yield pytest.param(signed + "\udc80", id="a lone surrogate")
+    yield pytest.param(signed + "\N{SNOWMAN}", id="not ASCII")
+    yield pytest.param(signed.encode(), id="bytes")
+    yield pytest.param(None, id="nothing")
+    yield pytest.param("x" * 10_000_000, id="huge")
+    yield pytest.param(seal(fence(), [THEIRS]), id="another's key")
+    yield pytest.param(Signer(key=NEW).sign_object({"v": 1}), id="no salt")
+    yield pytest.param(signing.dumps({"v": 1}, key=NEW, salt=tokens.SALT), id="with a time stamp of Django's")
+
+
+@pytest.mark.parametrize("signed", list(forgeries()))
+def test_what_nobody_with_a_key_signed_is_forged(signed: Any) -> None:
+    """Nothing that the network sends is believed, and nothing raises another error."""
+    with pytest.raises(ForgedToken):
+        verify(signed)
+
+
+def malformed() -> Iterator[Any]:
+    whole = {"v": 1, **dataclasses.asdict(fence()), "token": "41"}
+    assert verify(signed_as(whole)).token == 41
+    yield from ([], None, 7, "text", {}, {**whole, "v": 2}, {**whole, "key": 7}, {**whole, "holder": "web1"})
+    yield from ({**whole, "token": token} for token in (41, "41.0", " 41", "-1", "0", "", "٤١", str(2**63), "9" * 5000))
+    yield from ({**whole, name: value} for name in ("issued", "lease_until") for value in (None, "1", float("inf")))
+    yield from ({name: value for name, value in whole.items() if name != gone} for gone in whole)
+
+
+@pytest.mark.parametrize("content", list(malformed()))
+def test_what_is_signed_but_of_another_form_is_forged(content: object) -> None:
+    """A later version of the package, or a mistake of another signer, is refused rather than guessed at."""
+    with pytest.raises(ForgedToken):
+        verify(signed_as(content))
+
+
+def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a refusal takes says nothing of the right signature: each key's is compared by Django's own means."""
+    compared: list[str] = []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append(one)
+        return one == other
+
+    monkeypatch.setattr(signing, "constant_time_compare", compare)
+    with pytest.raises(ForgedToken):
+        verify(seal(fence(), [THEIRS]), keys=[NEW, OLD])
+    assert len(compared) == 2
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_rotated_without_a_gap() -> None:
+    """Receivers learn the new key first, senders sign with it then, and the old one is dropped at last."""
+    before, after = seal(fence(), [OLD]), seal(fence(), [NEW, OLD])
+    assert verify(before, keys=[OLD, NEW]) == verify(before, keys=[NEW, OLD])
+    assert verify(after, keys=[OLD, NEW]) == verify(after, keys=[NEW])
+    with pytest.raises(ForgedToken):
+        verify(before, keys=[NEW])
+
+
+@pytest.mark.parametrize(
+    ("settings", "signs", "verifies"),
+    [
+        ({"SECRET_KEY": NEW}, NEW, [NEW]),
+        ({"SECRET_KEY": NEW, "SECRET_KEY_FALLBACKS": [OLD]}, NEW, [NEW, OLD]),
+        ({"ZKLOCK": {"TOKEN_KEYS": [NEW, OLD]}, "SECRET_KEY": THEIRS}, NEW, [NEW, OLD]),
+        ({"ZKLOCK": {"TOKEN_KEYS": None}, "SECRET_KEY": NEW}, NEW, [NEW]),
+        ({"ZKLOCK": None, "SECRET_KEY": NEW}, NEW, [NEW]),
+    ],
+)
+def test_the_settings_say_the_keys(settings: dict[str, Any], signs: str, verifies: list[str]) -> None:
+    """`TOKEN_KEYS` if there are any, else the project's own; a receiver needs no other setting."""
+    with override_settings(**settings):
+        assert unseal(seal(fence(), conf.token_keys()), [signs])
+        for key in verifies:
+            assert verify(seal(fence(), [key]), keys=None)
+        with pytest.raises(ForgedToken):
+            verify(seal(fence(), ["nobody's" * 8]), keys=None)
+
+
+def test_a_key_of_the_project_does_not_count_beside_token_keys() -> None:
+    """Who knows `SECRET_KEY` alone can sign nothing where `TOKEN_KEYS` are given."""
+    with override_settings(ZKLOCK={"TOKEN_KEYS": [NEW]}, SECRET_KEY=THEIRS), pytest.raises(ForgedToken):
+        verify(seal(fence(), [THEIRS]), keys=None)
+
+
+@pytest.mark.parametrize("keys", ["", "x" * 40, [], [NEW, ""], [NEW, "short"], [NEW, 7], {NEW: 1}, 7])
+def test_keys_that_are_none_are_refused_at_once(keys: Any) -> None:
+    """A text for a list, an empty environment variable and a short key would all sign; none of them is quoted."""
+    with pytest.raises(ImproperlyConfigured, match="no list of keys") as caught:
+        FenceVerifier(MemoryTokens(), keys=keys)
+    assert NEW not in str(caught.value)
+    with override_settings(ZKLOCK={"TOKEN_KEYS": keys}), pytest.raises(ImproperlyConfigured, match="TOKEN_KEYS"):
+        conf.token_keys()
+
+
+# --- which of them are refused ---------------------------------------------------------------------------------------
+
+
+def test_a_token_of_another_resource_is_refused() -> None:
+    """A token is worth nothing at a resource that its lock does not guard."""
+    with pytest.raises(ForgedToken, match="inventory/7"):
+        verify(seal(fence(), [NEW]), "inventory/8")
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-68, -60), (600, 608)], ids=["over", "not begun"])
+def test_a_token_outside_its_lease_is_expired(begin: float, end: float) -> None:
+    """What is over, or signed by a clock too far ahead to tell, may not write; nor does it count as seen."""
+    receiver, now = verifier(), time.time()
+    outside = fence(token=99, issued=now + begin, lease_until=now + end)
+    with pytest.raises(ExpiredToken) as caught:
+        receiver.verify(seal(outside, [NEW]), key="inventory/7")
+    assert caught.value.lock == "inventory/7"
+    assert receiver.verify(seal(fence(), [NEW]), key="inventory/7")
+
+
+@pytest.mark.parametrize("leeway", [60, timedelta(minutes=1)])
+def test_the_leeway_covers_clocks_that_differ(leeway: float | timedelta) -> None:
+    """A clock that is ahead of the other by less than the leeway costs nobody a request."""
+    now = time.time()
+    assert verify(seal(fence(lease_until=now - 30), [NEW]), leeway=leeway)
+    assert verify(seal(fence(issued=now + 30, lease_until=now + 38), [NEW]), leeway=leeway)
+
+
+@pytest.mark.parametrize("leeway", [-1, float("nan"), float("inf")])
+def test_a_leeway_is_a_time(leeway: float) -> None:
+    """A leeway that is no number of seconds would let everything pass, or nothing."""
+    with pytest.raises(ValueError, match="leeway"):
+        verifier(leeway=leeway)
+
+
+def test_a_token_is_stale_once_a_newer_one_was_seen() -> None:
+    """The replay of an older holder is refused, the newest may go on, and other keys are not touched."""
+    receiver = verifier()
+    older, newer = seal(fence(token=41), [NEW]), seal(fence(token=42), [NEW])
+    receiver.verify(older, key="inventory/7")
+    receiver.verify(older, key="inventory/7")
+    receiver.verify(newer, key="inventory/7")
+    with pytest.raises(StaleToken) as caught:
+        receiver.verify(older, key="inventory/7")
+    assert caught.value.lock == "inventory/7"
+    assert receiver.verify(newer, key="inventory/7").token == 42
+    assert receiver.verify(seal(fence(key="other", token=5), [NEW]), key="other").token == 5
+
+
+class Slow(MemoryTokens):
+    """A store that takes its time."""
+
+    def advance(self, key: str, token: int) -> None:
+        super().advance(key, token)
+        time.sleep(0.1)
+
+
+def test_a_token_whose_lease_ends_while_the_store_is_asked_is_expired() -> None:
+    """A pause between the checks and the answer does not stretch the lease."""
+    with pytest.raises(ExpiredToken):
+        FenceVerifier(Slow(), keys=[NEW], leeway=0).verify(
+            seal(fence(lease_until=time.time() + 0.05), [NEW]), key="inventory/7"
+        )
+
+
+async def test_a_coroutine_verifies_alike() -> None:
+    """The twin for async code refuses the same, and shares the store."""
+    receiver = verifier()
+    newer = seal(fence(token=42), [NEW])
+    assert (await receiver.averify(newer, key="inventory/7")).token == 42
+    with pytest.raises(StaleToken):
+        await receiver.averify(seal(fence(), [NEW]), key="inventory/7")
+    with pytest.raises(ForgedToken):
+        await receiver.averify(newer, key="inventory/8")
+    with pytest.raises(ExpiredToken):
+        await FenceVerifier(Slow(), keys=[NEW], leeway=0).averify(
+            seal(fence(lease_until=time.time() + 0.05), [NEW]), key="inventory/7"
+        )
