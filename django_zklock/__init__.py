@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.decorators import zk_locked
+    from django_zklock.locks.current import current_hold
     from django_zklock.locks.hold import Hold
     from django_zklock.locks.lock import Lock, zk_lock
 
-__all__ = ["Hold", "Lock", "zk_lock", "zk_locked"]
+__all__ = ["Hold", "Lock", "current_hold", "zk_lock", "zk_locked"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Hold": "django_zklock.locks.hold",
     "Lock": "django_zklock.locks.lock",
+    "current_hold": "django_zklock.locks.current",
     "zk_lock": "django_zklock.locks.lock",
     "zk_locked": "django_zklock.decorators",
 }

@@ -11,16 +11,18 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
 from django.views import View
 
-from django_zklock import conf, responses
-from django_zklock.conf import UNSET, LockOptions, Unset
+from django_zklock import conf, responses, transactions
+from django_zklock.conf import UNSET, Atomic, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.queue.names import Template
@@ -77,6 +79,8 @@ def zk_locked(
     abort_on: str | Unset = UNSET,
     grace: float | timedelta | Unset = UNSET,
     reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release: str | Unset = UNSET,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -84,9 +88,10 @@ def zk_locked(
     `name` is one of `ZKLOCK["LOCKS"]`, or else a path template; its fields are the call's arguments, defaults applied:
     `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself.
 
-    Put it below decorators that make something else of the function, such as `@shared_task`. A streamed response is
-    sent after the lock was released; so is a transaction committed that was begun outside, by `ATOMIC_REQUESTS` or a
-    decorator above, and the next holder may not see its work: begin it inside.
+    Put it below decorators that make something else of the function, such as `@shared_task`, and above
+    `@transaction.atomic`: a transaction that is open when the lock is to be taken raises `LockInTransaction`. That of
+    `ATOMIC_REQUESTS` is begun inside the lock of a view, and committed before its release. A streamed response is sent
+    after the lock was released.
 
     Args:
         name: as above.
@@ -101,21 +106,36 @@ def zk_locked(
         abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before that. Default 0.
         reentrant: whether its owner may take the lock again. Default True.
+        atomic: the database, or databases, on which each call is a transaction inside the lock; True is the default
+            one. Not for async functions.
+        release: "on_commit" or "block": when the lock is let go if the call is made inside an open transaction, as in
+            `Lock`. Default "on_commit" where that transaction is Django's own round a class-based view.
 
     """
     options = conf.given_options(
-        timeout=timeout, on_conflict=on_conflict, abort_on=abort_on, grace=grace, reentrant=reentrant
+        timeout=timeout,
+        on_conflict=on_conflict,
+        abort_on=abort_on,
+        grace=grace,
+        reentrant=reentrant,
+        atomic=atomic,
+        release=release,
     )
     if not isinstance(name, str) and not callable(name):
         raise TypeError(f"zk_locked needs the name of a lock or a callable that returns it, not {name!r}.")
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _refuse_unlockable(function)
+        _refuse_async_atomic(function, options)
         locked = _Locked(name, options, function)
-        wrapper = _async_shell(locked) if iscoroutinefunction(function) else _sync_shell(locked)
+        wrapper = _async_shell(locked) if locked.is_async else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
         wrapper.__signature__ = locked.signature  # type: ignore[attr-defined]
+        wrapper.zk_locked = locked  # type: ignore[attr-defined]  # for the system checks
+        if not locked.is_async:  # else Django itself refuses ATOMIC_REQUESTS
+            marks = transactions.NonAtomicRequests(transactions.opted_out(function))
+            wrapper._non_atomic_requests = marks  # type: ignore[attr-defined]
         locked.wrapper = wrapper
         return cast("Callable[P, R]", wrapper)
 
@@ -155,6 +175,7 @@ class _Locked:
         self.name = name
         self.options = options
         self.function = function
+        self.is_async = iscoroutinefunction(function)
         # method_decorator hands over a partial of the bound method that claims to wrap the unbound one.
         self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
         self.wrapper: Callable[..., Any] = function
@@ -169,7 +190,7 @@ class _Locked:
         _refuse_async_dispatch(self.function, args)
         name, fields = self._name_and_fields(args, kwargs)
         around = self._surroundings(args)
-        options = self.options.merged_over(conf.current().options_for(name))
+        options = self._options_for(name, responses.find_request(args))
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
         lock = Lock(
             name,
@@ -178,10 +199,26 @@ class _Locked:
             abort_on=options.abort_on,
             grace=options.grace,
             reentrant=options.reentrant,
+            atomic=options.atomic,
+            release=options.release,
             what=around.what,
         )
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         return _Call(lock, around, on_conflict)
+
+    def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
+        """Return the options of one call, the transactions of its request being part of them."""
+        options = self.options.merged_over(conf.current().options_for(name))
+        if request is None or self.is_async:
+            return options
+        own = () if isinstance(options.atomic, Unset) else options.atomic
+        of_request = transactions.to_begin(self.wrapper, request)
+        by_django = options.release is UNSET and transactions.only_of_request(request)
+        return replace(
+            options,
+            atomic=tuple(dict.fromkeys((*of_request, *own))),
+            release="on_commit" if by_django else options.release,
+        )
 
     def _name_and_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
         if not isinstance(self.name, str):
@@ -256,6 +293,14 @@ def _refuse_unlockable(function: object) -> None:
         raise TypeError(
             f"{getattr(function, '__qualname__', function)} is a generator, which runs after the call that made it has "
             'returned and the lock is released; use "with zk_lock(...)" inside it.'
+        )
+
+
+def _refuse_async_atomic(function: Callable[..., Any], options: LockOptions) -> None:
+    if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
+        raise TypeError(
+            f"{getattr(function, '__qualname__', function)} is async, and Django has no transactions in async code; put "
+            "lock and transaction into a sync function and await sync_to_async(function)(...)."
         )
 
 
