@@ -134,8 +134,7 @@ def zk_locked(
         wrapper.__signature__ = locked.signature  # type: ignore[attr-defined]
         wrapper.zk_locked = locked  # type: ignore[attr-defined]  # for the system checks
         if not locked.is_async:  # else Django itself refuses ATOMIC_REQUESTS
-            marks = transactions.NonAtomicRequests(transactions.opted_out(function))
-            wrapper._non_atomic_requests = marks  # type: ignore[attr-defined]
+            wrapper._non_atomic_requests = locked.opted_out  # type: ignore[attr-defined]
         locked.wrapper = wrapper
         return cast("Callable[P, R]", wrapper)
 
@@ -176,6 +175,8 @@ class _Locked:
         self.options = options
         self.function = function
         self.is_async = iscoroutinefunction(function)
+        self.opted_out = transactions.non_atomic_requests(function)  # shared with a locked function inside
+        self._innermost = not hasattr(function, "zk_locked")
         # method_decorator hands over a partial of the bound method that claims to wrap the unbound one.
         self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
         self.wrapper: Callable[..., Any] = function
@@ -212,7 +213,7 @@ class _Locked:
         if request is None or self.is_async:
             return options
         own = () if isinstance(options.atomic, Unset) else options.atomic
-        of_request = transactions.to_begin(self.wrapper, request)
+        of_request = transactions.to_begin(self.opted_out, request) if self._innermost else ()
         by_django = options.release is UNSET and transactions.only_of_request(request)
         return replace(
             options,
@@ -299,8 +300,8 @@ def _refuse_unlockable(function: object) -> None:
 def _refuse_async_atomic(function: Callable[..., Any], options: LockOptions) -> None:
     if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
         raise TypeError(
-            f"{getattr(function, '__qualname__', function)} is async, and Django has no transactions in async code; put "
-            "lock and transaction into a sync function and await sync_to_async(function)(...)."
+            f"{getattr(function, '__qualname__', function)} is async, and Django has no transactions in async code; "
+            "put lock and transaction into a sync function and await sync_to_async(function)(...)."
         )
 
 

@@ -242,6 +242,12 @@ def atomic_requests() -> tuple[str, ...]:
     return tuple(alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"])
 
 
+def non_atomic_requests(view: object) -> NonAtomicRequests:
+    """Return what a locked view is to show, with the databases that the project has opted out of already."""
+    marks = getattr(view, "_non_atomic_requests", ())
+    return marks if isinstance(marks, NonAtomicRequests) else NonAtomicRequests(marks)
+
+
 def opted_out(view: object) -> frozenset[str]:
     """Return the databases for which the project has opted a view out of `ATOMIC_REQUESTS`."""
     return frozenset(getattr(view, "_non_atomic_requests", ()))
@@ -251,9 +257,9 @@ def _view_of(request: HttpRequest) -> object:
     return getattr(request.resolver_match, "func", None)
 
 
-def to_begin(view: object, request: HttpRequest) -> tuple[str, ...]:
-    """Return the databases of which a locked view begins the transaction of its request itself."""
-    begun = {*opted_out(view), *opted_out(_view_of(request)), *open_blocks()}
+def to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[str, ...]:
+    """Return the databases of which a locked view with these marks begins the transaction of its request itself."""
+    begun = {*marks, *opted_out(_view_of(request)), *open_blocks()}
     return tuple(alias for alias in atomic_requests() if alias not in begun)
 
 
