@@ -172,6 +172,11 @@ def debug() -> bool:
     return bool(settings.DEBUG)
 
 
+def has_urlconf() -> bool:
+    """Tell whether this project has a `ROOT_URLCONF`."""
+    return bool(getattr(settings, "ROOT_URLCONF", None))
+
+
 # Kept for the life of the process, dropped by `forget()`. The cache is safe between threads and survives a fork (it
 # is a value); two threads that come first at once may both build it, and get equal ones.
 @functools.cache

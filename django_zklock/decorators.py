@@ -1,7 +1,7 @@
 """
 Knows how a lock goes round a function: `@zk_locked` for views, Celery tasks and plain functions, sync and async.
 
-One core, `_Locked`, and two thin shells. What a call is made of, and what becomes of it when the lock is not to be had,
+One core, `Locked`, and two thin shells. What a call is made of, and what becomes of it when the lock is not to be had,
 its surroundings know: a view, plain code, or a Celery task (`contrib.celery`).
 """
 
@@ -127,7 +127,7 @@ def zk_locked(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _refuse_unlockable(function)
         _refuse_async_atomic(function, options)
-        locked = _Locked(name, options, function)
+        locked = Locked(name, options, function)
         wrapper = _async_shell(locked) if locked.is_async else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
@@ -141,7 +141,7 @@ def zk_locked(
     return decorate
 
 
-def _sync_shell(locked: _Locked) -> Callable[..., Any]:
+def _sync_shell(locked: Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
@@ -154,7 +154,7 @@ def _sync_shell(locked: _Locked) -> Callable[..., Any]:
     return wrapper
 
 
-def _async_shell(locked: _Locked) -> Callable[..., Any]:
+def _async_shell(locked: Locked) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
@@ -167,7 +167,7 @@ def _async_shell(locked: _Locked) -> Callable[..., Any]:
     return wrapper
 
 
-class _Locked:
+class Locked:
     """A decorated function: from its arguments to the lock of one call."""
 
     def __init__(self, name: Name, options: LockOptions, function: Callable[..., Any]) -> None:
@@ -318,7 +318,7 @@ def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) 
         )
 
 
-def _refuse_awaitable(result: R, locked: _Locked) -> R:
+def _refuse_awaitable(result: R, locked: Locked) -> R:
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
