@@ -119,7 +119,15 @@ class _Ends:
 
     @abort.shielded
     def close(self) -> None:
-        self._original("close")()
+        try:
+            self._original("close")()
+            self._over_if_closed()
+        except BaseException:
+            self._over_if_closed()  # nothing else may ever be called on it
+            raise
+
+    @abort.shielded
+    def _over_if_closed(self) -> None:
         if self._connection.connection is None or self._connection.closed_in_transaction:  # not SQLite in memory
             self._over()
 

@@ -133,7 +133,7 @@ class _Begun:
         self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
-        self._over = False
+        self._entered = self._over = False
         # Inside the block of a `TestCase`, durable ones are allowed. One inside the lock's own is no problem: the lock
         # outlives the outer COMMIT, or it would not have been taken there.
         durable = self._outermost or _is_in_test_case_only(self._connection)
@@ -147,11 +147,14 @@ class _Begun:
                 "commit, and the lock be released before you do. Take the lock without atomic=, and commit inside it."
             )
         self._block.__enter__()
+        self._entered = True
         if not self._outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
     def leave(self, error: BaseException | None) -> None:
-        if connections[self._connection.alias] is not self._connection:
+        if not self._entered:
+            self.abandon()
+        elif connections[self._connection.alias] is not self._connection:
             self.abandon()  # a generator that is closed elsewhere
             if error is None:
                 raise TransactionManagementError("The block ended in another thread than it began in; rolled back.")

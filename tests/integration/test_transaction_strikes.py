@@ -63,8 +63,7 @@ DJANGOS: list[Callable[..., object]] = [
     Atomic.__enter__,
     Atomic.__exit__,
     BaseDatabaseWrapper.set_autocommit,
-    BaseDatabaseWrapper._commit,
-    BaseDatabaseWrapper._rollback,
+    *(getattr(BaseDatabaseWrapper, name) for name in ("_commit", "_rollback")),
 ]
 
 
@@ -187,24 +186,24 @@ def test_no_abort_tears_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: b
     done: list[str] = []
 
     def during_commit() -> None:
-        current._grant.session.post(current._grant.lose, "taken away")
+        grant = held[0]._grant
+        grant.session.post(grant.lose, "taken away")
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # an abort would come at one of these bytecodes
             pass
         done.append("commit")
 
     def work() -> None:
-        nonlocal current
         with contextlib.suppress(LockLost), contextlib.ExitStack() as stack:
             if inside:
-                current = stack.enter_context(Lock("outer"))
-            with ledger.ends(during_commit), Lock("inner", atomic="ledger") as hold:
-                current = current if inside else hold
+                held.append(stack.enter_context(Lock("outer")))
+            with ledger.ends(during_commit), Lock("inner", atomic="ledger") as own:
+                held.append(own)
                 ledger.write("x")
         if not main:
             connections["ledger"].close()
 
-    current: hold.Hold = None  # type: ignore[assignment]
+    held: list[hold.Hold] = []
     if main:
         work()
     else:
