@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.test import RequestFactory
+from django.test.utils import isolate_apps
 from support.project import Project
+from support.zoo import Zoo
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -47,3 +53,32 @@ def test_the_example_without_a_test_runner_runs(project: Project) -> None:
     done = project.run("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
+
+
+@pytest.mark.zookeeper
+@pytest.mark.django_db(transaction=True)
+def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
+    """The code of `how-to/transactions.md`, one block after the other, does what the page says."""
+    text = (DOCS / "how-to" / "transactions.md").read_text()
+    blocks = BLOCK.findall(text)
+    assert text.count("```python\n") == len(blocks), "a block does not name its file"
+    shop: dict[str, Any] = {"__name__": "shop"}
+    with isolate_apps():
+        for name, code in blocks:
+            exec(compile(code, name, "exec"), shop)
+    item = shop["Item"]
+    with connection.schema_editor() as editor:
+        editor.create_model(item)
+    try:
+        item.objects.create(sku="lamp")
+        shop["restock"]("lamp", 3)
+        shop["sell"]("lamp")
+        async_to_sync(shop["asell"])("lamp")
+        assert item.objects.get().left == 1
+        assert shop["buy"](rf.get("/"), "lamp").content == b"sold"
+        assert shop["Buy"].as_view()(rf.post("/"), sku="lamp").content == b"sold"
+        shop["sell_all"](["lamp"])
+        assert item.objects.get().left == 0
+    finally:
+        with connection.schema_editor() as editor:
+            editor.delete_model(item)

@@ -17,7 +17,6 @@ class Scenario:
 
 
 _FENCING = "writes that the database refuses to a stale holder"
-_TRANSACTIONS = "rules for the order of lock and transaction"
 
 SCENARIOS = (
     # --- network and servers
@@ -71,7 +70,7 @@ SCENARIOS = (
     Scenario("F51", "a waiter that is paused holds the others up for its session at most, and enters nothing after it"),
     # --- meaning, data, applications
     Scenario("F52", "the late commit of a holder that was paused is refused", waits_for=_FENCING),
-    Scenario("F53", "no lock is let go before the transaction under it is committed", waits_for=_TRANSACTIONS),
+    Scenario("F53", "no lock is let go before the transaction under it is committed"),
     Scenario(
         "F54",
         "of a retry and a redelivery of one task, one runs",
