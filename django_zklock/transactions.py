@@ -8,6 +8,7 @@ to a thread, so async code has none; there is nothing to be asked or begun there
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -225,7 +226,10 @@ def _reset(connection: BaseDatabaseWrapper) -> None:
             connection.rollback()
             connection.set_autocommit(True)
     except DatabaseError:
-        connection.connection = None  # broken, or made by another thread; it closes when it is dropped
+        raw, connection.connection = connection.connection, None  # broken, or made by another thread
+        if raw is not None:
+            with contextlib.suppress(DatabaseError), connection.wrap_database_errors:
+                raw.close()
 
 
 class NonAtomicRequests(set[str]):

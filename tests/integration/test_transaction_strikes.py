@@ -212,3 +212,44 @@ def test_no_abort_tears_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: b
         thread.join()
     assert done == ["commit"]
     assert ledger.seen() == ["x"]
+
+
+FORK = """
+import os, sys
+from django.db import connections
+from support.ledger import Ledger
+from pathlib import Path
+ledger = Ledger("ledger", Path(sys.argv[1]))
+with zk_lock("forked", atomic="ledger"):
+    ledger.write("x")
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+if child == 0:
+    os._exit(0)
+print(ledger.seen())
+"""
+
+
+def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, tmp_path: Path) -> None:
+    """A child that comes to the end of the block neither commits nor rolls back."""
+    output, errors = zoo.spawn(FORK, str(tmp_path / "forked.sqlite3")).communicate(timeout=20)
+    assert output == "['x']\n", errors
+
+
+def test_a_generator_that_is_closed_elsewhere_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+    """Its transaction is another thread's, whose connection is dropped; that of the closing thread is not touched."""
+
+    def steps() -> Iterator[int]:
+        with Lock("steps", atomic="ledger"):
+            ledger.write("x")
+            yield 1
+
+    generator = steps()
+    thread = threading.Thread(target=next, args=(generator,))
+    thread.start()
+    thread.join()
+    generator.close()  # type: ignore[attr-defined]
+    assert ledger.seen() == []
+    zoo.assert_empty()
+    ledger.assert_idle()

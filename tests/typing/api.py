@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
-from django_zklock import Hold, Lock, zk_lock, zk_locked
+from django_zklock import Hold, Lock, current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockNotAcquired
 
 
@@ -40,6 +40,8 @@ def use() -> None:
         hold.check()
         hold.add_lost_callback(lambda lost: lost.token)
         hold.wait_lost(timeout=0.1)
+    with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):
+        assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})
     assert_type(lock.acquire(blocking=False), Hold | None)
     assert_type(lock.locked(), bool)
