@@ -143,8 +143,9 @@ class GreenletAbort(Abort):
         self._loop.run_callback_threadsafe(self._deliver, reason)
 
     def _deliver(self, reason: str) -> None:
-        # In the hub, so the greenlet is switched out: inside the block if the abort is still armed.
-        if self.armed and not self.delivered:
+        # In the hub, so the greenlet is switched out: inside the block if the abort is still armed. It may wait for the
+        # answer to the COMMIT of a block inside, which is shielded.
+        if self.armed and not self.delivered and not _is_shielded(self._greenlet.gr_frame):
             self.delivered = True
             self._greenlet.throw(LockLostInterrupt(reason))
 

@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.signals import setting_changed
 
 from django_zklock import conf
-from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport
+from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport, check_views
 from django_zklock.zk import process
 from django_zklock.zk.client import Options, TlsOptions
 
@@ -28,6 +28,7 @@ class ZkLockConfig(AppConfig):
         """Register and join; connect to nothing, as `migrate` and servers that fork later come by here too."""
         checks.register(check_settings, "zklock")
         checks.register(check_session_timeout, "zklock")
+        checks.register(check_views, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(start_over, dispatch_uid="zklock.start_over")

@@ -17,17 +17,24 @@ Django's system checks for `settings.ZKLOCK`; they read settings only, and never
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
 | zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process costs its locks                |
 | zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (with `--deploy`) |
+| zklock.W004 | a locked view that is opted out of `ATOMIC_REQUESTS`, and is in no transaction at all      |
+| zklock.W005 | a locked handler of a class-based view under `ATOMIC_REQUESTS`: BEGIN comes before its lock |
 
 An id keeps its meaning for good, so that `SILENCED_SYSTEM_CHECKS` can name it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django.core import checks
+from django.urls import get_resolver
+from django.views import View
 
-from django_zklock import address, conf
+from django_zklock import address, conf, transactions
+from django_zklock.conf import UNSET
+from django_zklock.decorators import Locked
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -87,6 +94,72 @@ def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
             id="zklock.W003",
         )
     ]
+
+
+def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of locked views whose transaction is not what their author may think it is."""
+    aliases = transactions.atomic_requests()
+    config = _config()
+    if not aliases or config is None or not conf.has_urlconf():
+        return []
+    found: dict[str, checks.CheckMessage] = {}
+    for view in _views(get_resolver().url_patterns):
+        for message in (*_opted_out(view, aliases, config), *_begun_outside(view, aliases)):
+            found.setdefault(message.msg, message)
+    return list(found.values())
+
+
+def _views(patterns: list[Any]) -> Iterator[Any]:
+    for pattern in patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from _views(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:
+    locked = getattr(view, "zk_locked", None)
+    if not isinstance(locked, Locked) or locked.is_async:
+        return
+    options = locked.options
+    if isinstance(locked.name, str):
+        options = options.merged_over(config.options_for(locked.name))
+    own = () if options.atomic is UNSET else options.atomic
+    missing = [alias for alias in aliases if alias in transactions.opted_out(view) and alias not in own]
+    if missing:
+        yield checks.Warning(
+            f"The locked view {_name(view)} is opted out of ATOMIC_REQUESTS on {', '.join(missing)}, and has no "
+            "atomic= of its own.",
+            hint="When its lock is lost it is stopped wherever it is, and what it has written by then stays. Under "
+            "@zk_locked the transaction of a request is begun inside the lock, so nothing need be opted out of; or "
+            "give atomic=True, or silence this if every step can be repeated.",
+            id="zklock.W004",
+        )
+
+
+def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.CheckMessage]:
+    cls = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's, Django REST framework's
+    marks = getattr(view, "_non_atomic_requests", ())
+    begun = [alias for alias in aliases if alias not in marks]
+    if cls is None or not begun:
+        return
+    handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
+    for name in sorted(handlers):
+        locked = getattr(getattr(cls, name, None), "zk_locked", None)
+        if isinstance(locked, Locked) and not locked.is_async and locked.options.release is UNSET:
+            yield checks.Warning(
+                f"The handler {name} of {cls.__module__}.{cls.__qualname__} is locked, and ATOMIC_REQUESTS begins its "
+                f"transaction on {', '.join(begun)} before the lock.",
+                hint="The lock is kept until that transaction has ended. But the view may read rows from before the "
+                "lock, where the database takes its snapshot early. Put @method_decorator(zk_locked(...), "
+                'name="dispatch") on the class to have the transaction begun inside the lock, or say '
+                'release="on_commit" to have it so.',
+                id="zklock.W005",
+            )
+
+
+def _name(view: Any) -> str:
+    return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
 
 
 def _config() -> conf.Config | None:

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock import address
 from django_zklock.exceptions import InvalidLockName
@@ -31,9 +32,13 @@ DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 
 ON_CONFLICT: Final = ("raise", "skip", "respond", "retry")
 ABORT_ON: Final = ("suspended", "lost", "never")
+RELEASE: Final = ("block", "on_commit")
 
 # ZooKeeper counts a session's timeout in milliseconds, in 32 bits. The same bound, 24 days, does for every wait.
 _LONGEST: Final = 2_147_483.0
+
+Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
+"""What may be given as the option `atomic`: the default database, one, or several."""
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Who may touch the znodes: everybody, who made them, or a list of (scheme, id, permissions out of "crwda")."""
@@ -76,6 +81,9 @@ class LockOptions:
     grace: float | Unset = UNSET
     """Seconds a suspension may last before the work is stopped."""
     reentrant: bool | Unset = UNSET
+    atomic: tuple[str, ...] | Unset = UNSET
+    """The databases on which the block is a transaction, inside the lock."""
+    release: str | Unset = UNSET
 
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
@@ -86,6 +94,8 @@ class LockOptions:
             abort_on=other.abort_on if self.abort_on is UNSET else self.abort_on,
             grace=other.grace if self.grace is UNSET else self.grace,
             reentrant=other.reentrant if self.reentrant is UNSET else self.reentrant,
+            atomic=other.atomic if self.atomic is UNSET else self.atomic,
+            release=other.release if self.release is UNSET else self.release,
         )
 
 
@@ -190,6 +200,11 @@ def _entry(*keys: str) -> object:
 def debug() -> bool:
     """Tell whether this project runs with `settings.DEBUG`."""
     return bool(settings.DEBUG)
+
+
+def has_urlconf() -> bool:
+    """Tell whether this project has a `ROOT_URLCONF`."""
+    return bool(getattr(settings, "ROOT_URLCONF", None))
 
 
 # Kept for the life of the process, dropped by `forget()`. The cache is safe between threads and survives a fork (it
@@ -452,6 +467,15 @@ def _flag(value: object) -> bool | Unset:
     return value if isinstance(value, bool) else UNSET
 
 
+def _aliases(value: object) -> tuple[str, ...] | Unset:
+    if isinstance(value, bool):
+        return (DEFAULT_DB_ALIAS,) if value else ()
+    aliases = [value] if isinstance(value, str) else value
+    if not isinstance(aliases, (list, tuple)) or not all(map(_is_text, aliases)):
+        return UNSET
+    return tuple(dict.fromkeys(aliases))
+
+
 def _one_of(words: tuple[str, ...], value: object) -> object:
     return value if value in words else UNSET
 
@@ -462,6 +486,8 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "abort_on": (functools.partial(_one_of, ABORT_ON), f"One of: {', '.join(ABORT_ON)}."),
     "grace": (_pause, "Seconds from 0, or a timedelta."),
     "reentrant": (_flag, "True or False."),
+    "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases."),
+    "release": (functools.partial(_one_of, RELEASE), f"One of: {', '.join(RELEASE)}."),
 }
 """For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
 

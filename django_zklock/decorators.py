@@ -1,7 +1,7 @@
 """
 Knows how a lock goes round a function: `@zk_locked` for views, Celery tasks and plain functions, sync and async.
 
-One core, `_Locked`, and two thin shells. What a call is made of, and what becomes of it when the lock is not to be had,
+One core, `Locked`, and two thin shells. What a call is made of, and what becomes of it when the lock is not to be had,
 its surroundings know: a view, plain code, or a Celery task (`contrib.celery`).
 """
 
@@ -11,16 +11,18 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
 
-from django_zklock import conf, responses
+from django_zklock import conf, responses, transactions
 from django_zklock.arguments import Name, Naming, async_view
-from django_zklock.conf import UNSET, LockOptions, Unset
+from django_zklock.conf import UNSET, Atomic, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 
@@ -75,6 +77,8 @@ def zk_locked(
     abort_on: str | Unset = UNSET,
     grace: float | timedelta | Unset = UNSET,
     reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release: str | Unset = UNSET,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -82,9 +86,10 @@ def zk_locked(
     `name` is one of `ZKLOCK["LOCKS"]`, or else a path template; its fields are the call's arguments, defaults applied:
     `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself.
 
-    Put it below decorators that make something else of the function, such as `@shared_task`. A streamed response is
-    sent after the lock was released; so is a transaction committed that was begun outside, by `ATOMIC_REQUESTS` or a
-    decorator above, and the next holder may not see its work: begin it inside.
+    Put it below decorators that make something else of the function, such as `@shared_task`, and above
+    `@transaction.atomic`: a transaction that is open when the lock is to be taken raises `LockInTransaction`. That of
+    `ATOMIC_REQUESTS` is begun inside the lock of a view, and committed before its release. A streamed response is sent
+    after the lock was released.
 
     Args:
         name: as above.
@@ -99,28 +104,42 @@ def zk_locked(
         abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before that. Default 0.
         reentrant: whether its owner may take the lock again. Default True.
+        atomic: the database, or databases, on which each call is a transaction inside the lock; True is the default
+            one. Not for async functions.
+        release: "on_commit" or "block": when the lock is let go if the call is made inside an open transaction, as in
+            `Lock`. Default "on_commit" where that transaction is Django's own round a class-based view.
 
     """
     options = conf.given_options(
-        timeout=timeout, on_conflict=on_conflict, abort_on=abort_on, grace=grace, reentrant=reentrant
+        timeout=timeout,
+        on_conflict=on_conflict,
+        abort_on=abort_on,
+        grace=grace,
+        reentrant=reentrant,
+        atomic=atomic,
+        release=release,
     )
     if not isinstance(name, str) and not callable(name):
         raise TypeError(f"zk_locked needs the name of a lock or a callable that returns it, not {name!r}.")
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _refuse_unlockable(function)
-        locked = _Locked(name, options, function)
-        wrapper = _async_shell(locked) if iscoroutinefunction(function) else _sync_shell(locked)
+        _refuse_async_atomic(function, options)
+        locked = Locked(name, options, function)
+        wrapper = _async_shell(locked) if locked.is_async else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
         wrapper.__signature__ = locked.naming.signature  # type: ignore[attr-defined]
+        wrapper.zk_locked = locked  # type: ignore[attr-defined]  # for the system checks
+        if not locked.is_async:  # else Django itself refuses ATOMIC_REQUESTS
+            wrapper._non_atomic_requests = locked.opted_out  # type: ignore[attr-defined]
         locked.wrapper = wrapper
         return cast("Callable[P, R]", wrapper)
 
     return decorate
 
 
-def _sync_shell(locked: _Locked) -> Callable[..., Any]:
+def _sync_shell(locked: Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
@@ -133,7 +152,7 @@ def _sync_shell(locked: _Locked) -> Callable[..., Any]:
     return wrapper
 
 
-def _async_shell(locked: _Locked) -> Callable[..., Any]:
+def _async_shell(locked: Locked) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
@@ -146,7 +165,7 @@ def _async_shell(locked: _Locked) -> Callable[..., Any]:
     return wrapper
 
 
-class _Locked:
+class Locked:
     """A decorated function: from its arguments to the lock of one call."""
 
     def __init__(self, name: Name, options: LockOptions, function: Callable[..., Any]) -> None:
@@ -154,6 +173,9 @@ class _Locked:
         self.options = options
         self.function = function
         self.naming = Naming(name, function)
+        self.is_async = iscoroutinefunction(function)
+        self.opted_out = transactions.non_atomic_requests(function)  # shared with a locked function inside
+        self._innermost = not hasattr(function, "zk_locked")
         self.wrapper: Callable[..., Any] = function
         self._check_fields()
 
@@ -165,7 +187,7 @@ class _Locked:
         _refuse_async_dispatch(self.function, args)
         name, fields = self.naming.name_and_fields(args, kwargs)
         around = self._surroundings(args)
-        options = self.options.merged_over(conf.current().options_for(name))
+        options = self._options_for(name, responses.find_request(args))
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
         lock = Lock(
             name,
@@ -174,10 +196,26 @@ class _Locked:
             abort_on=options.abort_on,
             grace=options.grace,
             reentrant=options.reentrant,
+            atomic=options.atomic,
+            release=options.release,
             what=around.what,
         )
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         return _Call(lock, around, on_conflict)
+
+    def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
+        """Return the options of one call, the transactions of its request being part of them."""
+        options = self.options.merged_over(conf.current().options_for(name))
+        if request is None or self.is_async:
+            return options
+        own = () if isinstance(options.atomic, Unset) else options.atomic
+        of_request = transactions.to_begin(self.opted_out, request) if self._innermost else ()
+        by_django = options.release is UNSET and transactions.only_of_request(request)
+        return replace(
+            options,
+            atomic=tuple(dict.fromkeys((*of_request, *own))),
+            release="on_commit" if by_django else options.release,
+        )
 
     def _surroundings(self, args: tuple[Any, ...]) -> Surroundings:
         request = responses.find_request(args)
@@ -241,6 +279,14 @@ def _refuse_unlockable(function: object) -> None:
         )
 
 
+def _refuse_async_atomic(function: Callable[..., Any], options: LockOptions) -> None:
+    if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
+        raise TypeError(
+            f"{getattr(function, '__qualname__', function)} is async, and Django has no transactions in async code; "
+            "put lock and transaction into a sync function and await sync_to_async(function)(...)."
+        )
+
+
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
     view = async_view(function, args)
@@ -251,7 +297,7 @@ def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) 
         )
 
 
-def _refuse_awaitable(result: R, locked: _Locked) -> R:
+def _refuse_awaitable(result: R, locked: Locked) -> R:
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()

@@ -39,6 +39,10 @@ class LockNotHeld(ZkLockError, RuntimeError):
     """The lock is not held by this owner (asyncio task, greenlet or thread) of this process."""
 
 
+class LockInTransaction(ZkLockError, RuntimeError):
+    """The lock was to be taken inside an open transaction, and would be released before that is committed."""
+
+
 class StaleToken(ZkLockError):
     """The row has seen a newer holder: this fencing token is out of date."""
 

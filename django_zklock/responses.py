@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from django.db import connections
-from django.db.transaction import Atomic
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
+from django_zklock import transactions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 
 logger = logging.getLogger("django_zklock.responses")
@@ -65,9 +64,7 @@ class ViewCall:
         """
         if on_conflict != "respond":
             raise error
-        for connection in connections.all(initialized_only=True):
-            if connection.in_atomic_block and not _is_of_test_case(connection.atomic_blocks[-1]):
-                connection.set_rollback(True)
+        transactions.roll_back()
         logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, LOST)
 
@@ -85,7 +82,3 @@ class ViewCall:
                 response = HttpResponse(page, status=status)
         response["Retry-After"] = str(retry_after)
         return response
-
-
-def _is_of_test_case(block: Atomic) -> bool:
-    return bool(getattr(block, "_from_testcase", False))  # as `atomic(durable=True)` tells

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.test import RequestFactory
+from django.test.utils import isolate_apps
 from support.project import Project
+from support.zoo import Zoo
 
 from django_zklock import conf
 
@@ -68,3 +74,32 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     done = project.run("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.zookeeper
+@pytest.mark.django_db(transaction=True)
+def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
+    """The code of `how-to/transactions.md`, one block after the other, does what the page says."""
+    text = (DOCS / "how-to" / "transactions.md").read_text()
+    blocks = BLOCK.findall(text)
+    assert text.count("```python\n") == len(blocks), "a block does not name its file"
+    shop: dict[str, Any] = {"__name__": "shop"}
+    with isolate_apps():
+        for name, code in blocks:
+            exec(compile(code, name, "exec"), shop)
+    item = shop["Item"]
+    with connection.schema_editor() as editor:
+        editor.create_model(item)
+    try:
+        item.objects.create(sku="lamp")
+        shop["restock"]("lamp", 3)
+        shop["sell"]("lamp")
+        async_to_sync(shop["asell"])("lamp")
+        assert item.objects.get().left == 1
+        assert shop["buy"](rf.get("/"), "lamp").content == b"sold"
+        assert shop["Buy"].as_view()(rf.post("/"), sku="lamp").content == b"sold"
+        shop["sell_all"](["lamp"])
+        assert item.objects.get().left == 0
+    finally:
+        with connection.schema_editor() as editor:
+            editor.delete_model(item)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 import time
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.contender import Busy, Contender, Free, Outcome
-from django_zklock.locks.hold import Grant, Hold, Policy
-from django_zklock.locks.place import Request
+from django_zklock.locks.hold import Grant, Hold
+from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import Owner
-from django_zklock.queue import rules
-from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.zk.session import Session
 
 ANSWER_PATIENCE = 0.8
@@ -26,43 +19,6 @@ Seconds beyond the time to wait that ZooKeeper may take for its first answer.
 
 A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What one acquisition is about, with all settings and defaults applied."""
-
-    key: str
-    template: str
-    parent: str  # path of the key's node
-    timeout: float | None  # seconds to wait; 0 does not wait, None waits for ever
-    policy: Policy
-    reentrant: bool
-    what: str  # the work it is for, as others in the queue may see it
-
-    def request(self, *, patient: bool, only_look: bool = False) -> Request:
-        """Return what the contender has to know; called by the thread that wants the lock."""
-        thread = threading.current_thread().name
-        return Request(
-            key=self.key,
-            parent=self.parent,
-            rule=rules.exclusive,
-            kind=Kind.LOCK,
-            patient=patient,
-            payload=lambda guid: self._payload(guid, thread),
-            only_look=only_look,
-        )
-
-    def _payload(self, guid: str, thread: str) -> bytes:
-        return Payload(
-            guid=guid,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            thread=thread,
-            what=self.what,
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            template=self.template,
-        ).encode()
 
 
 _Waiter = TypeVar("_Waiter", ThreadWaiter[Outcome], TaskWaiter[Outcome])

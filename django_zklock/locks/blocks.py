@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django_zklock import abort
-from django_zklock.exceptions import LockNotHeld
+from django_zklock.conf import Unset
+from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.taking import let_go
+from django_zklock.locks.taking import give_back, tell_lost
 from django_zklock.owner import Owner, current_owner
+from django_zklock.transactions import Transaction
 
 if TYPE_CHECKING:
     from django_zklock.locks.lock import Lock
@@ -25,11 +27,27 @@ logger = logging.getLogger("django_zklock.locks")
 class Block:
     """One `with` block that is open."""
 
-    __slots__ = ("__weakref__", "guard", "hold")
+    __slots__ = ("__weakref__", "guard", "hold", "release", "transaction")
 
-    def __init__(self, hold: Hold, guard: Guard) -> None:
+    def __init__(self, hold: Hold, guard: Guard, transaction: Transaction | None, release: str | Unset) -> None:
         self.hold = hold
         self.guard = guard
+        self.transaction = transaction  # begun inside the lock
+        self.release = release
+
+    @abort.shielded
+    def end_transaction(self, error: BaseException | None) -> None:
+        """
+        Commit what was begun inside the lock if the lock is still held, or roll it back if `error` has ended the block.
+
+        The guard is disarmed before, so that no abort can tear COMMIT. What it would have aborted is seen by the check.
+        """
+        if self.transaction is None:
+            return
+        if self.hold._grant.inherited:
+            self.transaction.forget()
+        else:
+            self.transaction.end(error, self.hold.check if self.guard.matters else lambda: None)
 
 
 class BlockEnd:
@@ -88,10 +106,9 @@ class Blocks:
         self._expected.pop(current_owner(), None)  # or every owner that was turned away would be kept
 
     @abort.shielded
-    def open(self, hold: Hold, guard: Guard) -> Block:
+    def open(self, block: Block) -> None:
         """Open a block."""
-        owner = hold._owner
-        block = Block(hold, guard)
+        owner = block.hold._owner
         expected = self._expected.pop(owner, None)
         end = expected() if expected is not None else None
         if end is None:
@@ -99,17 +116,18 @@ class Blocks:
         else:
             self._open.setdefault(owner, []).append(self._weakly(block))
             end.block = block
-        holds.live_holds.open_block(owner, guard)
-        return block
+        holds.live_holds.open_block(owner, block.guard)
 
     def _weakly(self, block: Block) -> weakref.ref[Block]:
-        hold, guard = block.hold, block.guard
+        hold, guard, transaction, release = block.hold, block.guard, block.transaction, block.release
 
         def on_dropped(reference: weakref.ref[Block]) -> None:
             self._strike_off(hold._owner, reference)
             guard.disarm()
+            if transaction is not None:
+                transaction.abandon()
             holds.live_holds.close_block(hold._owner, guard)
-            let_go(hold, hold._count - 1)  # a `finally` around the block may have released, meanwhile
+            give_back(hold, hold._count - 1, release)  # a `finally` around the block may have released, meanwhile
             logger.warning("an exception tore off the end of a block under lock %s, which is released now", hold.key)
 
         return weakref.ref(block, on_dropped)
@@ -142,3 +160,35 @@ class Blocks:
             blocks.remove(reference)
         if not blocks:
             self._open.pop(owner, None)
+
+    @abort.shielded
+    def close(self, block: Block, error: BaseException | None) -> ZkLockError | None:
+        """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
+        around = self.shut(block)
+        try:
+            block.end_transaction(error)
+        except BaseException as failed:
+            _conclude(block, failed, around)
+            raise
+        return _conclude(block, error, around)
+
+
+@abort.shielded
+def _conclude(block: Block, error: BaseException | None, around: list[Guard]) -> ZkLockError | None:
+    hold, guard = block.hold, block.guard
+    if hold._grant.inherited:
+        return None
+    stopped = guard.stopped(error)
+    reason = guard.why_lost()
+    if reason is None:
+        if hold._count or error is not None:
+            return None
+        return LockNotHeld("The lock was released inside the block.", lock=hold.key)
+    receipt = guard.receipt(stopped=stopped)
+    if not any(outer.grant is hold._grant for outer in around):
+        tell_lost(hold, reason, receipt)
+    outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
+    committed = error is None and block.transaction is not None  # after the check; too late to speak of a failure
+    if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
+        return LockLost(f"The lock {hold.key!r} was lost: {reason}.", lock=hold.key)
+    return None

@@ -30,6 +30,7 @@ from django_zklock.zk import clock
 
 if TYPE_CHECKING:
     from django_zklock.contrib.fences.block import FencedBlock
+    from django_zklock.endings import Witness
     from django_zklock.fencing.model import FencedModel
     from django_zklock.locks.contender import Contender
     from django_zklock.locks.guard import Guard
@@ -171,7 +172,7 @@ class Hold:
     It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
     """
 
-    __slots__ = ("__weakref__", "_contender", "_count", "_grant", "_owner", "_policy")
+    __slots__ = ("__weakref__", "_contender", "_count", "_grant", "_kept_by", "_owner", "_policy")
 
     def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
         self._contender = contender
@@ -179,11 +180,16 @@ class Hold:
         self._owner = owner
         self._policy = policy
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
+        self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
         grant.holder = _watch_over(self)
 
     def __repr__(self) -> str:
-        state = "released" if self._count <= 0 else "lost" if self.lost else "held"
+        state = "released" if self._released else "lost" if self.lost else "held"
         return f"<Hold of {self.key!r}, token {self.token}, {state}>"
+
+    @property
+    def _released(self) -> bool:
+        return self._count <= 0 and self._kept_by is None
 
     @property
     def key(self) -> str:
@@ -219,7 +225,7 @@ class Hold:
         every sixth of it.
         """
         until = self._grant.session.lease.until  # first, as in `why_invalid`
-        if self._grant.why_invalid() is not None or self._count <= 0:
+        if self._grant.why_invalid() is not None or self._released:
             return 0.0
         return max(0.0, until - clock.now())
 
@@ -232,7 +238,7 @@ class Hold:
         """
         if self._grant.inherited:
             raise LockNotHeld("A forked child does not hold its parent's locks; acquire the lock anew.", lock=self.key)
-        if self._count <= 0:
+        if self._released:
             raise LockNotHeld("The lock was released.", lock=self.key)
         reason = self._grant.why_invalid()
         if reason is None and self._policy.abort_on == "suspended":
@@ -386,6 +392,10 @@ class Holds:
         if not guards:
             self._guards.pop(owner, None)
         return list(guards)
+
+    def guards(self, owner: Owner) -> list[Guard]:
+        """Return the guards of the open blocks of an owner, outermost first."""
+        return list(self._guards.get(owner, []))
 
     def find(self, owner: Owner, key: str) -> Hold | None:
         """Return what this owner holds of this key."""

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import abort, conf
-from django_zklock.conf import UNSET, Unset
-from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
+from django_zklock.conf import UNSET, Atomic, Unset
+from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
-from django_zklock.locks.attempt import Attempt, Terms
+from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.blocks import Block, Blocks, Exit
-from django_zklock.locks.contender import Busy, Outcome
+from django_zklock.locks.contender import Outcome
 from django_zklock.locks.guard import Guard, Receipt
-from django_zklock.locks.hold import Hold, Policy
-from django_zklock.locks.refusals import refuse_own_task, refuse_running_loop, threading_timeout
-from django_zklock.locks.taking import Take, let_go, listed, report_contention, take_again, tell_lost
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.looking import alook, look
+from django_zklock.locks.refusals import (
+    refuse_atomic,
+    refuse_open_transaction,
+    refuse_own_task,
+    refuse_running_loop,
+    threading_timeout,
+)
+from django_zklock.locks.taking import (
+    RELEASE_PATIENCE,
+    Take,
+    give_back,
+    hand_over,
+    let_go,
+    listed,
+    report_contention,
+    take_again,
+)
+from django_zklock.locks.terms import Terms, resolve
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import current_owner
-from django_zklock.queue import names
+from django_zklock.transactions import Transaction
 from django_zklock.zk import process
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
-RELEASE_PATIENCE = 0.9  # seconds that a release waits to hear that the node is gone; it goes on in the background
 
 
 class Lock:
@@ -46,6 +60,10 @@ class Lock:
         abort_on: when the block's work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before the work is stopped, never past the lease. Default 0.
         reentrant: whether its owner may take it again (default). If not, that raises `LockBusy` at once.
+        atomic: the database, or databases, on which the block is a transaction: begun when the lock is held, committed
+            before it is let go, if it is still held then. True is the default database. Not in async code.
+        release: when the lock is let go if a transaction is open round it: "on_commit", when that has ended, by COMMIT
+            or ROLLBACK; or "block", with the block. If not given, taking it there raises `LockInTransaction`.
         what: the work it is for, shown to others in the queue.
 
     """
@@ -59,11 +77,15 @@ class Lock:
         abort_on: str | Unset = UNSET,
         grace: float | timedelta | Unset = UNSET,
         reentrant: bool | Unset = UNSET,
+        atomic: Atomic | Unset = UNSET,
+        release: str | Unset = UNSET,
         what: str = "",
     ) -> None:
         self.name = name
         self._fields = dict(fields or {})
-        self._options = conf.given_options(timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant)
+        self._options = conf.given_options(
+            timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant, atomic=atomic, release=release
+        )
         self._what = what
         self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
         self._blocks = Blocks()
@@ -79,26 +101,8 @@ class Lock:
     def _terms(self) -> Terms:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, self._resolve(config)
+            self._resolved = config, resolve(config, self.name, self._fields, self._options, self._what)
         return self._resolved[1]
-
-    def _resolve(self, config: conf.Config) -> Terms:
-        names.check_type(self.name)
-        options = self._options.merged_over(config.options_for(self.name))
-        template = names.Template.parse(options.path or self.name)
-        key = template.render(self._fields)
-        return Terms(
-            key=key,
-            template=template.text,
-            parent=names.path(config.base, key),
-            timeout=DEFAULT_TIMEOUT if isinstance(options.timeout, Unset) else options.timeout,
-            policy=Policy(
-                abort_on="suspended" if isinstance(options.abort_on, Unset) else options.abort_on,
-                grace=0.0 if isinstance(options.grace, Unset) else options.grace,
-            ),
-            reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
-            what=self._what or os.path.basename(sys.argv[0]) or "python",
-        )
 
     # --- as threading.Lock and RLock --------------------------------------------------------------------------
 
@@ -113,7 +117,9 @@ class Lock:
         wait = threading_timeout(blocking, timeout)
         take = Take()
         try:
-            return self._take(take, self._terms(), wait, keep=True)
+            terms = self._terms()
+            refuse_atomic("acquire()", terms)
+            return self._take(take, terms, wait, keep=True)
         except LockNotAcquired:
             return None
         except BaseException:
@@ -152,12 +158,12 @@ class Lock:
             refuse_running_loop("release", "await lock.arelease()")
             hold = self._held()
             count = hold._count - 1
-            self._release(hold, count)
+            self._release(hold, count, self._terms().release)
         except (LockNotHeld, SynchronousOnlyOperation):
             raise
         except BaseException:
             hold = hold or self._held()
-            let_go(hold, hold._count - 1 if count is None else count)
+            give_back(hold, hold._count - 1 if count is None else count, self._terms().release)
             raise
 
     async def arelease(self) -> None:
@@ -170,23 +176,13 @@ class Lock:
         refuse_running_loop("locked", "await lock.alocked()")
         if self._find() is not None:
             return True
-        attempt = self._look(ThreadWaiter[Outcome]())
-        try:
-            outcome = attempt.waiter.wait(attempt.timeout)
-        finally:
-            attempt.contender.abandon()
-        return _is_busy(attempt, outcome)
+        return look(self._terms())
 
     async def alocked(self) -> bool:
         """Tell whether anybody holds the lock or waits for it now."""
         if self._find() is not None:
             return True
-        attempt = self._look(TaskWaiter[Outcome]())
-        try:
-            outcome = await attempt.waiter.wait(attempt.timeout)
-        finally:
-            attempt.contender.abandon()
-        return _is_busy(attempt, outcome)
+        return await alook(self._terms())
 
     # --- with and async with ------------------------------------------------------------------------------------
 
@@ -194,7 +190,7 @@ class Lock:
         take = Take()
         try:
             terms = self._terms()
-            return self._open(take, self._take(take, terms, terms.timeout), terms.policy)
+            return self._open(take, self._take(take, terms, terms.timeout), terms)
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:
@@ -220,9 +216,9 @@ class Lock:
             block = self._blocks.innermost()
             count = block.hold._count - 1
             try:
-                lost = self._close(block, error)
+                lost = self._blocks.close(block, error)
             finally:
-                self._release(block.hold, count)
+                self._release(block.hold, count, block.release)
         except BaseException:
             self._close_anyway(block, count)
             raise
@@ -233,7 +229,7 @@ class Lock:
         take = Take()
         try:
             terms = self._terms()
-            return self._open(take, await self._atake(take, terms, terms.timeout), terms.policy)
+            return self._open(take, await self._atake(take, terms, terms.timeout), terms)
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:
@@ -250,7 +246,7 @@ class Lock:
             block = self._blocks.innermost()
             count = block.hold._count - 1
             try:
-                lost = self._close(block, error)
+                lost = self._blocks.close(block, error)
             finally:
                 # A coroutine that is thrown away cannot wait any more.
                 await self._arelease(block.hold, count, wait=kind is not GeneratorExit)
@@ -261,47 +257,33 @@ class Lock:
             raise lost from error
 
     @abort.shielded
-    def _open(self, take: Take, hold: Hold, policy: Policy) -> Hold:
-        guard = Guard(hold._grant, policy, hold._owner)
-        take.block = self._blocks.open(hold, guard)
+    def _open(self, take: Take, hold: Hold, terms: Terms) -> Hold:
+        guard = Guard(hold._grant, terms.policy, hold._owner)
+        transaction = Transaction(terms.atomic) if terms.atomic else None
+        take.block = Block(hold, guard, transaction, terms.release)
+        self._blocks.open(take.block)
         guard.arm()
+        if transaction is not None:
+            transaction.begin()
         return hold
 
     @abort.shielded
     def _back_out(self, take: Take, error: BaseException) -> ZkLockError | None:
         """Undo an entry that did not succeed; return what is to be raised instead, if it was stopped."""
-        lost = self._close(take.block, error) if take.block is not None else None
-        take.undo()
-        self._blocks.expect_none()
-        return lost
+        try:
+            return self._blocks.close(take.block, error) if take.block is not None else None
+        finally:
+            take.undo()
+            self._blocks.expect_none()
 
     @abort.shielded
     def _close_anyway(self, block: Block | None, count: int | None) -> None:
         """End a block whose end was struck half way."""
         block = block or self._blocks.innermost()
         self._blocks.shut(block)
-        let_go(block.hold, block.hold._count - 1 if count is None else count)
-
-    @abort.shielded
-    def _close(self, block: Block, error: BaseException | None) -> ZkLockError | None:
-        """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
-        around = self._blocks.shut(block)
-        hold, guard = block.hold, block.guard
-        if hold._grant.inherited:
-            return None
-        stopped = guard.stopped(error)
-        reason = guard.why_lost()
-        if reason is None:
-            if hold._count or error is not None:
-                return None
-            return LockNotHeld("The lock was released inside the block.", lock=hold.key)
-        receipt = guard.receipt(stopped=stopped)
-        if not any(outer.grant is hold._grant for outer in around):
-            tell_lost(hold, reason, receipt)
-        outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
-        if (stopped and not outer_stopped) or (error is None and guard.matters):
-            return LockLost(f"The lock {hold.key!r} was lost: {reason}.", lock=hold.key)
-        return None
+        if block.transaction is not None:
+            block.transaction.abandon()
+        give_back(block.hold, block.hold._count - 1 if count is None else count, block.release)
 
     # --- small parts --------------------------------------------------------------------------------------------
 
@@ -311,6 +293,7 @@ class Lock:
         held = take_again(take, owner, terms, keep=keep)
         if held is not None:
             return held
+        refuse_open_transaction(terms)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
         attempt = Attempt(process.current(), terms, waiter, timeout=timeout)
         try:
@@ -326,6 +309,7 @@ class Lock:
             raise
 
     async def _atake(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+        refuse_atomic("async code", terms)
         owner = current_owner()
         held = take_again(take, owner, terms, keep=keep)
         if held is not None:
@@ -344,16 +328,17 @@ class Lock:
             raise
 
     @abort.shielded
-    def _release(self, hold: Hold, count: int) -> None:
+    def _release(self, hold: Hold, count: int, release: str | Unset) -> None:
         try:
-            if count > 0 or hold._grant.inherited:
+            hand_over(hold, count, release)
+            if count > 0 or hold._grant.inherited or hold._kept_by is not None:
                 let_go(hold, count)
                 return
             waiter: ThreadWaiter[bool] = ThreadWaiter()
             let_go(hold, 0, waiter.set)
             waiter.wait(RELEASE_PATIENCE)
         except BaseException:
-            let_go(hold, count)  # struck half way, so once more
+            give_back(hold, count, release)  # struck half way, so once more
             raise
 
     async def _arelease(self, hold: Hold, count: int, *, wait: bool = True) -> None:
@@ -373,15 +358,9 @@ class Lock:
 
     def _held(self) -> Hold:
         hold = self._find()
-        if hold is None:
+        if hold is None or hold._count <= 0:  # the transaction's own share is not to be given back here
             raise LockNotHeld(lock=self._terms().key)
         return hold
-
-    def _look(self, waiter: Any) -> Attempt[Any]:
-        session = process.current()
-        attempt = Attempt(session, self._terms(), waiter, timeout=session.options.connect_timeout, only_look=True)
-        attempt.contender.start()
-        return attempt
 
 
 def zk_lock(
@@ -392,6 +371,8 @@ def zk_lock(
     abort_on: str | Unset = UNSET,
     grace: float | timedelta | Unset = UNSET,
     reentrant: bool | Unset = UNSET,
+    atomic: Atomic | Unset = UNSET,
+    release: str | Unset = UNSET,
 ) -> Lock:
     """
     Return the lock of this name, to be used with `with` or `async with`.
@@ -399,13 +380,16 @@ def zk_lock(
     The arguments are those of `Lock`. The block raises `LockBusy` (for `timeout=0`) or `LockTimeout` when somebody else
     has the lock, `ZooKeeperUnavailable` when nobody can tell, and `LockLost` when the lock was lost under the work.
     """
-    return Lock(name, fields=fields, timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant)
-
-
-def _is_busy(attempt: Attempt[Any], outcome: Outcome | None) -> bool:
-    if outcome is None or isinstance(outcome, Exception):
-        attempt.conclude(outcome, current_owner())
-    return isinstance(outcome, Busy)
+    return Lock(
+        name,
+        fields=fields,
+        timeout=timeout,
+        abort_on=abort_on,
+        grace=grace,
+        reentrant=reentrant,
+        atomic=atomic,
+        release=release,
+    )
 
 
 __all__ = ["Hold", "Lock", "Receipt", "zk_lock"]

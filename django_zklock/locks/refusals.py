@@ -8,7 +8,9 @@ from typing import Any
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.exceptions import ZkLockError
+from django_zklock import transactions
+from django_zklock.exceptions import LockInTransaction, ZkLockError
+from django_zklock.locks.terms import Terms
 from django_zklock.owner import loop_is_running
 
 
@@ -43,3 +45,35 @@ def refuse_own_task(method: Callable[..., Any]) -> None:
             "before Python 3.12. That task would own the lock and end at once, so nobody could release it. Await it "
             "directly, with its own timeout or under asyncio.timeout()."
         )
+
+
+def refuse_open_transaction(terms: Terms) -> None:
+    """Raise where a transaction is open that would be committed after the lock is let go."""
+    aliases = [] if terms.release == "on_commit" else transactions.open_blocks()
+    if terms.release == "block":  # the lock has nothing to do with that transaction, its author says
+        aliases = [alias for alias in aliases if alias in terms.atomic]
+    if aliases:
+        raise LockInTransaction(
+            f"The lock {terms.key!r} was to be taken inside an open transaction (atomic block on "
+            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
+            "see its work. Take the lock first and begin the transaction inside it, as atomic=True does; or give "
+            'release="on_commit" to keep the lock until the transaction has ended; or release="block" if what the lock '
+            "protects is not in that database.",
+            lock=terms.key,
+        )
+
+
+def refuse_atomic(where: str, terms: Terms) -> None:
+    """Raise where a block is to be a transaction that cannot be one."""
+    if not terms.atomic:
+        return
+    if where == "acquire()":
+        raise ZkLockError(
+            f"The lock {terms.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
+            'be committed. Use "with", or give atomic=False.',
+            lock=terms.key,
+        )
+    raise SynchronousOnlyOperation(
+        f"The lock {terms.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
+        "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
+    )

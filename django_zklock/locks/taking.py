@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from django_zklock import abort, signals
+from django_zklock import abort, endings, signals, transactions
+from django_zklock.conf import UNSET, Unset
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
 from django_zklock.locks import hold as holds
-from django_zklock.locks.attempt import Attempt, Terms
+from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import GrantObserver, Hold
+from django_zklock.locks.terms import Terms
+from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from django_zklock.locks.blocks import Block
+
+RELEASE_PATIENCE = 0.9  # seconds that a release waits to hear that the node is gone; it goes on in the background
 
 
 class Take:
@@ -59,8 +64,8 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
     """
     if hold._grant.inherited:
         return  # the lock is the parent's
-    if count > 0:
-        hold._count = count
+    if count > 0 or hold._kept_by is not None:
+        hold._count = max(count, 0)
         return
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
     if hold._count > 0:
@@ -74,6 +79,50 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
             send(hold, signals.lock_released, held=time.monotonic() - hold._grant.since)
         else:
             tell_lost(hold, reason, None)
+
+
+@abort.shielded
+def hand_over(hold: Hold, count: int, release: str | Unset) -> None:
+    """
+    Have the open transactions keep a hold whose owner brings its count down to `count`; to be done before `let_go`.
+
+    The work under it would be committed after its release, else. If nothing is said about that, it is a lock that was
+    taken before the transaction was begun, and is let go of inside it. Doing it again changes nothing.
+    """
+    if release == "block" or (release is UNSET and count > 0) or hold._grant.inherited:
+        return
+    unfinished = transactions.unfinished()
+    if unfinished:
+        witness = hold._kept_by or endings.Witness(
+            functools.partial(_check_before_commit, hold), functools.partial(_no_longer_kept, hold)
+        )
+        witness.attend(unfinished)
+        hold._kept_by = witness
+
+
+@abort.shielded
+def give_back(hold: Hold, count: int, release: str | Unset) -> None:
+    """Bring the count of a hold down to `count`, without waiting for anything; doing it again changes nothing."""
+    hand_over(hold, count, release)
+    let_go(hold, count)
+
+
+def _check_before_commit(hold: Hold) -> None:
+    if hold._policy.abort_on != "never":
+        hold.check()
+
+
+@abort.shielded
+def _no_longer_kept(hold: Hold, witness: endings.Witness) -> None:
+    if hold._kept_by is not witness and hold._count >= 0:
+        return
+    if hold._count == 0:
+        hold._count = -1  # nobody but the transaction has it
+    hold._kept_by = None
+    if hold._count < 0:
+        waiter: ThreadWaiter[bool] = ThreadWaiter()
+        let_go(hold, 0, waiter.set)
+        waiter.wait(RELEASE_PATIENCE)
 
 
 def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | None:

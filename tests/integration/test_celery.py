@@ -14,7 +14,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
 from django_zklock.contrib.celery import CONFLICTS_HEADER, FIRST_DELAY
-from django_zklock.exceptions import LockBusy
+from django_zklock.exceptions import LockBusy, LockInTransaction
 
 pytestmark = pytest.mark.zookeeper
 
@@ -250,3 +250,27 @@ def test_a_task_object_is_refused_with_the_mend() -> None:
 def delays(worker: Worker, task_id: str) -> list[float]:
     """The pauses after which a worker has sent a task again, in seconds, as its log has them."""
     return [float(each) for each in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> None:
+    """`@transaction.atomic` above `@zk_locked` would commit after the release, so the task fails, and says so."""
+    error = worker.wait_failed(worker.send("atomic_above", "above"))
+    assert isinstance(error, LockInTransaction)
+    assert "on_commit" in str(error)
+
+
+def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker) -> None:
+    """With `release="on_commit"` the order of the decorators does not matter."""
+    assert worker.get(worker.send("kept", "kept")) is True
+    assert worker.zoo.children("kept") == []
+
+
+@pytest.mark.parametrize("name", ["atomic_below", "atomic_option"])
+def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker: Worker, name: str) -> None:
+    """Below the lock, or by `atomic=True`: what runs on commit still finds the lock held."""
+    mark = worker.home / name
+    assert worker.get(worker.send(name, "inside", str(mark))) is True
+    assert mark.read_text() == "False"

@@ -217,3 +217,26 @@ def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
     finally:
         child.kill()
     assert output.splitlines() == ["lost", "False"], errors
+
+
+def test_no_abort_tears_a_commit(zoo: Zoo) -> None:
+    """A greenlet that waits for the answer to a COMMIT is not thrown into; the abort comes after it."""
+    script = """
+from django.db import connection
+def work():
+    def commit():
+        outer._grant.session.post(outer._grant.lose, "taken away")
+        gevent.sleep(0.3)
+        print("committed", flush=True)
+    try:
+        with zk_lock("outer") as outer:
+            with zk_lock("inner", atomic=True):
+                connection._commit = commit
+            del connection._commit
+            gevent.sleep(10)
+            print("not stopped")
+    except LockLost as error:
+        print(error.lock)
+gevent.spawn(work).get()
+"""
+    assert run(zoo, script) == ["committed", "outer"]

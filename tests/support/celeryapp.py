@@ -19,10 +19,11 @@ from celery import Celery, current_task
 from celery.backends.filesystem import FilesystemBackend
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_ready
+from django.db import connection, transaction
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 
 HOME = "CELERY_HOME"
@@ -230,6 +231,35 @@ def forget(key: str, verb: str = "tell", argument: Any = None) -> None:
     """Take a lock for the rest of the worker's days."""
     zk_lock(key).acquire()
     do(verb, argument)
+
+
+@app.task(name="atomic_above")
+@transaction.atomic
+@zk_locked("{key}")
+def atomic_above(key: str) -> None: ...
+
+
+@app.task(name="kept")
+@transaction.atomic
+@zk_locked("{key}", release="on_commit")
+def kept(key: str) -> bool:
+    return connection.in_atomic_block
+
+
+@app.task(name="atomic_below")
+@zk_locked("{key}")
+@transaction.atomic
+def atomic_below(key: str, mark: str) -> bool:
+    """Write down, after COMMIT, whether the lock is held."""
+    transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
+    return connection.in_atomic_block
+
+
+@app.task(name="atomic_option")
+@zk_locked("{key}", atomic=True)
+def atomic_option(key: str, mark: str) -> bool:
+    transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
+    return connection.in_atomic_block
 
 
 @app.task(name="increment")

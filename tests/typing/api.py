@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
-from django_zklock import FenceVerifier, Hold, Lock, require_fence, zk_lock, zk_locked
+from django_zklock import FenceVerifier, Hold, Lock, current_hold, require_fence, zk_lock, zk_locked
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.tokens import VerifiedToken
@@ -44,6 +44,8 @@ def use() -> None:
         hold.wait_lost(timeout=0.1)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
+    with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):
+        assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})
     assert_type(lock.acquire(blocking=False), Hold | None)
     assert_type(lock.locked(), bool)

@@ -359,6 +359,7 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     [
         ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", None), ("grace", -0.1),
         ("on_conflict", "wait"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
+        ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release", "commit"),
     ],
 )  # fmt: skip
 def test_option_without_a_meaning_is_refused(option: str, value: object) -> None:
@@ -438,3 +439,15 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
     """Who receives tokens may share the names of the locks, or have no settings at all."""
     with override_settings(ZKLOCK=raw):
         assert conf.path_for("stock") == path
+
+
+@pytest.mark.parametrize(
+    ("given", "aliases"),
+    [(True, ("default",)), (False, ()), ("ledger", ("ledger",)), (["b", "a", "b"], ("b", "a"))],
+)
+def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
+    """`atomic` is yes, no, a database or several; False overrides what the settings say."""
+    options = conf.given_options(atomic=given)
+    assert options.atomic == aliases
+    assert options.merged_over(LockOptions(atomic=("x",))).atomic == aliases
+    assert LockOptions().merged_over(options).atomic == aliases

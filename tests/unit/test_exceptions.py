@@ -45,6 +45,7 @@ def test_interrupt_alone_stands_outside_the_tree() -> None:
     [
         (exceptions.LockTimeout, TimeoutError),
         (exceptions.LockNotHeld, RuntimeError),
+        (exceptions.LockInTransaction, RuntimeError),
         (exceptions.ZooKeeperUnavailable, ConnectionError),
         (exceptions.InvalidLockName, ValueError),
         (exceptions.ForgedToken, PermissionError),

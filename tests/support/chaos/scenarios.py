@@ -16,8 +16,6 @@ class Scenario:
     """What this package does not have yet, so that the scenario does not apply."""
 
 
-_TRANSACTIONS = "rules for the order of lock and transaction"
-
 SCENARIOS = (
     # --- network and servers
     Scenario("F1", "a holder that is killed is replaced within its session timeout and two ticks"),
@@ -70,7 +68,7 @@ SCENARIOS = (
     Scenario("F51", "a waiter that is paused holds the others up for its session at most, and enters nothing after it"),
     # --- meaning, data, applications
     Scenario("F52", "the late commit of a holder that was paused is refused"),
-    Scenario("F53", "no lock is let go before the transaction under it is committed", waits_for=_TRANSACTIONS),
+    Scenario("F53", "no lock is let go before the transaction under it is committed"),
     Scenario(
         "F54",
         "of a retry and a redelivery of one task, one runs",

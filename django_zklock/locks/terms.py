@@ -1,0 +1,83 @@
+"""Knows what one acquisition is about, once the settings and all defaults have been applied."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from django_zklock.conf import Config, LockOptions, Unset
+from django_zklock.locks.hold import Policy
+from django_zklock.locks.place import Request
+from django_zklock.queue import names, rules
+from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.transactions import refuse_unknown
+
+DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What one acquisition is about, with all settings and defaults applied."""
+
+    key: str
+    template: str
+    parent: str  # path of the key's node
+    timeout: float | None  # seconds to wait; 0 does not wait, None waits for ever
+    policy: Policy
+    reentrant: bool
+    atomic: tuple[str, ...]  # the databases on which the block is a transaction
+    release: str | Unset  # `block` or `on_commit`
+    what: str  # the work it is for, as others in the queue may see it
+
+    def request(self, *, patient: bool, only_look: bool = False) -> Request:
+        """Return what the contender has to know; called by the thread that wants the lock."""
+        thread = threading.current_thread().name
+        return Request(
+            key=self.key,
+            parent=self.parent,
+            rule=rules.exclusive,
+            kind=Kind.LOCK,
+            patient=patient,
+            payload=lambda guid: self._payload(guid, thread),
+            only_look=only_look,
+        )
+
+    def _payload(self, guid: str, thread: str) -> bytes:
+        return Payload(
+            guid=guid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=thread,
+            what=self.what,
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            template=self.template,
+        ).encode()
+
+
+def resolve(config: Config, name: str, fields: Mapping[str, object], given: LockOptions, what: str) -> Terms:
+    """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
+    names.check_type(name)
+    options = given.merged_over(config.options_for(name))
+    atomic = () if isinstance(options.atomic, Unset) else options.atomic
+    refuse_unknown(atomic)
+    template = names.Template.parse(options.path or name)
+    key = template.render(fields)
+    return Terms(
+        key=key,
+        template=template.text,
+        parent=names.path(config.base, key),
+        timeout=DEFAULT_TIMEOUT if isinstance(options.timeout, Unset) else options.timeout,
+        policy=Policy(
+            abort_on="suspended" if isinstance(options.abort_on, Unset) else options.abort_on,
+            grace=0.0 if isinstance(options.grace, Unset) else options.grace,
+        ),
+        reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
+        atomic=atomic,
+        release=options.release,
+        what=what or os.path.basename(sys.argv[0]) or "python",
+    )

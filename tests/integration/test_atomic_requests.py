@@ -1,0 +1,183 @@
+"""Locked views under ATOMIC_REQUESTS: the transaction of a request is begun inside its lock, or ended there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.http import HttpRequest
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from support import ledgersite
+from support.ledger import Ledger
+from support.zoo import Zoo
+
+from django_zklock.exceptions import LockInTransaction, LockLost
+from django_zklock.locks.hold import Hold
+
+pytestmark = pytest.mark.zookeeper
+
+EXACT = ["plain", "wrapped", "twice", "dispatched", "own_dispatch", "opted_out_with_its_own", "atomic_below"]
+KEPT = ["handler", "decorated_handler", "calls_helper"]
+NOT_ATOMIC = ["opted_out_above", "opted_out_below", "handler_opted_out"]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock(), override_settings(ROOT_URLCONF="support.ledgersite"):
+        ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+        ledger.settings["ATOMIC_REQUESTS"] = True
+        yield ledger
+        ledgersite.then.clear()
+        ledger.assert_idle()
+        ledger.close()
+
+
+@pytest.fixture
+def audit(tmp_path: Path, ledger: Ledger) -> Iterator[Ledger]:
+    audit = Ledger("audit", tmp_path / "audit.sqlite3")
+    yield audit
+    audit.assert_idle()
+    audit.close()
+
+
+def lose_in_vain(hold: Hold) -> None:
+    """Have the hold lost in a way that the work does not notice."""
+    done = threading.Event()
+    try:
+        hold._grant.session.post(hold._grant.lose, "taken away")
+        hold._grant.session.post(done.set)
+        assert done.wait(5)
+        threading.Event().wait(1)
+    except BaseException:
+        pass
+
+
+@pytest.mark.scenario("F53")
+@pytest.mark.parametrize("view", [*EXACT, *KEPT])
+def test_a_request_is_committed_before_its_lock_is_released(
+    zoo: Zoo, ledger: Ledger, client: Client, view: str
+) -> None:
+    """Whatever the view is made of, at COMMIT its lock is held, and after the answer it is not."""
+    with ledger.ends(lambda: len(zoo.children("stock"))) as ends:
+        response = client.get(f"/{view}/")
+    assert response.content == (b"2" if view == "atomic_below" else b"1"), "not in the right number of blocks"
+    assert ends == [("commit", 1)]
+    assert ledger.seen() == ["x"]
+    zoo.assert_empty(timeout=0)
+
+
+@pytest.mark.parametrize("view", EXACT)
+def test_a_request_is_begun_after_its_lock_was_taken(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+    """While a view waits for its lock, there is no transaction that would show it old rows."""
+    began: list[int] = []
+    connection = ledger.connection
+    original = connection._start_transaction_under_autocommit  # type: ignore[attr-defined]
+
+    def begin() -> None:
+        began.append(len(zoo.children("stock")))
+        original()
+
+    connection.__dict__["_start_transaction_under_autocommit"] = begin
+    client.get(f"/{view}/")
+    del connection.__dict__["_start_transaction_under_autocommit"]
+    assert began == [1]
+
+
+@pytest.mark.parametrize("view", [*EXACT, *KEPT])
+def test_a_request_that_fails_is_rolled_back_before_the_release(
+    zoo: Zoo, ledger: Ledger, client: Client, view: str
+) -> None:
+    """An exception rolls back, inside the lock."""
+    with ledger.ends(lambda: len(zoo.children("stock"))) as ends, pytest.raises(ZeroDivisionError):
+        client.get(f"/{view}/?fail")
+    assert set(ends) == {("rollback", 1)}
+    assert ledger.seen() == []
+    zoo.assert_empty(timeout=0)
+
+
+@pytest.mark.parametrize("view", NOT_ATOMIC)
+def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+    """`non_atomic_requests` is respected, above and below the lock."""
+    assert client.get(f"/{view}/").content == b"0"
+    with pytest.raises(ZeroDivisionError):
+        client.get(f"/{view}/?fail")
+    assert ledger.seen() == ["x", "x"]
+
+
+def test_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client) -> None:
+    """That of the request comes first, the lock's own inside it, and both are ended before the release."""
+    with ledger.ends(audit.seen) as ends:
+        assert client.get("/both/").content == b"1"
+    assert ends == [("commit", ["x"])]
+    with pytest.raises(ZeroDivisionError):
+        client.get("/both/?fail")
+    assert audit.seen() == ledger.seen() == ["x"]
+    audit.settings["ATOMIC_REQUESTS"] = True
+    assert client.get("/plain/").content == b"1"
+    assert ledger.seen() == ["x", "x"]
+
+
+@pytest.mark.parametrize("view", ["atomic_above", "calls_helper_in_a_savepoint", "takes_a_lock"])
+def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
+    zoo: Zoo, ledger: Ledger, client: Client, view: str
+) -> None:
+    """A transaction that somebody else than Django has begun outside is not taken for that of the request."""
+    with pytest.raises(LockInTransaction):
+        client.get(f"/{view}/")
+    assert ledger.seen() == []
+
+
+@pytest.mark.parametrize("view", EXACT)
+def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+    """When the lock is lost, the client is told to try again, and nothing of the first time is left."""
+    ledgersite.then.append(lose_in_vain)
+    assert client.get(f"/{view}/").status_code == 503
+    ledger.assert_idle()
+    assert ledger.seen() == []
+
+
+@pytest.mark.parametrize("view", KEPT)
+def test_an_answer_503_inside_djangos_transaction_commits_nothing(
+    zoo: Zoo, ledger: Ledger, client: Client, view: str
+) -> None:
+    """The answer is no exception, and Django would commit."""
+    ledgersite.then.append(lose_in_vain)
+    assert client.get(f"/{view}/").status_code == 503
+    assert ledger.seen() == []
+
+
+def test_a_lock_lost_after_the_view_stops_the_commit(zoo: Zoo, ledger: Ledger, client: Client) -> None:
+    """Where Django's transaction is the outer one, it is rolled back at its COMMIT."""
+    holds: list[Hold] = []
+    ledgersite.then.append(holds.append)
+    original_get = ledgersite.Handler.get
+
+    def get(self: ledgersite.Handler, request: HttpRequest) -> Any:
+        response = original_get(self, request)
+        lose_in_vain(holds[0])
+        return response
+
+    ledgersite.Handler.get = get  # type: ignore[method-assign]
+    try:
+        with pytest.raises(LockLost):
+            client.get("/handler/")
+    finally:
+        ledgersite.Handler.get = original_get  # type: ignore[method-assign]
+    assert ledger.seen() == []
+
+
+async def test_async_views_are_left_to_django(zoo: Zoo, ledger: Ledger) -> None:
+    """Django refuses ATOMIC_REQUESTS for them, unless they are opted out."""
+    client = AsyncClient()
+    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
+        await client.get("/async_view/")
+    assert (await client.get("/async_view_opted_out/")).content == b"async"
+
+
+def test_a_view_that_is_called_directly_is_in_a_transaction(zoo: Zoo, ledger: Ledger, rf: RequestFactory) -> None:
+    """Without a resolved URL, there is nothing to opt out but by the view itself."""
+    assert ledgersite.plain(rf.get("/")).content == b"1"
+    assert ledgersite.opted_out_above(rf.get("/")).content == b"0"

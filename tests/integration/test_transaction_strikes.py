@@ -1,0 +1,255 @@
+"""Exceptions that strike from outside leave neither a transaction open nor a lock held, wherever they strike."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
+from support.ledger import Ledger
+from support.strike import LineStrike, Struck, alarm
+from support.zoo import Zoo
+
+from django_zklock import endings, transactions
+from django_zklock.exceptions import LockLost
+from django_zklock.locks import blocks, hold, lock, taking
+from django_zklock.locks.lock import Lock
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock():
+        ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+        yield ledger
+        ledger.assert_idle()
+        ledger.close()
+
+
+@pytest.fixture
+def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock():
+        ledger = Ledger("audit", tmp_path / "audit.sqlite3")
+        yield ledger
+        ledger.assert_idle()
+        ledger.close()
+
+
+def functions_of(*modules: Any) -> list[Callable[..., object]]:
+    """All functions and methods of some modules."""
+    found: list[Callable[..., object]] = []
+    for module in modules:
+        for thing in vars(module).values():
+            if getattr(thing, "__module__", "") != module.__name__:
+                continue
+            members = vars(thing).values() if isinstance(thing, type) else [thing]
+            plain = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
+            found += [function for function in plain if hasattr(function, "__code__")]
+    return found
+
+
+OURS = functions_of(transactions, endings, lock, blocks, taking)
+DJANGOS: list[Callable[..., object]] = [
+    Atomic.__enter__,
+    Atomic.__exit__,
+    BaseDatabaseWrapper.set_autocommit,
+    *(getattr(BaseDatabaseWrapper, name) for name in ("_commit", "_rollback")),
+]
+
+
+def begun_inside(ledger: Ledger, mutex: Lock) -> None:
+    with mutex:
+        ledger.write("x")
+
+
+def begun_inside_twice(ledger: Ledger, mutex: Lock) -> None:
+    with mutex:
+        ledger.write("x")
+        with mutex:
+            ledger.write("x")
+
+
+def failing(ledger: Ledger, mutex: Lock) -> None:
+    with contextlib.suppress(ZeroDivisionError), mutex:
+        ledger.write("x")
+        raise ZeroDivisionError
+
+
+def kept(ledger: Ledger, mutex: Lock) -> None:
+    with transaction.atomic(using="ledger"):
+        with mutex:
+            ledger.write("x")
+        with mutex:
+            pass
+
+
+def kept_and_rolled_back(ledger: Ledger, mutex: Lock) -> None:
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
+        with mutex:
+            ledger.write("x")
+        raise ZeroDivisionError
+
+
+def kept_and_closed(ledger: Ledger, mutex: Lock) -> None:
+    with transaction.atomic(using="ledger"):
+        with mutex:
+            ledger.write("x")
+        ledger.connection.close()
+
+
+WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[..., object]]]] = {
+    begun_inside: ({"atomic": ["ledger", "audit"]}, [*OURS, *DJANGOS]),
+    begun_inside_twice: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
+    failing: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
+    # Django's own `atomic` cannot be struck without harm, so its functions are spared where it is the outer one.
+    kept: ({"release": "on_commit"}, OURS),
+    kept_and_rolled_back: ({"release": "on_commit"}, OURS),
+    kept_and_closed: ({"release": "on_commit"}, OURS),
+}
+
+
+@pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
+@pytest.mark.parametrize("work", WORK)
+def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
+    zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None]
+) -> None:
+    """Whatever line the caller is struck in, the database is free, the lock is, and failed work is not committed."""
+    options, functions = WORK[work]
+    work(ledger, Lock("warm/up", **options))
+    at, leaks = 0, []
+    while True:
+        key, before = f"sweep/{at}", len(ledger.seen())
+        strike = LineStrike(functions, at)
+        mutex = Lock(key, **options)  # which lives on, as one in a module's global does
+        try:
+            with strike:
+                work(ledger, mutex)
+        except Struck:
+            pass
+        if not strike.where:
+            break
+        try:
+            gc.collect()
+            ledger.assert_idle()
+            audit.assert_idle()
+            zoo.assert_empty()
+            assert not list(hold.live_holds._blocks.values())
+            assert not hold.live_holds._guards
+            assert work is not failing or len(ledger.seen()) == before, "half its work was committed"
+            with Lock(key, timeout=2, atomic="ledger"):
+                pass
+        except Exception as error:
+            leaks.append((at, strike.where, repr(error)))
+            connections["ledger"].in_atomic_block = False
+            connections["ledger"].close()
+            gc.collect()
+        at += 1
+    assert at > 40
+    assert not leaks, f"{len(leaks)} of {at}: {leaks[0]}"
+
+
+@pytest.mark.timeout(120)
+def test_an_exception_at_any_moment_leaves_neither_lock_nor_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """A soft time limit at a random moment of lock, BEGIN, work, COMMIT and release."""
+    struck = 0
+    shared = Lock("alarm", atomic="ledger")
+    for _ in range(300):
+        try:
+            with alarm(random.uniform(1e-5, 6e-3)):
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    with shared:
+                        ledger.write("x")
+        except Struck:
+            struck += 1
+        gc.collect()
+        ledger.assert_idle()
+        assert not shared._blocks
+    assert struck == 300
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["own lock", "outer lock"])
+@pytest.mark.parametrize("main", [False, True], ids=["thread", "main thread"])
+def test_no_abort_tears_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: bool) -> None:
+    """A lock that is lost while COMMIT is under way, its own or one around it, does not interrupt that."""
+    done: list[str] = []
+
+    def during_commit() -> None:
+        grant = held[0]._grant
+        grant.session.post(grant.lose, "taken away")
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:  # an abort would come at one of these bytecodes
+            pass
+        done.append("commit")
+
+    def work() -> None:
+        with contextlib.suppress(LockLost), contextlib.ExitStack() as stack:
+            if inside:
+                held.append(stack.enter_context(Lock("outer")))
+            with ledger.ends(during_commit), Lock("inner", atomic="ledger") as own:
+                held.append(own)
+                ledger.write("x")
+        if not main:
+            connections["ledger"].close()
+
+    held: list[hold.Hold] = []
+    if main:
+        work()
+    else:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert done == ["commit"]
+    assert ledger.seen() == ["x"]
+
+
+FORK = """
+import os, sys
+from django.db import connections
+from support.ledger import Ledger
+from pathlib import Path
+ledger = Ledger("ledger", Path(sys.argv[1]))
+with zk_lock("forked", atomic="ledger"):
+    ledger.write("x")
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+if child == 0:
+    os._exit(0)
+print(ledger.seen())
+"""
+
+
+def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, tmp_path: Path) -> None:
+    """A child that comes to the end of the block neither commits nor rolls back."""
+    output, errors = zoo.spawn(FORK, str(tmp_path / "forked.sqlite3")).communicate(timeout=20)
+    assert output == "['x']\n", errors
+
+
+def test_a_generator_that_is_closed_elsewhere_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+    """Its transaction is another thread's, whose connection is dropped; that of the closing thread is not touched."""
+
+    def steps() -> Iterator[int]:
+        with Lock("steps", atomic="ledger"):
+            ledger.write("x")
+            yield 1
+
+    generator = steps()
+    thread = threading.Thread(target=next, args=(generator,))
+    thread.start()
+    thread.join()
+    generator.close()  # type: ignore[attr-defined]
+    assert ledger.seen() == []
+    zoo.assert_empty()
+    ledger.assert_idle()

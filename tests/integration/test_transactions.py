@@ -1,0 +1,581 @@
+"""Lock, BEGIN, work, COMMIT, release: in this order, however the transaction is begun and whatever becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import IntegrityError, connections, transaction
+from django.db.transaction import TransactionManagementError
+from django.test import TestCase, TransactionTestCase
+from django.utils.connection import ConnectionDoesNotExist
+from support.ledger import Ledger
+from support.zoo import Zoo
+
+from django_zklock import Lock, current_hold, zk_lock, zk_locked
+from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
+from django_zklock.locks.hold import Hold, live_holds
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock():
+        ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+        yield ledger
+        ledger.assert_idle()
+        ledger.close()
+
+
+@pytest.fixture
+def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock():
+        ledger = Ledger("audit", tmp_path / "audit.sqlite3")
+        yield ledger
+        ledger.assert_idle()
+        ledger.close()
+
+
+def lose(hold: Hold) -> None:
+    """Have a hold lost, and wait until everybody concerned knows."""
+    done = threading.Event()
+    hold._grant.session.post(hold._grant.lose, "taken away")
+    hold._grant.session.post(done.set)
+    assert done.wait(5)
+
+
+def run_case(case: type[unittest.TestCase]) -> None:
+    """Run the tests of a `TestCase`."""
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    assert result.testsRun
+    assert not result.errors + result.failures, (result.errors + result.failures)[0][1]
+
+
+# --- inside an open transaction -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, durable: bool) -> None:
+    """It would be released before COMMIT; nothing is sent, and the error says what to do."""
+    with transaction.atomic(using="ledger", durable=durable):
+        for take in (Lock("late").__enter__, Lock("late").acquire, zk_locked("late")(lambda: None)):
+            with pytest.raises(LockInTransaction, match=r"'ledger'.*atomic=True.*on_commit.*block") as caught:
+                take()
+            assert caught.value.lock == "late"
+    assert zoo.client.exists(f"{zoo.base}/late") is None
+
+
+def test_a_lock_that_is_held_already_may_be_taken_again_inside(zoo: Zoo, ledger: Ledger) -> None:
+    """What its owner took before BEGIN is let go of after COMMIT anyway."""
+    children = functools.partial(zoo.children, "held")
+    with ledger.ends(lambda: len(children())) as ends, zk_lock("held"), transaction.atomic(using="ledger"):
+        with zk_lock("held", reentrant=True):
+            ledger.write("a")
+        assert zk_lock("held").acquire()
+        zk_lock("held").release()
+    assert ends == [("commit", 1)]
+
+
+def test_release_block_says_that_the_database_is_not_concerned(zoo: Zoo, ledger: Ledger) -> None:
+    """With `release="block"` a lock can be taken inside a transaction, and is released with its block."""
+    with transaction.atomic(using="ledger"):
+        with zk_lock("file", release="block"):
+            ledger.write("a")
+        assert zoo.children("file") == []
+        with pytest.raises(LockInTransaction, match="ledger"):
+            zk_lock("file", release="block", atomic="ledger").__enter__()
+
+
+def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledger) -> None:
+    """A lock that was taken before BEGIN, and is given back before COMMIT, is kept until that."""
+    lock = zk_lock("early")
+    assert lock.acquire()
+    with transaction.atomic(using="ledger"):
+        ledger.write("a")
+        lock.release()
+        assert len(zoo.children("early")) == 1
+        with pytest.raises(LockNotHeld):
+            lock.release()
+    assert zoo.children("early") == []
+
+
+async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
+    """`atomic=` is refused in async code, by words that say what to do; the rest works."""
+    with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+        await zk_lock("async", atomic=True).__aenter__()
+    with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+        await zk_lock("async", atomic=True).aacquire()
+    async with zk_lock("async", release="on_commit"):
+        pass
+    with pytest.raises(TypeError, match="sync_to_async"):
+
+        @zk_locked("async", atomic=True)
+        async def work() -> None: ...
+
+
+# --- atomic= --------------------------------------------------------------------------------------------------------
+
+
+def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
+    """The block is a transaction; its COMMIT comes while the lock is held, and the next holder sees the work."""
+    seen: list[list[str]] = []
+
+    def next_holder() -> None:
+        with zk_lock("atomic", timeout=None):
+            seen.append(ledger.seen())
+
+    thread = threading.Thread(target=next_holder)
+    with ledger.ends(lambda: len(zoo.children("atomic"))) as ends, zk_lock("atomic", atomic="ledger"):
+        thread.start()
+        zoo.wait_contenders("atomic", 2)
+        ledger.write("a")
+        assert ledger.connection.in_atomic_block
+        assert ledger.seen() == []
+    thread.join()
+    assert ends == [("commit", 2)]
+    assert seen == [["a"]]
+
+
+def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+    """Both are begun inside the lock, and both ended before its release, whether the work succeeds or fails."""
+    with ledger.ends(lambda: len(zoo.children("two"))) as first, audit.ends(lambda: len(zoo.children("two"))) as second:
+        with zk_lock("two", atomic=["ledger", "audit"]):
+            ledger.write("a")
+            audit.write("a")
+        with pytest.raises(ZeroDivisionError), zk_lock("two", atomic=("ledger", "audit")):
+            ledger.write("b")
+            audit.write("b")
+            _ = 1 / 0
+    assert ledger.seen() == audit.seen() == ["a"]
+    for ends in (first, second):
+        assert ends[0] == ("commit", 1)
+        assert set(ends[1:]) == {("rollback", 1)}
+
+
+def test_atomic_rolls_back_when_the_block_fails(zoo: Zoo, ledger: Ledger) -> None:
+    """An exception leaves the database as it was, also one that is no `Exception`."""
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), zk_lock("fails", atomic="ledger"):
+            ledger.write("a")
+            raise error
+        ledger.assert_idle()
+    assert ledger.seen() == []
+
+
+def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
+    """The decorator has the option, too, and the settings have it."""
+    with zoo.configured(LOCKS={"listed": {"path": "listed", "atomic": ["ledger"]}}):
+
+        @zk_locked("listed")
+        def work() -> bool:
+            ledger.write("a")
+            return ledger.connection.in_atomic_block
+
+        @zk_locked("listed", atomic=False)
+        def work_without() -> bool:
+            return ledger.connection.in_atomic_block
+
+        assert work()
+        assert not work_without()
+    assert ledger.seen() == ["a"]
+
+
+def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+    """An abort rolls back; so does the check before COMMIT when the work swallowed the abort."""
+    with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
+        ledger.write("a")
+        hold._grant.session.post(hold._grant.lose, "taken away")
+        threading.Event().wait(10)
+    ledger.assert_idle()
+    with pytest.raises(LockLost) as caught, zk_lock("lost", atomic="ledger") as hold:
+        ledger.write("b")
+        try:
+            lose(hold)
+            threading.Event().wait(10)
+        except BaseException:
+            pass
+    assert caught.value.lock == "lost"
+    assert ledger.seen() == []
+
+
+def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+    """The lease is looked at before each COMMIT."""
+    lost: list[int] = []
+
+    def lose_it() -> None:
+        if not lost:
+            lost.append(1)
+            lose(current)
+
+    with audit.ends(lose_it), pytest.raises(LockLost), zk_lock("two", atomic=["ledger", "audit"]) as current:
+        ledger.write("a")
+        audit.write("a")
+    assert audit.seen() == ["a"]
+    assert ledger.seen() == []
+
+
+def test_work_that_is_not_to_be_stopped_is_committed(zoo: Zoo, ledger: Ledger) -> None:
+    """With `abort_on="never"` the loss of the lock is not the block's business."""
+    with zk_lock("never", atomic="ledger", abort_on="never") as hold:
+        ledger.write("a")
+        lose(hold)
+    assert ledger.seen() == ["a"]
+
+
+def test_a_lock_released_inside_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+    """It is held no more when COMMIT would come."""
+    lock = zk_lock("gone", atomic="ledger", release="block")
+    with pytest.raises(LockNotHeld), lock:
+        ledger.write("a")
+        lock.release()
+    assert ledger.seen() == []
+
+
+def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """A block under a lock that is held already is a savepoint, which fails by itself."""
+    lock = zk_lock("nested", atomic="ledger")
+    with ledger.ends(lambda: len(zoo.children("nested"))) as ends, lock:
+        ledger.write("a")
+        with pytest.raises(ValueError, match="inner"), lock:
+            ledger.write("b")
+            raise ValueError("inner")
+        with lock:
+            ledger.write("c")
+        assert ledger.seen() == []
+    assert ends == [("commit", 1)]
+    assert ledger.seen() == ["a", "c"]
+
+
+def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+    """Where the lock is kept until the outer transaction has ended, others begin and end inside it."""
+    with transaction.atomic(using="ledger"):
+        with zk_lock("both", atomic=["audit", "ledger"], release="on_commit"):
+            ledger.write("a")
+            audit.write("a")
+        assert audit.seen() == ["a"]
+        assert ledger.seen() == []
+        assert len(zoo.children("both")) == 1
+    assert ledger.seen() == ["a"]
+    assert zoo.children("both") == []
+
+
+def test_a_failing_commit_releases(zoo: Zoo, ledger: Ledger) -> None:
+    """The database's own refusal of COMMIT goes to the caller, and neither lock nor transaction is left."""
+
+    def refuse() -> None:
+        raise IntegrityError("refused")
+
+    with pytest.raises(IntegrityError), ledger.ends(refuse), zk_lock("refused", atomic="ledger"):
+        ledger.write("a")
+    assert ledger.seen() == []
+
+
+def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
+    """Neither `acquire`, nor an unknown database, nor a connection without autocommit has a COMMIT at the end."""
+    with pytest.raises(ZkLockError, match="no block"):
+        zk_lock("x", atomic="ledger").acquire()
+    with pytest.raises(ConnectionDoesNotExist):
+        zk_lock("x", atomic="leger").__enter__()
+    with pytest.raises(ValueError, match="atomic"):
+        zk_lock("x", atomic=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="release"):
+        zk_lock("x", release="commit")
+    assert zoo.client.exists(f"{zoo.base}/x") is None
+    transaction.set_autocommit(False, using="ledger")
+    try:
+        with pytest.raises(TransactionManagementError, match="autocommit"):
+            zk_lock("x", atomic="ledger").__enter__()
+    finally:
+        transaction.rollback(using="ledger")
+        transaction.set_autocommit(True, using="ledger")
+
+
+def test_a_connection_closed_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+    """The database has rolled back by then, and the block ends in order."""
+    with zk_lock("closed", atomic="ledger"):
+        ledger.write("a")
+        ledger.connection.close()
+    assert ledger.seen() == []
+
+
+# --- release="on_commit" --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("F53")
+@pytest.mark.parametrize("how", ["with", "acquire"])
+@pytest.mark.parametrize("end", ["commit", "rollback", "set_rollback", "close"])
+def test_a_lock_is_kept_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:
+    """By COMMIT, by ROLLBACK, by the close of the connection: the lock is held until then, and not after."""
+    lock = zk_lock("kept", release="on_commit")
+    with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
+            hold = lock.__enter__() if how == "with" else lock.acquire()
+            assert hold
+            ledger.write("a")
+            lock.__exit__(None, None, None) if how == "with" else lock.release()
+            assert len(zoo.children("kept")) == 1
+            hold.check()
+            if end == "rollback":
+                _ = 1 / 0
+            if end == "set_rollback":
+                transaction.set_rollback(True, using="ledger")
+            if end == "close":
+                ledger.connection.close()
+                zoo.wait_contenders("kept", 0, timeout=1)
+        assert zoo.children("kept") == []
+    ledger.assert_idle()
+    assert ledger.seen() == (["a"] if end == "commit" else [])
+    assert [kept for _, kept in ends] == ([] if end == "close" else [1])
+    with pytest.raises(LockNotHeld):
+        zk_lock("kept").release()
+    assert not list(live_holds._blocks.values())
+    assert not live_holds._kept
+
+
+def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> None:
+    """Who waits for a lock that the transaction keeps gets it after COMMIT."""
+    seen: list[list[str]] = []
+
+    def next_holder() -> None:
+        with zk_lock("kept", timeout=None):
+            seen.append(ledger.seen())
+
+    thread = threading.Thread(target=next_holder)
+    with transaction.atomic(using="ledger"):
+        with zk_lock("kept", release="on_commit"):
+            thread.start()
+            zoo.wait_contenders("kept", 2)
+            ledger.write("a")
+        assert len(zoo.children("kept")) == 2
+        assert not seen
+    thread.join()
+    assert seen == [["a"]]
+
+
+def test_a_lock_is_kept_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+    """With two databases open, the end of the first is not enough."""
+    with transaction.atomic(using="ledger"):
+        with transaction.atomic(using="audit"), zk_lock("last", release="on_commit"):
+            audit.write("a")
+            ledger.write("a")
+        assert audit.seen() == ["a"]
+        assert len(zoo.children("last")) == 1
+    assert zoo.children("last") == []
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
+    """Neither its release nor its rollback; what was written before it is still to be committed."""
+    lock = zk_lock("kept", release="on_commit")
+    with transaction.atomic(using="ledger"):
+        lock.acquire()
+        ledger.write("a")
+        try:
+            with transaction.atomic(using="ledger"):
+                lock.release()
+                if fail:
+                    raise ValueError
+        except ValueError:
+            pass
+        assert len(zoo.children("kept")) == 1
+    assert zoo.children("kept") == []
+
+
+def test_a_kept_lock_can_be_taken_again_in_the_same_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """It is its owner's still, so it is taken again, not waited for; a lock that is not reentrant is refused."""
+    lock = zk_lock("kept", timeout=0, release="on_commit")
+    with transaction.atomic(using="ledger"):
+        with lock as first:
+            pass
+        with lock as second:
+            assert second is first
+        with zk_lock("kept", timeout=0) as third, lock:
+            assert third is first
+        with pytest.raises(LockBusy), zk_lock("kept", timeout=0, reentrant=False):
+            pass
+        assert zk_lock("kept").acquire(blocking=False)
+        zk_lock("kept").release()
+        assert len(zoo.children("kept")) == 1
+        ledger.write("a")
+    assert zoo.children("kept") == []
+
+
+def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """The transaction gives back its own share alone."""
+    with zk_lock("outer") as hold:
+        with transaction.atomic(using="ledger"), zk_lock("outer", release="on_commit"):
+            ledger.write("a")
+        assert len(zoo.children("outer")) == 1
+        hold.check()
+    assert zoo.children("outer") == []
+
+
+def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> None:
+    """What the lock no longer protects is rolled back, with `LockLost`."""
+    with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
+        with zk_lock("kept", release="on_commit") as hold:
+            ledger.write("a")
+        lose(hold)
+    assert caught.value.lock == "kept"
+    ledger.assert_idle()
+    assert ledger.seen() == []
+
+
+def test_a_callback_that_fails_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
+    """Whatever comes after COMMIT, the lock is released by it."""
+    with pytest.raises(ValueError, match="callback"), transaction.atomic(using="ledger"):
+        transaction.on_commit(fail, using="ledger")
+        with zk_lock("kept", release="on_commit"):
+            ledger.write("a")
+    assert zoo.children("kept") == []
+    assert ledger.seen() == ["a"]
+
+
+def fail() -> None:
+    raise ValueError("callback")
+
+
+def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
+    """Django rolls back then, and the lock is released by that."""
+
+    def refuse() -> None:
+        raise IntegrityError("refused")
+
+    lock = zk_lock("kept", release="on_commit")
+    with pytest.raises(IntegrityError), ledger.ends(refuse), transaction.atomic(using="ledger"), lock:
+        ledger.write("a")
+    ledger.connection.close()
+    assert zoo.children("kept") == []
+
+
+def test_methods_that_somebody_else_has_replaced_are_left_so(zoo: Zoo, ledger: Ledger) -> None:
+    """A tool that watches the connection goes on watching it."""
+    called: list[str] = []
+    methods = ledger.connection.__dict__
+    original = ledger.connection.commit
+
+    def mine() -> None:
+        called.append("mine")
+        original()
+
+    methods["commit"] = mine
+    with transaction.atomic(using="ledger"), zk_lock("kept", release="on_commit"):
+        ledger.write("a")
+    assert called == ["mine"]
+    assert methods.pop("commit") is mine
+
+
+def test_a_thread_that_ends_in_a_transaction_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
+    """The thread of a web server that leaves a transaction open closes its connection in the end."""
+
+    def work() -> None:
+        transaction.atomic(using="ledger").__enter__()
+        with zk_lock("kept", release="on_commit"):
+            pass
+        connections["ledger"].close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    zoo.wait_contenders("kept", 0, timeout=2)
+
+
+# --- Django's test cases --------------------------------------------------------------------------------------------
+
+
+def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
+    """The transaction of a `TestCase` is nobody's: locks work in it as without, and never wait for its end."""
+
+    class Case(TestCase):
+        databases = frozenset({"ledger"})  # type: ignore[assignment]
+
+        def test_a_lock(self) -> None:
+            with zk_lock("case"):
+                ledger.write("a")
+            assert zoo.children("case") == []
+
+        def test_atomic(self) -> None:
+            with zk_lock("case", atomic="ledger"):
+                ledger.write("a")
+            with pytest.raises(ValueError, match="x"), zk_lock("case", atomic="ledger"):
+                ledger.write("b")
+                raise ValueError("x")
+            with ledger.connection.cursor() as cursor:
+                assert cursor.execute("SELECT text FROM note").fetchall() == [("a",)]
+
+        def test_on_commit(self) -> None:
+            with zk_lock("case", release="on_commit"):
+                pass
+            assert zoo.children("case") == []
+            with transaction.atomic(using="ledger"):
+                with zk_lock("case", release="on_commit"):
+                    ledger.write("a")
+                assert zoo.children("case") == []
+
+        def test_an_open_block_is_refused_as_in_production(self) -> None:
+            with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):
+                zk_lock("case").__enter__()
+
+    run_case(Case)
+    assert ledger.seen() == []
+
+
+def test_in_a_transaction_test_case(zoo: Zoo, ledger: Ledger) -> None:
+    """A `TransactionTestCase` sees what happens in production."""
+
+    class Case(TransactionTestCase):
+        databases = frozenset({"ledger"})  # type: ignore[assignment]
+
+        def _fixture_teardown(self) -> None: ...  # there are no models to flush
+
+        def test_on_commit(self) -> None:
+            with transaction.atomic(using="ledger"):
+                with zk_lock("case", release="on_commit"):
+                    ledger.write("a")
+                assert len(zoo.children("case")) == 1
+            assert zoo.children("case") == []
+
+    run_case(Case)
+    assert ledger.seen() == ["a"]
+
+
+# --- the hold of the caller -----------------------------------------------------------------------------------------
+
+
+def test_the_body_of_a_locked_function_can_ask_for_its_hold(zoo: Zoo) -> None:
+    """It is that of the innermost block, or of the block of one key."""
+
+    @zk_locked("inner")
+    def work() -> tuple[Hold, Hold]:
+        return current_hold(), current_hold("outer")
+
+    with pytest.raises(LockNotHeld, match="no lock"):
+        current_hold()
+    with zk_lock("outer") as outer:
+        inner, found = work()
+        assert (inner.key, found) == ("inner", outer)
+        assert current_hold() is outer
+        with pytest.raises(LockNotHeld):
+            current_hold("inner")
+    assert zk_lock("byhand").acquire()
+    assert current_hold("byhand").key == "byhand"
+    zk_lock("byhand").release()
+
+
+async def test_the_body_of_an_async_function_can_ask_for_its_hold(zoo: Zoo) -> None:
+    """Each task has its own."""
+
+    @zk_locked("async/{key}")
+    async def work(key: int) -> str:
+        return current_hold().key
+
+    assert await work(1) == "async/1"
