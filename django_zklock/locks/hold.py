@@ -17,13 +17,10 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from django.apps import apps
-from django.core.exceptions import ImproperlyConfigured
-
 from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks import above
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.zk import clock
@@ -281,11 +278,11 @@ class Hold:
         Raises `StaleToken` when a newer holder has been at the row. The token decides alone: who has lost the lock,
         but was not replaced yet, may still write.
         """
-        _fenced_model(obj).fence(self, refresh=refresh)
+        above.fenced_model(obj).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedModel, *, refresh: bool = False) -> None:
         """Do the same as `fence` in the thread of the database; the transaction has to be open there."""
-        await _fenced_model(obj).afence(self, refresh=refresh)
+        await above.fenced_model(obj).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> FencedBlock:
         """
@@ -293,12 +290,7 @@ class Hold:
 
         Needs the app `django_zklock.contrib.fences`.
         """
-        if not apps.is_installed("django_zklock.contrib.fences"):
-            raise ImproperlyConfigured(
-                'hold.fenced() needs a table: add "django_zklock.contrib.fences" to INSTALLED_APPS and migrate.'
-            )
-        block: FencedBlock = import_module("django_zklock.contrib.fences.block").FencedBlock(self, name, using)
-        return block
+        return above.fenced_block(self, name, using)
 
     def signed_token(self) -> str:
         """
@@ -308,14 +300,7 @@ class Hold:
         Raises as `check` does. The receiving side is `django_zklock.tokens.FenceVerifier` and `require_fence`.
         """
         self.check()
-        signed: str = import_module("django_zklock.tokens").sign(self)  # it stands above this module
-        return signed
-
-
-def _fenced_model(obj: FencedModel) -> FencedModel:
-    if not hasattr(obj, "fence"):
-        raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
-    return obj
+        return above.signed_token(self)
 
 
 def _watch_over(hold: Hold) -> weakref.ref[Hold]:

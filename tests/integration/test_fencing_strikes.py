@@ -1,0 +1,110 @@
+"""An exception that strikes from outside (soft time limits, Ctrl-C, an abort) leaves no transaction open."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any
+
+import pytest
+from django.db import connections
+from support.ledgers.models import Account
+from support.strike import LineStrike, Struck
+
+from django_zklock.contrib.fences import block, rows
+from django_zklock.contrib.fences.block import FencedBlock
+from django_zklock.fencing import fence, model, tokens
+from django_zklock.fencing import rows as fenced_rows
+
+
+@dataclass(frozen=True)
+class Claim:
+    token: int
+    key: str = "k"
+
+
+class Strike(LineStrike):
+    """
+    Spares the second look at a `with` line, on the way out of its block.
+
+    No handler of a signal runs there. One that runs at the first instruction of Django's own `Atomic.__exit__` leaves
+    the transaction open, with us as with any `with atomic()`.
+    """
+
+    def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
+        super().__init__(functions, at)
+        self._inside: set[tuple[int, int]] = set()
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which is called each time that it goes on
+            self._inside = {place for place in self._inside if place[0] != id(frame)}
+        return super()._on_call(frame, event, argument)
+
+    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
+        place = (id(frame), frame.f_lineno)
+        if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
+            if place in self._inside:
+                return self._on_line
+            self._inside.add(place)
+        return super()._on_line(frame, event, argument)
+
+
+def functions_of(*modules: ModuleType) -> list[Callable[..., Any]]:
+    found: list[Callable[..., Any]] = []
+    for module in modules:
+        for thing in vars(module).values():
+            if getattr(thing, "__module__", "") == module.__name__:
+                members = vars(thing).values() if isinstance(thing, type) else [thing]
+                found += [getattr(each, "__wrapped__", each) for each in members if hasattr(each, "__code__")]
+    return found
+
+
+def in_a_block(using: str, token: int) -> None:
+    with FencedBlock(Claim(token), "books", using):
+        Account.objects.using(using).update(balance=token)
+
+
+def save(using: str, token: int) -> None:
+    row = Account.objects.using(using).get()
+    row.balance = token
+    row.save_fenced(Claim(token))
+
+
+def update(using: str, token: int) -> None:
+    Account.objects.using(using).fenced(Claim(token)).update(balance=token)
+
+
+def update_by_join(using: str, token: int) -> None:
+    Account.objects.using(using).filter(bookings=None).fenced(Claim(token)).update(balance=token)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("work", [in_a_block, save, update, update_by_join])
+def test_an_exception_at_any_line_leaves_no_transaction_open(ledger: str, work: Callable[[str, int], None]) -> None:
+    """What was struck is committed as a whole or not at all, and the next one can write."""
+    Account(name="a").save(using=ledger)
+    functions = functions_of(block, rows, fence, model, tokens, fenced_rows)
+    work(ledger, 1)
+    at = 0
+    while True:
+        strike = Strike(functions, at)
+        before = Account.objects.using(ledger).get().balance
+        try:
+            with strike:
+                work(ledger, at + 2)
+        except Struck:
+            pass
+        if not strike.where:
+            break
+        gc.collect()
+        assert not connections[ledger].in_atomic_block, strike.where
+        assert connections[ledger].get_autocommit(), strike.where
+        after = Account.objects.using(ledger).get().balance
+        assert after in (before, at + 2), strike.where
+        at += 1
+    assert at > 5
