@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.views import View
 
 from django_zklock import conf, responses
+from django_zklock.bodies import Handover
 from django_zklock.conf import UNSET, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
@@ -84,9 +85,10 @@ def zk_locked(
     `name` is one of `ZKLOCK["LOCKS"]`, or else a path template; its fields are the call's arguments, defaults applied:
     `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself.
 
-    Put it below decorators that make something else of the function, such as `@shared_task`. A streamed response is
-    sent after the lock was released; so is a transaction committed that was begun outside, by `ATOMIC_REQUESTS` or a
-    decorator above, and the next holder may not see its work: begin it inside.
+    Put it below decorators that make something else of the function, such as `@shared_task`. A response that is
+    streamed, or rendered later, keeps the lock until its body is done, or the client gone. A transaction that was begun
+    outside, by `ATOMIC_REQUESTS` or a decorator above, is committed after the release, and the next holder may not see
+    its work: begin it inside.
 
     Args:
         name: as above.
@@ -126,9 +128,9 @@ def _sync_shell(locked: _Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            with call.lock:
+            with call.handover as handover, call.lock as hold:
                 call.entered = True
-                return _refuse_awaitable(locked.function(*args, **kwargs), locked)
+                return handover.keep(hold, _refuse_awaitable(locked.function(*args, **kwargs), locked))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -139,9 +141,10 @@ def _async_shell(locked: _Locked) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            async with call.lock:
-                call.entered = True
-                return await locked.function(*args, **kwargs)
+            with call.handover as handover:
+                async with call.lock as hold:
+                    call.entered = True
+                    return handover.keep(hold, await locked.function(*args, **kwargs))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -225,6 +228,7 @@ class _Call:
     def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
         self.lock = lock
         self.entered = False
+        self.handover = Handover(lock, self._lost)
         self._around = around
         self._on_conflict = on_conflict
 
@@ -233,8 +237,11 @@ class _Call:
         if not self.entered and not isinstance(error, LockLost):
             return self._around.refused(error, self._on_conflict)
         if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
-            return self._around.lost(error, self._on_conflict)
+            return self._lost(error)
         raise error
+
+    def _lost(self, error: LockLost) -> Any:
+        return self._around.lost(error, self._on_conflict)
 
 
 def _refuse_unlockable(function: object) -> None:

@@ -25,10 +25,11 @@ logger = logging.getLogger("django_zklock.locks")
 class Block:
     """One `with` block that is open."""
 
-    __slots__ = ("__weakref__", "guard", "hold")
+    __slots__ = ("__weakref__", "guard", "hold", "owner")
 
     def __init__(self, hold: Hold, guard: Guard) -> None:
         self.hold = hold
+        self.owner = hold._owner  # that of a shared hold may be another at the end
         self.guard = guard
 
 
@@ -103,12 +104,12 @@ class Blocks:
         return block
 
     def _weakly(self, block: Block) -> weakref.ref[Block]:
-        hold, guard = block.hold, block.guard
+        hold, guard, owner = block.hold, block.guard, block.owner
 
         def on_dropped(reference: weakref.ref[Block]) -> None:
-            self._strike_off(hold._owner, reference)
+            self._strike_off(owner, reference)
             guard.disarm()
-            holds.live_holds.close_block(hold._owner, guard)
+            holds.live_holds.close_block(owner, guard)
             let_go(hold, hold._count - 1)  # a `finally` around the block may have released, meanwhile
             logger.warning("an exception tore off the end of a block under lock %s, which is released now", hold.key)
 
@@ -129,7 +130,7 @@ class Blocks:
     def shut(self, block: Block) -> list[Guard]:
         """Watch over a block no more; return the guards of those around it. Doing it again changes nothing."""
         block.guard.disarm()
-        owner = block.hold._owner
+        owner = block.owner
         for reference in self._open.get(owner, []):
             if reference() is block:
                 self._strike_off(owner, reference)
