@@ -76,7 +76,7 @@ def _keep_while_streaming(response: StreamingHttpResponse, share: Share) -> None
     parts: Any = response._iterator  # type: ignore[attr-defined]
     streamed = AsyncParts(parts, share) if response.is_async else Parts(parts, share)
     body = AsyncBody(streamed) if isinstance(streamed, AsyncParts) else Body(streamed)
-    _close_with(body, streamed)
+    _close_with(body, streamed, share)
     # The generator's own end is work under the lock. The response's other resources, such as files, are closed after
     # it as before, and the lock ends last, as the setter appends the body to them.
     closers: list[Callable[[], object]] = response._resource_closers  # type: ignore[attr-defined]
@@ -240,7 +240,7 @@ def _report(error: BaseException) -> None:
 
 def _keep_until_rendered(response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> None:
     rendering = Rendering(response, share, lost)
-    _close_with(rendering, rendering.work)
+    _close_with(rendering, rendering, share)
     response._resource_closers.append(share.end)  # type: ignore[attr-defined]
     response.render = rendering  # type: ignore[method-assign]
 
@@ -253,7 +253,6 @@ class Rendering:
     """
 
     def __init__(self, response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> None:
-        self.work = _Rendered(share)
         self._response = weakref.ref(response)  # which has this one
         self._inner = vars(response).get("render")  # of a lock inside this one
         self._share = share
@@ -267,6 +266,9 @@ class Rendering:
             vars(response).pop("render", None)  # one that is rendered can be rendered again, cached, pickled
         else:
             response.render = self._inner  # type: ignore[method-assign]
+        closers: list[Callable[[], object]] = response._resource_closers  # type: ignore[attr-defined]
+        if self._share.end in closers:
+            closers.remove(self._share.end)  # or a cache, which is a callback of the rendering, could not pickle it
         try:
             with self._share:
                 return response.render()
@@ -278,30 +280,41 @@ class Rendering:
         finally:
             self._share.break_off()
 
-
-class _Rendered:
-    """A rendering that will not come any more."""
-
-    def __init__(self, share: Share) -> None:
-        self._share = share
-
     def close(self) -> None:
+        """End the share: the response will not be rendered."""
         self._share.end()
 
 
 # --- the end of the request -------------------------------------------------------------------------------------
 
-_bodies: ContextVar[list[weakref.ref[Any]] | None] = ContextVar("zklock_bodies", default=None)
+_bodies: ContextVar[list[weakref.ref[Work]] | None] = ContextVar("zklock_bodies", default=None)
 """What the current request's responses have to do under locks, as far as they are alive; None outside of a request."""
 
 
-def _close_with(body: Body | AsyncBody | Rendering, work: Work) -> None:
+def _close_with(body: Body | AsyncBody | Rendering, work: Work, share: Share) -> None:
     """Close the work when the request is over, or else when what the response has of it is dropped."""
-    finalizer = weakref.finalize(body, work.close)
+    # The work may refer to the response, and so to the body. While that is dropped, it is alive; unless both are found
+    # in a cycle, by the collector: then nothing is left but to end the share.
+    finalizer = weakref.finalize(body, _on_dropped, weakref.ref(work), share)
     finalizer.atexit = False  # the session ends with the process
     bodies = _bodies.get()
     if bodies is not None:
         bodies.append(weakref.ref(work))
+
+
+def _on_dropped(reference: weakref.ref[Work], share: Share) -> None:
+    work = reference()
+    if work is None:
+        share.end()
+    else:
+        _close_quietly(work)
+
+
+def _close_quietly(work: Work) -> None:
+    try:
+        work.close()
+    except Exception:
+        logger.exception("closing the body of a response failed")
 
 
 def on_started(**kwargs: Any) -> None:
@@ -335,7 +348,4 @@ def on_finished(**kwargs: Any) -> None:
     while bodies:
         work = bodies.pop()()
         if work is not None:
-            try:
-                work.close()
-            except Exception:
-                logger.exception("closing the body of a response failed")
+            _close_quietly(work)

@@ -18,12 +18,12 @@ from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import bodysite
-from support.bodysite import FILE, LOCK, PARTS
+from support.bodysite import FILE, PARTS
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
-from django_zklock.locks.hold import live_holds
+from django_zklock.locks.hold import Hold, live_holds
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -108,7 +108,7 @@ def three() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS)
 def test_a_streamed_response_keeps_the_lock_until_its_body_is_done(zoo: Zoo, client: Client, view: str) -> None:
-    """Whatever kind of view streams whatever kind of body, the lock is given back after the last part, and not before."""
+    """Whatever view streams whatever body, the lock is given back after the last part, and not before."""
     response = client.get(f"/{view}/7/")
     assert not is_free()
     assert b"".join(response) == b"".join(PARTS)
@@ -263,8 +263,16 @@ def test_a_response_that_is_closed_gives_its_lock_back(zoo: Zoo, client: Client,
     response.close()
     assert is_free()
     assert bodysite.events == ([] if view == "buffer" else ["part", "end"])
-    with pytest.raises((LockNotHeld, ValueError)):
+
+
+def test_a_response_that_was_closed_is_not_sent_without_its_lock(zoo: Zoo) -> None:
+    """Who reads on all the same is told so."""
+    response: Any = view_of(three)
+    assert next(iter(response)) == PARTS[0]
+    response.close()
+    with pytest.raises(LockNotHeld):
         next(iter(response))
+    assert is_free()
 
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS)
@@ -352,10 +360,13 @@ def test_a_middleware_may_stream_something_else_of_it(zoo: Zoo) -> None:
         assert b"".join(response)[:2] == b"\x1f\x8b"
         assert is_free()
         other: Any = client.get("/stream/7/")
-        next(iter(other))
+        zipped = iter(other)
+        while len(bodysite.events) == 4:
+            next(zipped)  # which begins with a header of its own
         other.close()
     assert is_free()
-    assert bodysite.events == ["part"] * 3 + ["end"] + ["part"] * bodysite.events[4:].count("part") + ["end"]
+    assert bodysite.events[-1] == "end"
+    assert bodysite.events.count("end") == 2
 
 
 def test_an_answer_without_a_body_keeps_no_lock(zoo: Zoo, client: Client) -> None:
@@ -381,14 +392,22 @@ def test_an_answer_in_place_of_the_view_s_keeps_no_lock(zoo: Zoo, rf: RequestFac
 
 def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
     """A lock that is lost between two parts ends the body."""
-    response: Any = view_of(three)
+    holds: list[Hold] = []
+
+    def watched() -> Iterator[bytes]:
+        with zk_lock(KEY) as hold:
+            holds.append(hold)
+        yield from PARTS
+
+    response: Any = view_of(watched)
     body = iter(response)
     assert next(body) == PARTS[0]
     delete_node(zoo)
-    eventually(lambda: reports and holds[0].lost)
+    eventually(lambda: holds[0].lost)
     with pytest.raises(LockLost):
         next(body)
     assert is_free()
+    eventually(lambda: reports)
     assert [report["lock"] for report in reports] == [KEY]
 
 
@@ -410,8 +429,8 @@ def test_a_part_is_cut_off_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[st
     def read() -> None:
         response: Any = view_of(slow)
         try:
-            for part in response:
-                ended.append(part.decode())
+            ended.append(next(iter(response)).decode())
+            next(iter(response))
         except LockLost as error:
             ended.append(error.lock or "")
 
@@ -443,11 +462,10 @@ async def test_a_part_of_an_async_body_is_cut_off_when_its_lock_is_lost(zoo: Zoo
         return StreamingHttpResponse(slow())
 
     response: Any = await view(RequestFactory().get("/"))
-    got: list[bytes] = []
+    body = aiter(response)
+    assert await anext(body) == b"first"
     with pytest.raises(LockLost):
-        async for part in response:
-            got.append(part)
-    assert got == [b"first"]
+        await anext(body)
     await asyncio.sleep(0)
     assert not await zk_lock(KEY).alocked()
 
@@ -569,7 +587,13 @@ def test_a_response_that_cannot_be_rendered_gives_its_lock_back(zoo: Zoo, rf: Re
 def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFactory) -> None:
     """As the view would have been."""
     response: Any = bodysite.render(rf.get("/"), "7")
-    response.context_data = {"rows": lambda: (delete_node(zoo), threading.Event().wait(10))}
+
+    def rows() -> Iterator[int]:
+        delete_node(zoo)
+        threading.Event().wait(10)
+        yield 1
+
+    response.context_data = {"rows": rows}
     answer = response.render()
     assert answer.status_code == 503
     assert answer["Retry-After"]

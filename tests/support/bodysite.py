@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import markcoroutinefunction
 from django.core.handlers.asgi import ASGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.template import engines
@@ -116,7 +116,7 @@ def rows(name: str) -> Iterator[int]:
 
 def page(request: HttpRequest, name: str) -> TemplateResponse:
     template = engines["django"].from_string("{% for row in rows %}row {{ row }}{% endfor %}")
-    return TemplateResponse(request, template, {"rows": lambda: rows(name)})  # type: ignore[arg-type]
+    return TemplateResponse(request, template, {"rows": lambda: rows(name)})
 
 
 @zk_locked(LOCK, timeout=0)
@@ -131,15 +131,13 @@ async def arender(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @zk_locked(LOCK, timeout=0)
 async def endless(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Send parts until the client goes away; `linger` inside one of them, else wait between two."""
+    """Send a part, and be in the middle of the next one until the client goes away."""
 
     async def ticks() -> AsyncIterator[bytes]:
         try:
-            while True:
-                yield b"x" * 4096
-                if "linger" in request.GET:
-                    inside.set()
-                    await asyncio.sleep(60)
+            yield b"first"
+            inside.set()
+            await asyncio.sleep(60)
         finally:
             async with zk_lock(LOCK, fields={"name": name}, timeout=0):
                 events.append("end")
@@ -200,16 +198,13 @@ def failing_middleware(get_response: Callable[[HttpRequest], HttpResponseBase]) 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)
         try:
-            raise RuntimeError("after the view")
+            raise RuntimeError(f"after {response}")
         except RuntimeError as error:
             kept.append(error)
             raise
-        return response
 
     return middleware
 
-
-assert iscoroutinefunction(endless)
 
 urlpatterns = [
     path("stream/<name>/", stream),
