@@ -295,14 +295,13 @@ def _close_with(body: Body | AsyncBody | Rendering, work: Work, share: Share) ->
     """Close the work when the request is over, or else when what the response has of it is dropped."""
     # The work may refer to the response, and so to the body. While that is dropped, it is alive; unless both are found
     # in a cycle, by the collector: then nothing is left but to end the share.
-    finalizer = weakref.finalize(body, _on_dropped, weakref.ref(work), share)
-    finalizer.atexit = False  # the session ends with the process
+    share.when_dropped(body, _on_dropped, weakref.ref(work))
     bodies = _bodies.get()
     if bodies is not None:
         bodies.append(weakref.ref(work))
 
 
-def _on_dropped(reference: weakref.ref[Work], share: Share) -> None:
+def _on_dropped(share: Share, reference: weakref.ref[Work]) -> None:
     work = reference()
     if work is None:
         share.end()

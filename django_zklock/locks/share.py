@@ -9,7 +9,10 @@ own. It may be ended from any thread or loop, by a finalizer too, and any number
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from django_zklock import abort
 from django_zklock.exceptions import LockLost, LockNotHeld
@@ -37,6 +40,7 @@ class Share:
         self._running = False
         self._ending = False
         self._stopped = False
+        self._finalizer: weakref.finalize[..., Any] | None = None  # until the share has ended
         self._guard.watch()
 
     @property
@@ -53,6 +57,11 @@ class Share:
     def ended(self) -> bool:
         """Whether there will be no more steps."""
         return self._ending
+
+    def when_dropped(self, thing: object, call: Callable[..., object], *args: object) -> None:
+        """Have `call(share, *args)` run when this thing is dropped before the share has ended."""
+        self._finalizer = weakref.finalize(thing, call, self, *args)
+        self._finalizer.atexit = False  # the session ends with the process
 
     @abort.shielded
     def __enter__(self) -> Hold:
@@ -127,6 +136,9 @@ class Share:
             if reason is not None and not hold._grant.inherited:
                 tell_lost(hold, reason, self._guard.receipt(stopped=self._stopped))
         let_go(hold, self._count)
+        if self._finalizer is not None:
+            # An exception that strikes in a finalizer goes nowhere, so it is left to those that have something to do.
+            self._finalizer.detach()
 
     @abort.shielded
     def _rest(self) -> list[Guard]:
