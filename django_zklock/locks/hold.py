@@ -76,7 +76,7 @@ class Grant:
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.claims: set[weakref.ref[Hold]] = set()  # of the holds that were not let go of yet; see `_watch_over`
+        self.claims: set[object] = set()  # of the holds that were not let go of yet
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
@@ -174,7 +174,7 @@ class Hold:
     It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
     """
 
-    __slots__ = ("__weakref__", "_claim", "_contender", "_count", "_grant", "_owner", "_policy")
+    __slots__ = ("__weakref__", "_claim", "_contender", "_count", "_grant", "_owner", "_policy", "_watch")
 
     def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
         self._contender = contender
@@ -182,7 +182,8 @@ class Hold:
         self._owner = owner
         self._policy = policy
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
-        self._claim: weakref.ref[Hold] | None = _watch_over(self)  # None as soon as it is given up
+        self._claim = object()
+        self._watch: weakref.ref[Hold] | None = _watch_over(self)  # None as soon as the claim is given up
         grant.claims.add(self._claim)
 
     def __repr__(self) -> str:
@@ -282,12 +283,12 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     It is no `__del__`, which would run for every hold: an exception that a signal's handler raises in one, such as a
     soft time limit, is swallowed by Python.
     """
-    contender, grant, finalizing = hold._contender, hold._grant, sys.is_finalizing
+    contender, grant, claim, finalizing = hold._contender, hold._grant, hold._claim, sys.is_finalizing
 
-    def on_dropped(reference: weakref.ref[Hold]) -> None:
+    def on_dropped(reference: object) -> None:
         if finalizing() or grant.inherited:
             return  # the session has been closed, or is the parent's
-        grant.claims.discard(reference)
+        grant.claims.discard(claim)
         if grant.claims:
             return
         contender.abandon()

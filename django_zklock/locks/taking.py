@@ -67,16 +67,15 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
     if hold._count > 0:
         hold._count = -1  # another thread may check it, and another process have the lock before this one goes on
-    if hold._claim is not None:
-        grant.claims.discard(hold._claim)  # first, then look at the others: of two that leave at once, one is the last
+    grant.claims.discard(hold._claim)  # first, then look at the others: of two that leave at once, one is the last
     if grant.claims:
         hold._count = 0
-        hold._claim = None
+        hold._watch = None
         if left is not None:
             left(True)
         return
     hold._contender.abandon(left)
-    hold._claim = None
+    hold._watch = None
     if hold._count:
         hold._count = 0
         if grant.take_end():
