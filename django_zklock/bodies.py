@@ -232,7 +232,8 @@ class AsyncBody:
 
 def _report(error: BaseException) -> None:
     if isinstance(error, LockLost):
-        logger.error("a response was cut off in its body: %s", error, extra={"lock": error.lock})
+        # In words, as the error itself would keep the request, by its traceback, for as long as the record is kept.
+        logger.error("a response was cut off in its body: %s", str(error), extra={"lock": error.lock})
 
 
 # --- rendered responses -----------------------------------------------------------------------------------------
