@@ -8,9 +8,11 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core import checks
-from django.core.signals import setting_changed
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started, setting_changed
 
-from django_zklock import conf
+from django_zklock import bodies, conf
 from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport, check_views
 from django_zklock.zk import process
 from django_zklock.zk.client import Options, TlsOptions
@@ -33,9 +35,18 @@ class ZkLockConfig(AppConfig):
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(start_over, dispatch_uid="zklock.start_over")
         process.configure(client_options)
+        follow_requests()
         if "celery" in sys.modules:
             # A worker's processes end their sessions with them, whichever way its tasks take their locks.
             import_module("django_zklock.contrib.celery")
+
+
+def follow_requests() -> None:
+    """Have the end of a request end what its response holds, on the servers' handlers; the test client has others."""
+    request_started.connect(bodies.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
+    request_started.connect(bodies.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
+    for handler in (WSGIHandler, ASGIHandler):
+        request_finished.connect(bodies.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
 
 
 def client_options() -> Options:

@@ -22,6 +22,7 @@ from django.http import HttpRequest
 
 from django_zklock import conf, responses, transactions
 from django_zklock.arguments import Name, Naming, async_view
+from django_zklock.bodies import Handover
 from django_zklock.conf import UNSET, Atomic, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
@@ -88,8 +89,8 @@ def zk_locked(
 
     Put it below decorators that make something else of the function, such as `@shared_task`, and above
     `@transaction.atomic`: a transaction that is open when the lock is to be taken raises `LockInTransaction`. That of
-    `ATOMIC_REQUESTS` is begun inside the lock of a view, and committed before its release. A streamed response is sent
-    after the lock was released.
+    `ATOMIC_REQUESTS` is begun inside the lock of a view, and committed before its release. A response that is streamed,
+    or rendered later, keeps the lock until its body is done, or the client gone.
 
     Args:
         name: as above.
@@ -143,9 +144,9 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            with call.lock:
+            with call.handover as handover, call.lock as hold:
                 call.entered = True
-                return _refuse_awaitable(locked.function(*args, **kwargs), locked)
+                return handover.keep(hold, _refuse_awaitable(locked.function(*args, **kwargs), locked))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -156,9 +157,10 @@ def _async_shell(locked: Locked) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            async with call.lock:
-                call.entered = True
-                return await locked.function(*args, **kwargs)
+            with call.handover as handover:
+                async with call.lock as hold:
+                    call.entered = True
+                    return handover.keep(hold, await locked.function(*args, **kwargs))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -245,6 +247,7 @@ class _Call:
     def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
         self.lock = lock
         self.entered = False
+        self.handover = Handover(lock, self._lost)
         self._around = around
         self._on_conflict = on_conflict
 
@@ -253,8 +256,11 @@ class _Call:
         if not self.entered and not isinstance(error, LockLost):
             return self._around.refused(error, self._on_conflict)
         if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
-            return self._around.lost(error, self._on_conflict)
+            return self._lost(error)
         raise error
+
+    def _lost(self, error: LockLost) -> Any:
+        return self._around.lost(error, self._on_conflict)
 
 
 def _refuse_unlockable(function: object) -> None:

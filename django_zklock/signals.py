@@ -13,7 +13,8 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     again when its owner takes a reentrant lock a second time.
 
 `lock_released(lock, hold, held)`
-    A lock was let go in order, by its owner. `held` is the time since the grant.
+    A lock was let go in order, by its owner. `held` is the time since the grant. Where the body of a response had the
+    lock last, that is its end, and `hold` is the body's, which has the same `key` and `token`.
 
 `lock_lost(lock, hold, reason, receipt)`
     A hold can no longer be trusted: its lease is over, its session expired or its node is gone. `reason` says which,

@@ -27,10 +27,11 @@ logger = logging.getLogger("django_zklock.locks")
 class Block:
     """One `with` block that is open."""
 
-    __slots__ = ("__weakref__", "guard", "hold", "release", "transaction")
+    __slots__ = ("__weakref__", "guard", "hold", "owner", "release", "transaction")
 
     def __init__(self, hold: Hold, guard: Guard, transaction: Transaction | None, release: str | Unset) -> None:
         self.hold = hold
+        self.owner = hold._owner  # that of a shared hold may be another at the end
         self.guard = guard
         self.transaction = transaction  # begun inside the lock
         self.release = release
@@ -119,14 +120,15 @@ class Blocks:
         holds.live_holds.open_block(owner, block.guard)
 
     def _weakly(self, block: Block) -> weakref.ref[Block]:
-        hold, guard, transaction, release = block.hold, block.guard, block.transaction, block.release
+        hold, guard, owner = block.hold, block.guard, block.owner
+        transaction, release = block.transaction, block.release
 
         def on_dropped(reference: weakref.ref[Block]) -> None:
-            self._strike_off(hold._owner, reference)
+            self._strike_off(owner, reference)
             guard.disarm()
             if transaction is not None:
                 transaction.abandon()
-            holds.live_holds.close_block(hold._owner, guard)
+            holds.live_holds.close_block(owner, guard)
             give_back(hold, hold._count - 1, release)  # a `finally` around the block may have released, meanwhile
             logger.warning("an exception tore off the end of a block under lock %s, which is released now", hold.key)
 
@@ -147,7 +149,7 @@ class Blocks:
     def shut(self, block: Block) -> list[Guard]:
         """Watch over a block no more; return the guards of those around it. Doing it again changes nothing."""
         block.guard.disarm()
-        owner = block.hold._owner
+        owner = block.owner
         for reference in self._open.get(owner, []):
             if reference() is block:
                 self._strike_off(owner, reference)

@@ -17,8 +17,8 @@ def current_hold(key: str | None = None) -> Hold:
     """
     owner = current_owner()
     for guard in reversed(holds.live_holds.guards(owner)):
-        hold = guard.grant.holder() if guard.grant.holder is not None else None
-        if hold is not None and key in (None, hold.key):
+        hold = holds.live_holds.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
+        if hold is not None:
             return hold
     held = None if key is None else holds.live_holds.find(owner, key)
     if held is None or held._count <= 0:

@@ -39,6 +39,7 @@ class Guard(GrantObserver):
         self.grant = grant
         self._policy = policy
         self._loop = grant.session.loop
+        self._owner = owner  # who runs the work; written there
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
         self.asked_at: float | None = None  # written by the protocol's thread, before the abort is delivered
@@ -46,7 +47,23 @@ class Guard(GrantObserver):
     def arm(self) -> None:
         """Begin to watch; in the work."""
         self._abort.arm()
+        self.watch()
+
+    def watch(self) -> None:
+        """Begin to watch, while there is no work to be stopped yet: it comes in steps."""
         self.grant.session.post(self.grant.attach, self)
+
+    def begin_step(self, owner: Owner) -> None:
+        """Be able to stop the work, in `owner`, which calls; what was lost before is for the caller to see, after."""
+        if owner != self._owner:
+            self._abort = abort.abort_for(owner)
+            self._owner = owner
+        self._abort.arm()
+
+    @abort.shielded
+    def end_step(self) -> None:
+        """Stop nothing until the next step."""
+        self._abort.disarm()
 
     @abort.shielded
     def disarm(self) -> None:
@@ -113,9 +130,10 @@ class Guard(GrantObserver):
             self._ask(reason)
 
     def _ask(self, reason: str) -> None:
-        if self._abort.armed and not self._abort.delivered:
+        way = self._abort
+        if way.armed and not way.delivered:
             self._loop.call_later(ASK_AGAIN, lambda: self._ask(reason))
-            self._abort.ask(reason)
+            way.ask(reason)
 
     def _detach(self) -> None:
         self.on_vouched()

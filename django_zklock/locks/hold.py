@@ -80,8 +80,9 @@ class Grant:
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.holder: weakref.ref[Hold] | None = None  # until it is released; see `_watch_over`
+        self.claims: set[object] = set()  # of the holds that were not let go of yet
         self.released = False  # protocol's thread only
+        self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
@@ -104,6 +105,14 @@ class Grant:
         if not valid:
             return "the lease is over: no quorum has vouched for the session in time"
         return None
+
+    def take_end(self) -> bool:
+        """Tell whether the caller is the first to ask; that one tells others that the lock was let go of."""
+        try:
+            self._end.pop()
+        except IndexError:
+            return False
+        return True
 
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
@@ -169,7 +178,7 @@ class Hold:
     It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
     """
 
-    __slots__ = ("__weakref__", "_contender", "_count", "_grant", "_kept_by", "_owner", "_policy")
+    __slots__ = ("__weakref__", "_claim", "_contender", "_count", "_grant", "_kept_by", "_owner", "_policy", "_watch")
 
     def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
         self._contender = contender
@@ -178,15 +187,13 @@ class Hold:
         self._policy = policy
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
         self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
-        grant.holder = _watch_over(self)
+        self._claim = object()
+        self._watch: weakref.ref[Hold] | None = _watch_over(self)  # None as soon as the claim is given up
+        grant.claims.add(self._claim)
 
     def __repr__(self) -> str:
-        state = "released" if self._released else "lost" if self.lost else "held"
+        state = "released" if self._is_over else "lost" if self.lost else "held"
         return f"<Hold of {self.key!r}, token {self.token}, {state}>"
-
-    @property
-    def _released(self) -> bool:
-        return self._count <= 0 and self._kept_by is None
 
     @property
     def key(self) -> str:
@@ -209,6 +216,11 @@ class Hold:
         return self._grant.token
 
     @property
+    def _is_over(self) -> bool:
+        # A transaction, or the body of a response, may outlive the block.
+        return self._count <= 0 and not self._grant.claims
+
+    @property
     def lost(self) -> bool:
         """Whether the lock is lost. Once True it stays so."""
         return self._grant.why_invalid() is not None
@@ -222,7 +234,7 @@ class Hold:
         every sixth of it.
         """
         until = self._grant.session.lease.until  # first, as in `why_invalid`
-        if self._grant.why_invalid() is not None or self._released:
+        if self._grant.why_invalid() is not None or self._is_over:
             return 0.0
         return max(0.0, until - clock.now())
 
@@ -235,7 +247,7 @@ class Hold:
         """
         if self._grant.inherited:
             raise LockNotHeld("A forked child does not hold its parent's locks; acquire the lock anew.", lock=self.key)
-        if self._released:
+        if self._is_over:
             raise LockNotHeld("The lock was released.", lock=self.key)
         reason = self._grant.why_invalid()
         if reason is None and self._policy.abort_on == "suspended":
@@ -305,17 +317,19 @@ class Hold:
 
 def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     """
-    Return a reference that lets go of the lock when the hold is dropped while the reference is alive.
+    Return a reference that lets go of the lock when the last hold of a grant is dropped while it is claimed.
 
     It is no `__del__`, which would run for every hold: an exception that a signal's handler raises in one, such as a
     soft time limit, is swallowed by Python.
     """
-    contender, grant, finalizing = hold._contender, hold._grant, sys.is_finalizing
+    contender, grant, claim, finalizing = hold._contender, hold._grant, hold._claim, sys.is_finalizing
 
     def on_dropped(reference: object) -> None:
         if finalizing() or grant.inherited:
             return  # the session has been closed, or is the parent's
-        grant.holder = None
+        grant.claims.discard(claim)
+        if grant.claims:
+            return
         contender.abandon()
         message = f"the hold of {grant.key!r} was dropped without being released"
         warnings.warn(message, ResourceWarning, stacklevel=1)

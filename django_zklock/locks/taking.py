@@ -60,9 +60,11 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
     """
     Bring the count of a hold down to `count`, and let go of the lock at 0; doing it again changes nothing.
 
-    `left` is called on the protocol's thread as soon as the node is gone, or this is clear to take a while.
+    Where the hold is shared, the lock goes with the last one. `left` is called on the protocol's thread as soon as the
+    node is gone, or this is clear to take a while; at once, if others have a share.
     """
-    if hold._grant.inherited:
+    grant = hold._grant
+    if grant.inherited:
         return  # the lock is the parent's
     if count > 0 or hold._kept_by is not None:
         hold._count = max(count, 0)
@@ -70,15 +72,27 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
     if hold._count > 0:
         hold._count = -1  # another thread may check it, and another process have the lock before this one goes on
+    grant.claims.discard(hold._claim)  # first, then look at the others: of two that leave at once, one is the last
+    if grant.claims:
+        hold._count = 0
+        hold._watch = None
+        if left is not None:
+            left(True)
+        return
     hold._contender.abandon(left)
-    hold._grant.holder = None
+    hold._watch = None
     if hold._count:
         hold._count = 0
-        reason = hold._grant.why_invalid()
-        if reason is None:
-            send(hold, signals.lock_released, held=time.monotonic() - hold._grant.since)
-        else:
-            tell_lost(hold, reason, None)
+        if grant.take_end():
+            _tell_end(hold)
+
+
+def _tell_end(hold: Hold) -> None:
+    reason = hold._grant.why_invalid()
+    if reason is None:
+        send(hold, signals.lock_released, held=time.monotonic() - hold._grant.since)
+    else:
+        tell_lost(hold, reason, None)
 
 
 @abort.shielded

@@ -1,0 +1,623 @@
+"""A lock covers the body of a response that comes after its view: streamed, or rendered later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import pickle
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.contenttypes.models import ContentType
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from support import bodysite
+from support.bodysite import FILE, PARTS
+from support.zoo import Zoo, eventually
+
+from django_zklock import signals, zk_lock, zk_locked
+from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
+from django_zklock.locks.hold import Hold, live_holds
+
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.django_db(databases=[]),
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),
+]
+
+KEY = "report/7"
+STREAMS = ["stream", "async-stream", "class", "dispatched", "buffer"]
+ASTREAMS = ["astream", "sync-astream", "async-class"]
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    bodysite.events.clear()
+    bodysite.kept.clear()
+    bodysite.inside.clear()
+    bodysite.go_on.clear()
+    with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=bodysite.TEMPLATES):
+        yield
+    bodysite.go_on.set()
+    assert not live_holds._guards
+
+
+@pytest.fixture
+def ends() -> Iterator[list[str]]:
+    """The `lock_released` and `lock_lost` signals of a test, by name."""
+    found: list[str] = []
+
+    def released(**kwargs: Any) -> None:
+        found.append("released")
+
+    def lost(**kwargs: Any) -> None:
+        found.append("lost")
+
+    signals.lock_released.connect(released)
+    signals.lock_lost.connect(lost)
+    yield found
+    signals.lock_released.disconnect(released)
+    signals.lock_lost.disconnect(lost)
+
+
+def is_free(key: str = KEY) -> bool:
+    """Whether somebody else gets the lock at once; this thread may own it."""
+    answers: list[bool] = []
+
+    def look() -> None:
+        try:
+            with zk_lock(key, timeout=0):
+                answers.append(True)
+        except LockBusy:
+            answers.append(False)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def delete_node(zoo: Zoo, key: str = KEY) -> None:
+    """As an operator does, so that the holder loses the lock."""
+    (name,) = zoo.children(key)
+    zoo.client.delete(f"{zoo.base}/{key}/{name}")
+
+
+def view_of(parts: Callable[[], Iterator[bytes]], **options: Any) -> HttpResponseBase:
+    """Call a locked view that streams these parts."""
+
+    @zk_locked(KEY, timeout=0, **options)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return StreamingHttpResponse(parts())
+
+    return view(RequestFactory().get("/"))
+
+
+def three() -> Iterator[bytes]:
+    yield from PARTS
+
+
+# --- until the body is done -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", STREAMS + ASTREAMS)
+def test_a_streamed_response_keeps_the_lock_until_its_body_is_done(zoo: Zoo, client: Client, view: str) -> None:
+    """Whatever view streams whatever body, the lock is given back after the last part, and not before."""
+    response = client.get(f"/{view}/7/")
+    assert not is_free()
+    assert b"".join(response) == b"".join(PARTS)
+    assert is_free()
+    assert bodysite.events == ([] if view == "buffer" else ["part"] * 3 + ["end"])
+
+
+@pytest.mark.parametrize("view", ["astream", "async-class", "async-stream"])
+async def test_an_async_client_reads_a_body_under_the_lock(zoo: Zoo, view: str) -> None:
+    """So it is with a response that is read in an event loop."""
+    response: Any = await AsyncClient().get(f"/{view}/7/")
+    assert len(zoo.children(KEY)) == 1
+    assert b"".join([part async for part in response]) == b"".join(PARTS)
+    assert await zk_lock("report/7", timeout=0).alocked() is False
+    assert bodysite.events == ["part"] * 3 + ["end"]
+
+
+def test_a_file_is_sent_under_the_lock_by_django_itself(zoo: Zoo, client: Client) -> None:
+    """A server's own way to send files would read on after a loss; headers stay as they are."""
+    response: Any = client.get("/file/7/")
+    assert not is_free()
+    assert int(response["Content-Length"]) == FILE.stat().st_size
+    assert response.file_to_stream is None
+    assert b"".join(response) == FILE.read_bytes()
+    assert is_free()
+
+
+def test_any_function_hands_its_lock_to_the_body_it_returns(zoo: Zoo) -> None:
+    """The function need be no view."""
+
+    @zk_locked("report/{name}")
+    def make(name: str) -> HttpResponseBase:
+        return StreamingHttpResponse(three())
+
+    response: Any = make("7")
+    assert not is_free()
+    assert list(response) == PARTS
+    assert is_free()
+
+
+def test_the_next_request_of_the_thread_does_not_own_the_body_s_lock(zoo: Zoo, client: Client) -> None:
+    """Between two parts the lock is nobody's: it is not taken again as its own by whoever runs in that thread."""
+    body = iter(client.get("/stream/7/"))
+    next(body)
+    assert client.get("/stream/7/").status_code == 409
+    with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
+        pass
+    assert next(body) == PARTS[1]
+    assert len(list(body)) == 1
+    with zk_lock(KEY, timeout=0):
+        pass
+
+
+def test_a_body_read_in_another_thread_owns_its_lock_there(zoo: Zoo, client: Client) -> None:
+    """Each step is its runner's, who may take the lock again."""
+    response: Any = client.get("/stream/7/")
+    got: list[bytes] = [next(iter(response))]
+    thread = threading.Thread(target=lambda: got.extend(response))
+    thread.start()
+    thread.join()
+    assert got == PARTS
+    assert bodysite.events == ["part"] * 3 + ["end"]
+    assert is_free()
+
+
+def test_a_body_outlives_the_block_round_its_view(zoo: Zoo, ends: list[str]) -> None:
+    """The lock that a block took first, and the view again, is given back by the last of block and body."""
+    with zk_lock(KEY) as hold:
+        first: Any = view_of(three)
+        second: Any = view_of(three)
+        assert next(iter(first)) == PARTS[0]
+        with zk_lock(KEY, timeout=0):
+            pass
+    assert not is_free()
+    hold.check()
+    assert hold.lease_remaining > 0
+    assert len(list(first)) == 2
+    assert not is_free()
+    assert ends == []
+    assert list(second) == PARTS
+    assert is_free()
+    with pytest.raises(LockNotHeld):
+        hold.check()
+
+
+def test_a_body_that_is_done_before_the_block_round_it_leaves_the_lock_to_the_block(zoo: Zoo) -> None:
+    """The share is a part of the hold only."""
+    with zk_lock(KEY) as hold:
+        response: Any = view_of(three)
+        assert list(response) == PARTS
+        assert not is_free()
+        hold.check()
+    assert is_free()
+
+
+def test_the_release_is_told_once_and_after_the_body(zoo: Zoo, ends: list[str]) -> None:
+    """`lock_released` is the end of the hold, and a body is part of it."""
+    lock = zk_lock(KEY)
+    response: Any = view_of(three)
+    assert lock.locked()
+    assert ends == []
+    assert list(response) == PARTS
+    eventually(lambda: ends)
+    assert is_free()  # whose own release is told after
+    eventually(lambda: len(ends) > 1)
+    assert ends == ["released"] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_view_s_transaction_is_committed_before_its_body(zoo: Zoo, client: Client) -> None:
+    """Lock, BEGIN, view, COMMIT, body, release."""
+    seen: list[bool] = []
+
+    def rows() -> Iterator[bytes]:
+        seen.append(transaction.get_connection().in_atomic_block)
+        seen.append(ContentType.objects.filter(app_label="streamed").exists())
+        yield b"row"
+
+    @zk_locked(KEY)
+    @transaction.atomic
+    def view(request: HttpRequest) -> HttpResponseBase:
+        ContentType.objects.create(app_label="streamed", model="row")
+        return StreamingHttpResponse(rows())
+
+    response: Any = view(RequestFactory().get("/"))
+    assert list(response) == [b"row"]
+    assert seen == [False, True]
+
+
+# --- a body that ends early -------------------------------------------------------------------------------------
+
+
+def test_a_body_that_fails_gives_its_lock_back(zoo: Zoo) -> None:
+    """At once, though its exception, with all it refers to, lives on."""
+
+    def broken() -> Iterator[bytes]:
+        yield b"first"
+        raise ZeroDivisionError
+
+    response: Any = view_of(broken)
+    assert next(iter(response)) == b"first"
+    with pytest.raises(ZeroDivisionError):
+        next(iter(response))
+    assert is_free()
+
+
+@pytest.mark.parametrize("view", STREAMS)
+def test_a_response_that_is_closed_gives_its_lock_back(zoo: Zoo, client: Client, view: str) -> None:
+    """Its generator runs its end under the lock before; what a WSGI server does when the client has gone."""
+    response = client.get(f"/{view}/7/")
+    next(iter(response))
+    response.close()
+    assert is_free()
+    assert bodysite.events == ([] if view == "buffer" else ["part", "end"])
+
+
+def test_a_response_that_was_closed_is_not_sent_without_its_lock(zoo: Zoo) -> None:
+    """Who reads on all the same is told so."""
+    response: Any = view_of(three)
+    assert next(iter(response)) == PARTS[0]
+    response.close()
+    with pytest.raises(LockNotHeld):
+        next(iter(response))
+    assert is_free()
+
+
+@pytest.mark.parametrize("view", STREAMS + ASTREAMS)
+def test_a_response_that_nobody_reads_gives_its_lock_back_when_closed(zoo: Zoo, client: Client, view: str) -> None:
+    """As it is with HEAD."""
+    response = client.get(f"/{view}/7/")
+    assert not is_free()
+    response.close()
+    assert is_free()
+
+
+@pytest.mark.parametrize("view", STREAMS + ASTREAMS + ["render", "arender"])
+def test_a_response_that_is_dropped_gives_its_lock_back(zoo: Zoo, rf: RequestFactory, view: str) -> None:
+    """A middleware may answer something else, and close nothing."""
+    response = Client().get(f"/{view}/7/") if "render" not in view else bodysite.render(rf.get("/"), "7")
+    assert not is_free()
+    del response
+    gc.collect()
+    assert is_free()
+
+
+def test_a_response_is_read_once(zoo: Zoo, client: Client) -> None:
+    """Who reads it again finds it empty, and takes no lock."""
+    response: Any = client.get("/stream/7/")
+    assert list(response) == PARTS
+    assert list(response) == []
+
+
+def test_who_closes_a_body_that_runs_lets_it_finish_its_step(zoo: Zoo) -> None:
+    """The lock is not given to somebody else while a part is computed in another thread."""
+
+    def slow() -> Iterator[bytes]:
+        try:
+            yield b"first"
+            bodysite.inside.set()
+            bodysite.go_on.wait(10)
+            yield b"second"
+        finally:
+            bodysite.note("7", "end")
+
+    response: Any = view_of(slow)
+    body = iter(response)
+    next(body)
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(next(body)))
+    thread.start()
+    try:
+        assert bodysite.inside.wait(10)
+        response.close()
+        assert not is_free()
+    finally:
+        bodysite.go_on.set()
+        thread.join()
+    assert got == [b"second"]
+    assert is_free()
+    assert bodysite.events == ["end"]
+
+
+def test_a_view_that_fails_after_all_hands_nothing_over(zoo: Zoo) -> None:
+    """A lock that was lost at the end of the view is answered 503, and its response has no part in it."""
+    responses: list[HttpResponseBase] = []
+
+    @zk_locked(KEY, abort_on="lost")
+    def view(request: HttpRequest) -> HttpResponseBase:
+        responses.append(StreamingHttpResponse(three()))
+        delete_node(zoo)
+        with contextlib.suppress(BaseException):
+            threading.Event().wait(10)
+        return responses[0]
+
+    assert view(RequestFactory().get("/")).status_code == 503
+    assert is_free()
+
+
+# --- middleware -------------------------------------------------------------------------------------------------
+
+
+def test_a_middleware_may_stream_something_else_of_it(zoo: Zoo) -> None:
+    """GZipMiddleware reads the body through a generator of its own."""
+    with override_settings(MIDDLEWARE=["django.middleware.gzip.GZipMiddleware"]):
+        client = Client(headers={"accept-encoding": "gzip"})
+        response: Any = client.get("/stream/7/")
+        assert response["Content-Encoding"] == "gzip"
+        assert not is_free()
+        assert b"".join(response)[:2] == b"\x1f\x8b"
+        assert is_free()
+        other: Any = client.get("/stream/7/")
+        zipped = iter(other)
+        while len(bodysite.events) == 4:
+            next(zipped)  # which begins with a header of its own
+        other.close()
+    assert is_free()
+    assert bodysite.events[-1] == "end"
+    assert bodysite.events.count("end") == 2
+
+
+def test_an_answer_without_a_body_keeps_no_lock(zoo: Zoo, client: Client) -> None:
+    """To HEAD, the test client and servers drop the body."""
+    response = client.head("/stream/7/")
+    assert b"".join(response) == b""
+    assert is_free()
+
+
+def test_an_answer_in_place_of_the_view_s_keeps_no_lock(zoo: Zoo, rf: RequestFactory) -> None:
+    """304 is a response of its own, and the one it replaces is closed by nobody."""
+    from django.utils.cache import get_conditional_response
+
+    response: Any = view_of(three)
+    assert not is_free()
+    response = get_conditional_response(rf.get("/", headers={"if-none-match": '"a"'}), etag='"a"', response=response)
+    assert response.status_code == 304
+    assert is_free()
+
+
+# --- a lock that is lost under the body -------------------------------------------------------------------------
+
+
+def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+    """A lock that is lost between two parts ends the body."""
+    holds: list[Hold] = []
+
+    def watched() -> Iterator[bytes]:
+        with zk_lock(KEY) as hold:
+            holds.append(hold)
+        yield from PARTS
+
+    response: Any = view_of(watched)
+    body = iter(response)
+    assert next(body) == PARTS[0]
+    delete_node(zoo)
+    eventually(lambda: holds[0].lost)
+    with pytest.raises(LockLost):
+        next(body)
+    assert is_free()
+    eventually(lambda: reports)
+    assert [report["lock"] for report in reports] == [KEY]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_part_is_cut_off_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[str, Any]], threaded: bool) -> None:
+    """The work inside a body is stopped as that of a block is, in whatever thread it runs."""
+    ended: list[str] = []
+
+    def slow() -> Iterator[bytes]:
+        yield b"first"
+        delete_node(zoo)
+        try:
+            for _ in range(1000):
+                time.sleep(0.01)
+        finally:
+            ended.append("stopped")
+        yield b"never"
+
+    def read() -> None:
+        response: Any = view_of(slow)
+        try:
+            ended.append(next(iter(response)).decode())
+            next(iter(response))
+        except LockLost as error:
+            ended.append(error.lock or "")
+
+    if threaded:
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    else:
+        read()
+    assert ended == ["first", "stopped", KEY]
+    assert is_free()
+    eventually(lambda: reports)
+    (report,) = reports
+    assert report["receipt"].delivered
+    assert report["receipt"].how == ("thread" if threaded else "signal")
+
+
+async def test_a_part_of_an_async_body_is_cut_off_when_its_lock_is_lost(zoo: Zoo) -> None:
+    """The task that computes it is not left cancelled."""
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.to_thread(delete_node, zoo)
+        await asyncio.sleep(10)
+        yield b"never"
+
+    @zk_locked(KEY)
+    async def view(request: HttpRequest) -> HttpResponseBase:
+        return StreamingHttpResponse(slow())
+
+    response: Any = await view(RequestFactory().get("/"))
+    body = aiter(response)
+    assert await anext(body) == b"first"
+    with pytest.raises(LockLost):
+        await anext(body)
+    await asyncio.sleep(0)
+    assert not await zk_lock(KEY).alocked()
+
+
+def test_a_part_that_went_on_after_the_loss_is_not_sent(zoo: Zoo) -> None:
+    """A generator that swallows the interrupt may come to its next part, but that does not get out."""
+
+    def stubborn() -> Iterator[bytes]:
+        yield b"first"
+        delete_node(zoo)
+        with contextlib.suppress(BaseException):
+            threading.Event().wait(10)
+        yield b"second"
+
+    response: Any = view_of(stubborn)
+    body = iter(response)
+    assert next(body) == b"first"
+    with pytest.raises(LockLost):
+        next(body)
+    assert is_free()
+
+
+def test_a_body_that_is_never_aborted_is_sent_to_its_end(zoo: Zoo, ends: list[str]) -> None:
+    """`abort_on="never"` holds for the body, too."""
+
+    def lossy() -> Iterator[bytes]:
+        yield b"first"
+        delete_node(zoo)
+        eventually(lambda: not zoo.children(KEY))
+        yield b"second"
+
+    response: Any = view_of(lossy, abort_on="never")
+    assert list(response) == [b"first", b"second"]
+    assert is_free()
+
+
+def test_code_after_a_body_is_not_interrupted_by_the_loss_of_its_lock(zoo: Zoo) -> None:
+    """Between two parts, nothing of the server's is stopped."""
+    response: Any = view_of(three)
+    next(iter(response))
+    delete_node(zoo)
+    threading.Event().wait(0.3)  # longer than an abort takes; it would be raised here
+    response.close()
+    assert is_free()
+
+
+def test_a_lock_released_in_its_body_ends_the_body(zoo: Zoo) -> None:
+    """As the release in a block does."""
+
+    def hasty() -> Iterator[bytes]:
+        zk_lock(KEY).release()
+        yield b"unprotected"
+
+    response: Any = view_of(hasty)
+    with pytest.raises(LockNotHeld, match="inside the body"):
+        next(iter(response))
+    assert is_free()
+
+
+# --- rendered later ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["render", "arender"])
+def test_a_template_is_rendered_under_the_lock(zoo: Zoo, client: Client, view: str) -> None:
+    """A lazy queryset is evaluated by its owner, and the lock is given back when that is done."""
+    response = client.get(f"/{view}/7/")
+    assert response.content == b"row 1"
+    assert bodysite.events == ["rendered"]
+    assert is_free()
+
+
+def test_a_response_waits_for_its_rendering(zoo: Zoo, rf: RequestFactory) -> None:
+    """The lock is taken from the view to the end of the rendering."""
+    response: Any = bodysite.render(rf.get("/"), "7")
+    assert not is_free()
+    with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
+        pass
+    during: list[bool] = []
+    response.add_post_render_callback(lambda _: during.append(is_free()))
+    assert response.render() is response
+    assert during == [False]
+    assert is_free()
+    assert response.content == b"row 1"
+    assert response.render() is response
+    assert pickle.loads(pickle.dumps(_plain(response))).content == b"row 1"
+
+
+def _plain(response: Any) -> Any:
+    response.__dict__.pop("_request", None)  # as the cache middleware's tests do: a request cannot be pickled
+    response.using = None
+    return response
+
+
+def test_a_response_that_is_rendered_already_keeps_no_lock(zoo: Zoo, rf: RequestFactory) -> None:
+    """Its body is done."""
+
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return bodysite.page(request, "7").render()
+
+    response = view(rf.get("/"))
+    assert is_free()
+    assert response.render  # type: ignore[attr-defined]
+
+
+def test_a_response_that_cannot_be_rendered_gives_its_lock_back(zoo: Zoo, rf: RequestFactory) -> None:
+    """At once, while its exception lives on."""
+
+    @zk_locked(KEY)
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return SimpleTemplateResponse("missing.html")
+
+    response: Any = view(rf.get("/"))
+    with pytest.raises(Exception, match=r"missing\.html"):
+        response.render()
+    assert is_free()
+
+
+def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFactory) -> None:
+    """As the view would have been."""
+    response: Any = bodysite.render(rf.get("/"), "7")
+
+    def rows() -> Iterator[int]:
+        delete_node(zoo)
+        threading.Event().wait(10)
+        yield 1
+
+    response.context_data = {"rows": rows}
+    answer = response.render()
+    assert answer.status_code == 503
+    assert answer["Retry-After"]
+    assert is_free()
+
+
+def test_locks_one_inside_the_other_both_keep_the_response(zoo: Zoo, rf: RequestFactory) -> None:
+    """Each of them ends with the body."""
+
+    @zk_locked("outer", timeout=0)
+    def render(request: HttpRequest) -> HttpResponseBase:
+        return bodysite.render(request, "7")
+
+    @zk_locked("outer", timeout=0)
+    def stream(request: HttpRequest) -> HttpResponseBase:
+        return bodysite.stream(request, "7")
+
+    for view in (render, stream):
+        response: Any = view(rf.get("/"))
+        assert not is_free()
+        assert not is_free("outer")
+        if view is render:
+            assert response.render() is response
+        else:
+            assert list(response) == PARTS
+        assert is_free()
+        assert is_free("outer")

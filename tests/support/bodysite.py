@@ -1,0 +1,229 @@
+"""A site of views whose bodies come after them, for the tests of what becomes of their locks; it is its URLconf."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+from asgiref.sync import markcoroutinefunction
+from django.core.handlers.asgi import ASGIHandler
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.template import engines
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from django_zklock import zk_lock, zk_locked
+
+LOCK = "report/{name}"
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
+PARTS = [b"one ", b"two ", b"three"]
+FILE = Path(__file__)
+
+events: list[str] = []
+"""What the bodies did, in their order."""
+inside = threading.Event()
+"""Set by a body, or a middleware, that is in the middle of its work."""
+go_on = threading.Event()
+"""Awaited by those that linger."""
+
+
+def note(name: str, event: str) -> None:
+    """Note an event, and whether the lock is its owner's: then it may be taken again without waiting."""
+    with zk_lock(LOCK, fields={"name": name}, timeout=0):
+        events.append(event)
+
+
+def parts(name: str) -> Iterator[bytes]:
+    try:
+        for part in PARTS:
+            note(name, "part")
+            yield part
+    finally:
+        note(name, "end")
+
+
+async def aparts(name: str) -> AsyncIterator[bytes]:
+    mutex = zk_lock(LOCK, fields={"name": name}, timeout=0)
+    try:
+        for part in PARTS:
+            async with mutex:
+                events.append("part")
+            yield part
+            await asyncio.sleep(0)
+    finally:
+        async with mutex:
+            events.append("end")
+
+
+@zk_locked(LOCK, timeout=0)
+def stream(request: HttpRequest, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(parts(name))
+
+
+@zk_locked(LOCK, timeout=0)
+async def astream(request: HttpRequest, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(aparts(name))
+
+
+@zk_locked(LOCK, timeout=0)
+def sync_astream(request: HttpRequest, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(aparts(name))
+
+
+@zk_locked(LOCK, timeout=0)
+async def async_stream(request: HttpRequest, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(parts(name))
+
+
+@zk_locked(LOCK, timeout=0)
+def send_file(request: HttpRequest, name: str) -> HttpResponseBase:
+    return FileResponse(FILE.open("rb"))
+
+
+@zk_locked(LOCK, timeout=0)
+def send_buffer(request: HttpRequest, name: str) -> HttpResponseBase:
+    return FileResponse(io.BytesIO(b"".join(PARTS)))
+
+
+class Report(View):
+    @zk_locked(LOCK, timeout=0)
+    def get(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        return StreamingHttpResponse(parts(name))
+
+
+@method_decorator(zk_locked(LOCK, timeout=0), name="dispatch")
+class DispatchedReport(View):
+    def get(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        return StreamingHttpResponse(parts(name))
+
+
+class AsyncReport(View):
+    @zk_locked(LOCK, timeout=0)
+    async def get(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        return StreamingHttpResponse(aparts(name))
+
+
+def rows(name: str) -> Iterator[int]:
+    """As a queryset does, run when the template asks for it."""
+    note(name, "rendered")
+    yield 1
+
+
+def page(request: HttpRequest, name: str) -> TemplateResponse:
+    template = engines["django"].from_string("{% for row in rows %}row {{ row }}{% endfor %}")
+    return TemplateResponse(request, template, {"rows": lambda: rows(name)})
+
+
+@zk_locked(LOCK, timeout=0)
+def render(request: HttpRequest, name: str) -> HttpResponseBase:
+    return page(request, name)
+
+
+@zk_locked(LOCK, timeout=0)
+async def arender(request: HttpRequest, name: str) -> HttpResponseBase:
+    return page(request, name)
+
+
+@zk_locked(LOCK, timeout=0)
+async def endless(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Send a part, and be in the middle of the next one until the client goes away."""
+
+    async def ticks() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            inside.set()
+            await asyncio.sleep(60)
+        finally:
+            async with zk_lock(LOCK, fields={"name": name}, timeout=0):
+                events.append("end")
+
+    return StreamingHttpResponse(ticks())
+
+
+@zk_locked(LOCK, timeout=20)
+async def patient(request: HttpRequest, name: str) -> HttpResponseBase:
+    return HttpResponse("had it")
+
+
+@zk_locked(LOCK, timeout=0)
+def slow_sync(request: HttpRequest, name: str) -> HttpResponseBase:
+    """A sync body, which Django reads in a thread under ASGI, and whose second part takes its time."""
+
+    def ticks() -> Iterator[bytes]:
+        try:
+            yield b"first"
+            inside.set()
+            go_on.wait(20)
+            yield b"second"
+        finally:
+            note(name, "end")
+
+    return StreamingHttpResponse(ticks())
+
+
+kept: list[BaseException] = []
+"""Exceptions of the middleware, as error reporting keeps them: with their frames, and what is in them."""
+
+
+def lingering_middleware(get_response: Callable[..., Awaitable[HttpResponseBase]]) -> Callable[..., object]:
+    """Linger after the view where the request says so, holding on to its response."""
+
+    async def middleware(request: HttpRequest) -> HttpResponseBase:
+        response = await get_response(request)
+        if "linger-after" in request.GET:
+            inside.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError as error:
+                kept.append(error)
+                raise
+        return response
+
+    markcoroutinefunction(middleware)
+    return middleware
+
+
+lingering_middleware.async_capable = True  # type: ignore[attr-defined]
+lingering_middleware.sync_capable = False  # type: ignore[attr-defined]
+
+
+def failing_middleware(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Fail after the view."""
+
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        response = get_response(request)
+        try:
+            raise RuntimeError(f"after {response}")
+        except RuntimeError as error:
+            kept.append(error)
+            raise
+
+    return middleware
+
+
+urlpatterns = [
+    path("stream/<name>/", stream),
+    path("astream/<name>/", astream),
+    path("sync-astream/<name>/", sync_astream),
+    path("async-stream/<name>/", async_stream),
+    path("file/<name>/", send_file),
+    path("buffer/<name>/", send_buffer),
+    path("class/<name>/", Report.as_view()),
+    path("dispatched/<name>/", DispatchedReport.as_view()),
+    path("async-class/<name>/", AsyncReport.as_view()),
+    path("render/<name>/", render),
+    path("arender/<name>/", arender),
+    path("endless/<name>/", endless),
+    path("patient/<name>/", patient),
+    path("slow-sync/<name>/", slow_sync),
+]
+
+
+def application() -> ASGIHandler:
+    """The site as a server runs it, with the middleware of the settings."""
+    return ASGIHandler()
