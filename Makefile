@@ -13,7 +13,8 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
 	@echo "                  on the dev server; ZOOKEEPER=real: on a real ZooKeeper; ZKLOCK_URL=zk://...: on that one"
-	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail"
+	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail;"
+	@echo "                  UNSAFE=broken: with locks that grant everybody, where fenced writes must hold out"
 	@echo "make test         lint, types, import contracts and all tests"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
 	@echo "make chaos        the locks under faults, and a soak (under 20 minutes); SECONDS=600 SEED=7: that soak alone;"

@@ -128,7 +128,12 @@ class Customers:
             return "no answer (task)"
         if not isinstance(result, BaseException):
             return result if isinstance(result, str) else "delivered"
-        known = {"LockLost": "aborted", "ZooKeeperUnavailable": "unavailable", "LockTimeout": "conflict"}
+        known = {
+            "LockLost": "aborted",
+            "ZooKeeperUnavailable": "unavailable",
+            "LockTimeout": "conflict",
+            "StaleToken": "conflict",
+        }
         return known.get(type(result).__name__, f"error {result!r}")
 
     def _fetch_csrf_token(self) -> str:

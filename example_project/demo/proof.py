@@ -129,7 +129,7 @@ class Proof:
         return self._site.count_in_logs(" was stopped: ") + self._tally.count("aborted")
 
     def _unless_unsafe(self, event: str) -> str:
-        return f", while {event}:" if self._ensemble is not None else ", without locks:"
+        return f", while {event}:" if self._ensemble is not None else ", and nobody makes trouble:"
 
     def _report(self) -> None:
         shelves = books.shelves()

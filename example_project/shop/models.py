@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from django.db import models
 
+from django_zklock.fencing import FencedModel
 
-class Item(models.Model):
-    """An article and how many are left. Nothing in the database stops `stock` from being wrong: the lock does."""
+
+class Item(FencedModel):
+    """
+    An article and how many are left.
+
+    No constraint stops `stock` from being wrong: the lock does, and the fence refuses who lost it without knowing.
+    """
 
     sku = models.SlugField(primary_key=True)
     stock = models.IntegerField(default=0)

@@ -11,6 +11,7 @@ from django.views import View
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_POST
 
+from django_zklock.exceptions import StaleToken
 from shop import inventory, tasks
 from shop.locking import locked
 from shop.models import AbortReceipt, Item, Order
@@ -48,6 +49,8 @@ def buy(request: HttpRequest, sku: str) -> HttpResponse:
         inventory.sell(sku, 1, ref=ref_of(request), channel="view")
     except inventory.SoldOut:
         return answer(request, "sold out", status=410)
+    except StaleToken:
+        return answer(request, "somebody else was faster", status=409)
     return answer(request, "sold")
 
 
@@ -59,6 +62,8 @@ async def abuy(request: HttpRequest, sku: str) -> HttpResponse:
         await inventory.asell(sku, 1, ref=ref_of(request), channel="async view")
     except inventory.SoldOut:
         return answer(request, "sold out", status=410)
+    except StaleToken:
+        return answer(request, "somebody else was faster", status=409)
     return answer(request, "sold")
 
 
