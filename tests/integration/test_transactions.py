@@ -579,3 +579,19 @@ async def test_the_body_of_an_async_function_can_ask_for_its_hold(zoo: Zoo) -> N
         return current_hold().key
 
     assert await work(1) == "async/1"
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
+    """Without autocommit the end of a block commits nothing, so the lock is kept until the project does."""
+    transaction.set_autocommit(False, using="ledger")
+    try:
+        ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
+        with transaction.atomic(using="ledger"), zk_lock("hand", release="on_commit"):
+            ledger.write("b")
+        assert len(zoo.children("hand")) == 1
+        getattr(transaction, end)(using="ledger")
+        assert zoo.children("hand") == []
+    finally:
+        transaction.set_autocommit(True, using="ledger")
+    assert ledger.seen() == (["a", "b"] if end == "commit" else [])
