@@ -134,36 +134,50 @@ def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path:
         assert worker.stop() == 0
 
 
+def running(worker: Worker) -> list[int]:
+    """How many tasks run, in the worker's own view; nothing if it does not answer."""
+    return [len(tasks) for tasks in (worker.app.control.inspect().active() or {}).values()]
+
+
 @pytest.mark.scenario("F44")
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
 def test_a_pool_that_shrinks_leaves_no_session_behind(zoo: Zoo, tmp_path: Path, figure: Figures, way: str) -> None:
-    """The processes that are no longer wanted close theirs; the one that stays keeps what it has."""
-    options, env = (["--autoscale=3,1"], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([], {})
+    """The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works."""
+    options, env = (["--autoscale=3,3"], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([], {})
     with (
         Worker(zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env) as worker,
         worker.log_shown(),
     ):
-        gates = [worker.gate() for _ in range(3)]
-        for number, gate in enumerate(gates):
-            worker.send("forget", f"shrunk/{number}", "linger", str(gate))
-        pids = {gate.wait_entered() for gate in gates}
-        assert len(pids) == 3
-        owners = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
-        assert len(owners) == 3
-        for gate in gates:
+        held = [forget_in(worker, f"shrunk/{number}") for number in range(3)]
+        assert len({pid for pid, _ in held}) == 3
+        (*leaving, (stays, gate_of_last)) = held
+        if way == "autoscale":
+            # Not from the start: as the autoscaler adds a process, billiard's Supervisor thread may find it in the pool
+            # before it is started (Pool._join_exited_workers), take it for one that ended, and crash.
+            worker.app.control.autoscale(3, 1)
+        longest = 0.0
+        # Never two idle ones at once: the first to end hands the read lock of billiard's one queue to the next, which
+        # may be struck by its SIGTERM in SemLock.__enter__ and end with that lock; the pool then gets no task any more.
+        for number, (pid, gate) in enumerate(leaving):
+            (node,) = zoo.contenders(f"{zoo.base}/shrunk/{number}")
+            session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
             gate.open()
-        if way == "pool_shrink":
-            # Processes that are busy stay, so they must have finished, in the worker's own view.
-            eventually(lambda: list((worker.app.control.inspect().active() or {}).values()) == [[]], 10)
-            worker.app.control.pool_shrink(2)
-        eventually(lambda: len(worker.children() & pids) == 1, 20, "the pool did not shrink")
-        ended = time.monotonic()
-        eventually(lambda: len(zoo.contenders()) == 1, 1, "locks of processes that ended are left")
-        left = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
-        eventually(lambda: [f"{each:x}" in told(zoo) for each in owners - left] == [False, False], 1)
-        figure("sessions gone after their processes", time.monotonic() - ended, "s")
-        assert all(f"{each:x}" in told(zoo) for each in left)
-        worker.run("ping")
+            if way == "pool_shrink":
+                # Processes that are busy stay, so it must have finished, in the worker's own view.
+                eventually(lambda busy=2 - number: running(worker) == [busy], 10)  # type: ignore[misc]
+                worker.app.control.pool_shrink(1)
+            eventually(lambda pid=pid: pid not in worker.children(), 20, "the pool did not shrink")  # type: ignore[misc]
+            ended = time.monotonic()
+            zoo.wait_contenders(f"shrunk/{number}", 0, timeout=1)
+            eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
+            longest = max(longest, time.monotonic() - ended)
+        figure("session gone after its process, at most", longest, "s")
+        (node,) = zoo.contenders()
+        assert f"{zoo.client.get(node)[1].ephemeralOwner:x}" in told(zoo)
+        gate_of_last.open()
+        eventually(lambda: running(worker) == [0], 10)  # else --autoscale may start one more for the next task
+        assert worker.run("ping") == stays
+        assert zoo.contenders() == [node]
         assert worker.stop() == 0
 
 
