@@ -7,6 +7,7 @@ from typing import Protocol
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
+from django_zklock import transactions
 from django_zklock.exceptions import FenceRegressed, StaleToken
 from django_zklock.fencing import horizon
 from django_zklock.locks.hold import Hold
@@ -31,9 +32,7 @@ def require_transaction(using: str, call: str) -> None:
     That of a `TestCase` does not count, as with `atomic(durable=True)`: outside the test there would be none.
     """
     connection = connections[using]
-    if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
-        return
-    if not connection.in_atomic_block and not connection.get_autocommit():
+    if using in transactions.open_blocks() or (not connection.in_atomic_block and not connection.get_autocommit()):
         return
     raise TransactionManagementError(
         f"{call} needs an open transaction on the database {using!r}: the row is locked to its end, so that no newer "

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import transaction
 
 from django_zklock import abort, owner
 from django_zklock.contrib.fences import rows
 from django_zklock.fencing.fence import Fence
 from django_zklock.locks.hold import Hold
+from django_zklock.transactions import Transaction
 
 
 class FencedBlock:
@@ -53,8 +53,19 @@ _INSTEAD = (
 
 @contextmanager
 def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
-    with transaction.atomic(using=using):
+    # A generator, as it is closed when it is dropped: an exception may strike before it comes to the end of the block.
+    transaction = Transaction((using,))
+    try:
+        transaction.begin()
         rows.advance_fence(fence, name, using)
         yield
-        if isinstance(fence, Hold):
-            fence.check()
+        transaction.end(None, fence.check if isinstance(fence, Hold) else _nothing)
+    except BaseException as error:
+        transaction.end(error, _nothing)
+        raise
+    finally:
+        transaction.abandon()  # what was struck before it came to its end
+
+
+def _nothing() -> None:
+    """Check nothing."""
