@@ -111,9 +111,13 @@ class Share:
 
     @abort.shielded
     def break_off(self) -> None:
-        """End the share after a step that failed, in the same thread or task; the end of the step may have, too."""
-        self._ending = True
+        """
+        End the share after a step that failed, in the same thread or task; the end of the step may have, too.
+
+        One that could not begin, as somebody else is in a step, ends nothing.
+        """
         if not self._running or self._hold._owner == current_owner():
+            self._ending = True
             self._running = False
             self._finish()
 

@@ -22,6 +22,7 @@ from support.bodysite import FILE, PARTS
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
+from django_zklock.bodies import Handover
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
 from django_zklock.locks.hold import Hold, live_holds
 
@@ -331,17 +332,25 @@ def test_who_closes_a_body_that_runs_lets_it_finish_its_step(zoo: Zoo) -> None:
     assert bodysite.events == ["end"]
 
 
-def test_a_view_that_fails_after_all_hands_nothing_over(zoo: Zoo) -> None:
-    """A lock that was lost at the end of the view is answered 503, and its response has no part in it."""
+def test_a_call_that_fails_after_all_hands_nothing_over(zoo: Zoo) -> None:
+    """What comes after the function, such as a COMMIT, may fail; then its response has no part in the lock."""
+    mutex = zk_lock(KEY)
     responses: list[HttpResponseBase] = []
+    with pytest.raises(ZeroDivisionError), Handover(mutex, lambda error: error) as handover, mutex as hold:
+        responses.append(handover.keep(hold, StreamingHttpResponse(three())))
+        raise ZeroDivisionError
+    assert is_free()
+
+
+def test_a_view_that_lost_its_lock_sends_no_body(zoo: Zoo) -> None:
+    """It is answered 503, though it came to its end."""
 
     @zk_locked(KEY, abort_on="lost")
     def view(request: HttpRequest) -> HttpResponseBase:
-        responses.append(StreamingHttpResponse(three()))
         delete_node(zoo)
         with contextlib.suppress(BaseException):
             threading.Event().wait(10)
-        return responses[0]
+        return StreamingHttpResponse(three())
 
     assert view(RequestFactory().get("/")).status_code == 503
     assert is_free()
@@ -397,8 +406,11 @@ def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]])
     def watched() -> Iterator[bytes]:
         with zk_lock(KEY) as hold:
             holds.append(hold)
-        yield from PARTS
+        yield PARTS[0]
+        computed.append("after the loss")
+        yield PARTS[1]
 
+    computed: list[str] = []
     response: Any = view_of(watched)
     body = iter(response)
     assert next(body) == PARTS[0]
@@ -406,6 +418,7 @@ def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]])
     eventually(lambda: holds[0].lost)
     with pytest.raises(LockLost):
         next(body)
+    assert computed == []
     assert is_free()
     eventually(lambda: reports)
     assert [report["lock"] for report in reports] == [KEY]

@@ -19,7 +19,11 @@ from django_zklock.locks import guard, hold, share, taking
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.share import Share
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.django_db(databases=[]),
+    pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
+]
 
 
 def functions_of_a_body() -> list[Callable[..., object]]:
@@ -164,6 +168,30 @@ def test_block_and_shares_that_end_at_once_leave_nothing_and_tell_it_once(zoo: Z
     assert sorted(told) == sorted([*(f"turn/{turn}" for turn in range(150)), "last"])
 
 
+def test_two_that_both_find_themselves_the_last_tell_the_end_once(zoo: Zoo) -> None:
+    """Each notes its leaving before it looks at the other, so both may see nobody left."""
+    told: list[str] = []
+
+    def released(lock: str, **kwargs: Any) -> None:
+        told.append(lock)
+
+    signals.lock_released.connect(released)
+    try:
+        mutex = zk_lock("both")
+        taken = mutex.acquire()
+        assert taken
+        other = Share(mutex, taken)
+        taken._grant.claims.clear()  # as both have left it
+        mutex.release()
+        other.end()
+        with zk_lock("last"):
+            pass
+        eventually(lambda: "last" in told)
+    finally:
+        signals.lock_released.disconnect(released)
+    assert told == ["both", "last"]
+
+
 def test_two_readers_of_one_body_are_refused(zoo: Zoo) -> None:
     """The lock is one owner's in each step; the one who is in it goes on."""
     inside, go_on = threading.Event(), threading.Event()
@@ -194,6 +222,7 @@ def test_two_readers_of_one_body_are_refused(zoo: Zoo) -> None:
         go_on.set()
         thread.join()
     assert got == [b"part"]
+    assert next(iter(response)) == b"part"
     response.close()
     zoo.wait_contenders("two", 0)
 
