@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.http import HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
-from support.strike import LineStrike, Struck
+from support.strike import LineStrike, Struck, first_line, strides
 from support.zoo import Zoo, eventually
 
 from django_zklock import abort, bodies, signals, zk_lock, zk_locked
@@ -95,12 +95,13 @@ def render(key: str) -> None:
 
 
 @pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
+@strides
 @pytest.mark.parametrize("work", [read, close, render])
-def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Callable[[str], None]) -> None:
+def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Callable[[str], None], stride: int) -> None:
     """Whatever line its reader is struck in, nobody keeps the lock, nor is taken for its owner, nor stopped later."""
     functions = functions_of_a_body()
     work("warm/up")
-    at, leaks = 0, []
+    at, leaks = first_line(stride), []
     while True:
         key = f"sweep/{at}"
         strike = LineStrike(functions, at)
@@ -124,7 +125,7 @@ def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Calla
             leaks.append((at, strike.where, repr(error)))
             hold.live_holds._guards.clear()
             abort._main_thread_aborts.clear()
-        at += 1
+        at += stride
     assert at > 100
     assert not leaks, leaks
 

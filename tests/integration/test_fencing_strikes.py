@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from support.ledgers.models import Account
-from support.strike import LineStrike, Struck
+from support.strike import LineStrike, Struck, first_line, strides
 
 from django_zklock.contrib.fences import block, rows
 from django_zklock.contrib.fences.block import FencedBlock
@@ -84,13 +84,16 @@ def update_by_join(using: str, token: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
+@strides
 @pytest.mark.parametrize("work", [in_a_block, save, update, update_by_join])
-def test_an_exception_at_any_line_leaves_no_transaction_open(ledger: str, work: Callable[[str, int], None]) -> None:
+def test_an_exception_at_any_line_leaves_no_transaction_open(
+    ledger: str, work: Callable[[str, int], None], stride: int
+) -> None:
     """What was struck is committed as a whole or not at all, and the next one can write."""
     Account(name="a").save(using=ledger)
     functions = functions_of(block, rows, fence, model, tokens, fenced_rows)
     work(ledger, 1)
-    at = 0
+    at = first_line(stride)
     while True:
         strike = Strike(functions, at)
         before = Account.objects.using(ledger).get().balance
@@ -106,5 +109,5 @@ def test_an_exception_at_any_line_leaves_no_transaction_open(ledger: str, work: 
         assert connections[ledger].get_autocommit(), strike.where
         after = Account.objects.using(ledger).get().balance
         assert after in (before, at + 2), strike.where
-        at += 1
+        at += stride
     assert at > 5

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.strike import LineStrike, Struck, alarm
+from support.strike import LineStrike, Struck, alarm, first_line, strides
 from support.zoo import Zoo
 
 from django_zklock.locks import attempt, blocks, guard, hold, lock, refusals, taking, waiting
@@ -59,12 +59,13 @@ def work_acquire_around_with(mutex: Lock) -> None:
 
 @pytest.mark.scenario("F13")
 @pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
+@strides
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
-def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None]) -> None:
+def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None], stride: int) -> None:
     """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
     functions = package_functions()
     work(Lock("warm/up"))
-    at, leaks = 0, []
+    at, leaks = first_line(stride), []
     while True:
         key = f"sweep/{at}"
         strike = LineStrike(functions, at)
@@ -84,7 +85,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
             leaks.append((at, strike.where, repr(error)))
             hold.live_holds._kept.clear()
             gc.collect()
-        at += 1
+        at += stride
     assert at > 40
     assert not leaks, leaks[0]
 

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm
+from support.strike import LineStrike, Struck, alarm, first_line, strides
 from support.zoo import Zoo
 
 from django_zklock import endings, transactions
@@ -119,14 +119,15 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
 
 
 @pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
+@strides
 @pytest.mark.parametrize("work", WORK)
 def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
-    zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None]
+    zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None], stride: int
 ) -> None:
     """Whatever line the caller is struck in, the database is free, the lock is, and failed work is not committed."""
     options, functions = WORK[work]
     work(ledger, Lock("warm/up", **options))
-    at, leaks = 0, []
+    at, leaks = first_line(stride), []
     while True:
         key, before = f"sweep/{at}", len(ledger.seen())
         strike = LineStrike(functions, at)
@@ -153,7 +154,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
             connections["ledger"].in_atomic_block = False
             connections["ledger"].close()
             gc.collect()
-        at += 1
+        at += stride
     assert at > 40
     assert not leaks, f"{len(leaks)} of {at}: {leaks[0]}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import random
 import signal
 import sys
 import threading
@@ -11,6 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
+
+import pytest
+
+strides = pytest.mark.parametrize(
+    "stride", [pytest.param(9, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
+)
+"""For a sweep over all lines of some code: from one line that is struck to the next."""
+
+
+def first_line(stride: int) -> int:
+    """Return the first one to be struck, another one in each run."""
+    return random.randrange(stride)
 
 
 class Struck(Exception):
