@@ -24,6 +24,7 @@ from django_zklock.conf import UNSET, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.queue.names import Template
+from django_zklock.reservations import Uniqueness
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,6 +78,9 @@ def zk_locked(
     abort_on: str | Unset = UNSET,
     grace: float | timedelta | Unset = UNSET,
     reentrant: bool | Unset = UNSET,
+    unique: str | None = None,
+    on_duplicate: str | None = None,
+    unique_for: float | timedelta | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -101,8 +105,15 @@ def zk_locked(
         abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before that. Default 0.
         reentrant: whether its owner may take the lock again. Default True.
+        unique: for Celery tasks. "until_start" or "until_done": until then, the task is not sent a second time with
+            the same key. Default None: it is.
+        on_duplicate: what the caller gets who would have sent it: "return" (default) the first one's AsyncResult, or
+            "raise" `AlreadyQueued`.
+        unique_for: seconds after which a task that neither came to a worker nor ended stands in nobody's way any
+            more. Default None: such a one does so until its message expires.
 
     """
+    uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
     options = conf.given_options(
         timeout=timeout, on_conflict=on_conflict, abort_on=abort_on, grace=grace, reentrant=reentrant
     )
@@ -111,12 +122,13 @@ def zk_locked(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _refuse_unlockable(function)
-        locked = _Locked(name, options, function)
+        locked = _Locked(name, options, function, uniqueness)
         wrapper = _async_shell(locked) if iscoroutinefunction(function) else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
         wrapper.__signature__ = locked.signature  # type: ignore[attr-defined]
         locked.wrapper = wrapper
+        wrapper.__zk_locked__ = locked  # type: ignore[attr-defined]
         return cast("Callable[P, R]", wrapper)
 
     return decorate
@@ -127,7 +139,7 @@ def _sync_shell(locked: _Locked) -> Callable[..., Any]:
         call = locked.call(args, kwargs)
         try:
             with call.lock:
-                call.entered = True
+                call.begin()
                 return _refuse_awaitable(locked.function(*args, **kwargs), locked)
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
@@ -140,7 +152,7 @@ def _async_shell(locked: _Locked) -> Callable[..., Any]:
         call = locked.call(args, kwargs)
         try:
             async with call.lock:
-                call.entered = True
+                call.begin()
                 return await locked.function(*args, **kwargs)
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
@@ -151,7 +163,9 @@ def _async_shell(locked: _Locked) -> Callable[..., Any]:
 class _Locked:
     """A decorated function: from its arguments to the lock of one call."""
 
-    def __init__(self, name: Name, options: LockOptions, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: Name, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None = None
+    ) -> None:
         self.name = name
         self.options = options
         self.function = function
@@ -160,6 +174,10 @@ class _Locked:
         self.wrapper: Callable[..., Any] = function
         self._takes_anything = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
         self._check_fields()
+        self.uniqueness = uniqueness
+        self._begun: Callable[[_Locked], None] | None = None
+        if uniqueness is not None:
+            self._begun = import_module("django_zklock.contrib.celery.unique").begun
 
     def __repr__(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
@@ -181,7 +199,12 @@ class _Locked:
             what=around.what,
         )
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        return _Call(lock, around, on_conflict)
+        return _Call(lock, around, on_conflict, self._begun and functools.partial(self._begun, self))
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the key of the lock that a call needs. Raises `InvalidLockName`."""
+        name, fields = self._name_and_fields(args, kwargs)
+        return Lock(name, fields=fields).key
 
     def _name_and_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
         if not isinstance(self.name, str):
@@ -222,11 +245,20 @@ class _Locked:
 class _Call:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
+    def __init__(
+        self, lock: Lock, around: Surroundings, on_conflict: str, begun: Callable[[], None] | None = None
+    ) -> None:
         self.lock = lock
         self.entered = False
+        self._begun = begun
         self._around = around
         self._on_conflict = on_conflict
+
+    def begin(self) -> None:
+        """Go to work, with the lock."""
+        if self._begun is not None:
+            self._begun()
+        self.entered = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return what the call returns, if the error is about this lock; one from inside the work goes on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 
 class ZkLockError(Exception):
@@ -37,6 +38,17 @@ class LockLost(ZkLockError):
 
 class LockNotHeld(ZkLockError, RuntimeError):
     """The lock is not held by this owner (asyncio task, greenlet or thread) of this process."""
+
+
+class AlreadyQueued(ZkLockError):
+    """
+    The task was not sent: one of the same key is queued or runs already.
+
+    `task_id` is that one's, and `result` its AsyncResult.
+    """
+
+    task_id: str = ""
+    result: Any = None
 
 
 class StaleToken(ZkLockError):

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,6 +36,40 @@ DEADLINE = 5.0  # seconds that a publisher waits for ZooKeeper, or for another p
 PATIENCE = 1.0  # seconds that others wait to hear what came of it; it goes on in the background
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniqueness:
+    """How a task wants to be unique."""
+
+    done: bool = False
+    """Until it is done; else until it starts."""
+    on_duplicate: str = "return"
+    """What a caller gets who is not the first: "return" the first one's result, or "raise"."""
+    seconds: float | None = None
+    """How long a reservation counts with nobody behind it; None: until it is freed."""
+
+    @classmethod
+    def given(
+        cls, unique: str | None, on_duplicate: str | None, unique_for: float | timedelta | None
+    ) -> Uniqueness | None:
+        """Return what the options of a decorator mean, None if they ask for nothing; raise `ValueError`."""
+        if unique is None:
+            if on_duplicate is not None or unique_for is not None:
+                raise ValueError(
+                    'on_duplicate and unique_for mean nothing without unique="until_start" or "until_done".'
+                )
+            return None
+        if unique not in ("until_start", "until_done"):
+            raise ValueError(f'unique is "until_start" or "until_done", not {unique!r}.')
+        if on_duplicate not in (None, "return", "raise"):
+            raise ValueError(f'on_duplicate is "return" or "raise", not {on_duplicate!r}.')
+        seconds: Any = unique_for.total_seconds() if isinstance(unique_for, timedelta) else unique_for
+        if seconds is not None and (
+            isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf")
+        ):
+            raise ValueError(f"unique_for is a number of seconds above 0, or a timedelta, not {unique_for!r}.")
+        return cls(done=unique == "until_done", on_duplicate=on_duplicate or "return", seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
