@@ -176,9 +176,10 @@ def free(key: str, task_id: str, *, attached: Attached | None = None, deadline: 
     """
     Free the key of a task that no longer counts; harmless if it does not have it.
 
-    With `attached`, it is the word of one worker: while another one is at the same task, a redelivered copy, the key
-    stays that one's. Without, it is the end of the task, whoever is behind it. True if it is known to be done; else
-    it is done as soon as ZooKeeper answers.
+    It is the end of the task, whoever is behind it: of a redelivered one, there may be the dead first worker whose
+    session lasts. With `attached`, it is the word of a worker that did nothing, as another one may be at the same
+    task: then the key stays that one's, for as long as it lives. True if it is known to be done; else it is done as
+    soon as ZooKeeper answers.
     """
     return _see_to(key, partial(_free, key, task_id, attached), deadline)
 
@@ -295,8 +296,8 @@ def _free(key: str, task_id: str, attached: Attached | None, found: Family | Non
     if attached is not None:
         mine = _of(attached, found)
         if set(rules.workers(found.children)) - set(mine):
-            leaving = _removed(found, mine)
-            return Write(leaving, True) if leaving else Answer(True)
+            # If it is dead, and only its session lasts, nobody else will come.
+            return _rewrite(found, replace(own, late=False), _removed(found, mine))
     return _all_gone(found)
 
 

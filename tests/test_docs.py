@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.project import Project
+from support.zoo import Zoo
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -47,3 +48,16 @@ def test_the_example_without_a_test_runner_runs(project: Project) -> None:
     done = project.run("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
+
+
+@pytest.mark.zookeeper
+def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
+    """A duplicate has the id that the page says."""
+    text = (DOCS / "how-to" / "unique-tasks.md").read_text()
+    assert text.count("```python\n") == len(BLOCK.findall(text)), "a block does not name its file"
+    project = Project(tmp_path)
+    for name, code in BLOCK.findall(text):
+        project.write(name, code)
+    begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
+    done = project.run("-c", begin, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
+    assert done.returncode == 0, done.stderr

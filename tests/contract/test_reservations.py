@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 
 import pytest
 from support.faults import Elsewhere, within
 from support.zoo import Zoo, eventually
 
 from django_zklock import reservations
-from django_zklock.exceptions import LockTimeout, UnreadableQueue
+from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.queue import reservations as rules
+from django_zklock.queue.reservations import Reservation
 from django_zklock.reservations import Attached, Reserved, Taken
 from django_zklock.zk import process
+from django_zklock.zk.gateway import Family
 
 pytestmark = pytest.mark.zookeeper
 
@@ -123,13 +126,33 @@ def test_a_task_that_comes_again_passes(zoo: Zoo) -> None:
     assert left(zoo) == []
 
 
-def test_a_copy_does_not_free_the_key_of_the_copy_that_runs(zoo: Zoo) -> None:
-    """A task that is delivered twice ends when the last of its workers says so."""
+def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo: Zoo) -> None:
+    """Of a task that is delivered twice, the one that works has the say."""
     queued()
     first, copy = started(late=True), started(late=True)
     reservations.free("a/b", "one", attached=copy)
     assert taken() == "one"
     reservations.free("a/b", "one", attached=first)
+    assert left(zoo) == []
+
+
+def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -> None:
+    """What looked like another worker may have been the rest of its session."""
+    queued()
+    started(late=True)
+    reservations.free("a/b", "one", attached=started(late=True))
+    assert taken() == "one"
+    end_session()
+    assert reservations.holder("a/b") is None
+    queued(task_id="two")
+
+
+def test_the_end_of_a_redelivered_task_is_the_end(zoo: Zoo) -> None:
+    """Though the node of the first worker, which was killed, is still there."""
+    queued()
+    started(late=True)
+    started(late=True)
+    reservations.free("a/b", "one")
     assert left(zoo) == []
 
 
@@ -206,6 +229,41 @@ def test_a_publisher_does_not_wait_for_ever(zoo: Zoo) -> None:
     with within(2), pytest.raises(LockTimeout, match="Another publisher"):
         reservations.reserve("a/b", "two", deadline=0.5)
     reservations.free("a/b", "one")
+
+
+def test_what_a_paused_process_read_is_not_taken_for_what_is_there_now(zoo: Zoo) -> None:
+    """Two reservations that follow each other at one path have the same versions, and are told apart all the same."""
+    queued()
+    stale = family(zoo)
+    reservations.free("a/b", "one")
+    queued(task_id="two")
+    assert family(zoo).version == stale.version
+    for plan in (
+        partial(reservations._free, "a/b", "one", None),
+        partial(reservations._start, "a/b", "one", False, str(uuid.uuid4())),
+        reservations._Entry("a/b", "three", late=False, until=None, over=Reservation.decode(stale.data).token).plan,
+    ):
+        reservations._run("a/b", plan, 5, guess=stale)
+        assert reservations.holder("a/b") == "two"
+    assert reservations.start("a/b", "two") is not None
+
+
+def family(zoo: Zoo) -> Family:
+    """What a look at the reservation shows."""
+    path = rules.place(zoo.base, "a/b")
+    data, stat = zoo.client.get(path)
+    return Family(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
+
+
+def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo) -> None:
+    """Who waits in it for another publisher is told at once."""
+    reserved()
+    second = Elsewhere(lambda: reservations.reserve("a/b", "two"))
+    eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
+    end_session()
+    with pytest.raises(ZooKeeperUnavailable, match="closed"):
+        second.result()
+    queued(task_id="three")
 
 
 def test_a_reservation_that_nobody_can_read_stays(zoo: Zoo) -> None:

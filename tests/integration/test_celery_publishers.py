@@ -98,8 +98,7 @@ def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
 
 def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Celery) -> None:
     """The broker is away."""
-    client.conf.broker_url = "amqp://127.0.0.1:1//"
-    client.conf.task_publish_retry = False
+    client.conf.update(broker_url="amqp://127.0.0.1:1//", task_publish_retry=False)
     with pytest.raises(OperationalError):
         client.tasks["until_done"].delay("k")
     assert left(zoo) == []

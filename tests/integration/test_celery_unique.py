@@ -113,6 +113,24 @@ def test_a_retry_keeps_the_key(publisher: Worker) -> None:
     assert publisher.get(first) == "retried"
 
 
+def test_a_retry_is_sent_though_another_task_has_the_key_by_now(publisher: Worker) -> None:
+    """It gave up its key when it began; to call it a duplicate would be to lose it, half done."""
+    gate = publisher.gate()
+    first = delay(publisher, "until_start", "passed", "linger and retry", str(gate))
+    gate.wait_entered()
+    second = delay(publisher, "until_start", "passed")
+    gate.open()
+    assert publisher.get(first) == "retried"
+    publisher.get(second)
+
+
+def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
+    """Rejected for another delivery, it is still on its way."""
+    first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
+    assert publisher.get(first) == "requeued"
+    eventually(lambda: reservations(publisher) == [])
+
+
 def test_a_skipped_task_frees_its_key(publisher: Worker) -> None:
     """Who is not to wait for the lock is done."""
     with publisher.zoo.hold_elsewhere("unique/skip"):

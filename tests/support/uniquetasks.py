@@ -16,14 +16,20 @@ from support.celeryapp import app, do
 
 def act(verb: str, argument: Any) -> Any:
     """Do the work of a task."""
-    if verb == "note":  # how often it ran
-        with Path(argument).open("a") as file:
-            file.write(f"{current_task.request.id}\n")
-        return None
     if verb == "retry":
         if current_task.request.retries == 0:
             raise current_task.retry(countdown=float(argument))
         return "retried"
+    if verb == "linger and retry":
+        if current_task.request.retries == 0:
+            do("linger", argument)
+            raise current_task.retry(countdown=0)
+        return "retried"
+    if verb == "requeue":  # once
+        if not Path(argument).exists():
+            Path(argument).touch()
+            raise Reject("again", requeue=True)
+        return "requeued"
     if verb == "reject":
         raise Reject(argument, requeue=False)
     if verb == "ignore":

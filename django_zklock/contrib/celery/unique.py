@@ -238,8 +238,7 @@ def begun(locked: Locked) -> None:
     key = _reserved_key(task.request)
     if key is None or hasattr(task.request, _FREED):
         return
-    attached: Attached | None = getattr(task.request, _ATTACHED, None)
-    if not reservations.free(key, str(task.request.id), attached=attached, deadline=reservations.DEADLINE):
+    if not reservations.free(key, str(task.request.id), deadline=reservations.DEADLINE):
         raise ZooKeeperUnavailable("ZooKeeper did not confirm that the task no longer waits.", lock=key)
     setattr(task.request, _FREED, True)
 
@@ -260,7 +259,8 @@ def detach(task: Task[..., Any], task_id: str, retval: Any = None, state: str | 
     waits = state == states.REJECTED and bool(getattr(retval, "requeue", False)) and bool(task.acks_late)
     # Without a state the process is being ended, and whether the task comes again is not for it to say.
     if not waits and state not in (None, states.RETRY):
-        reservations.free(key, task_id, attached=attached)
+        # A copy of a task that runs elsewhere is ignored, and says nothing about that one.
+        reservations.free(key, task_id, attached=attached if state == states.IGNORED else None)
     elif attached is not None:
         reservations.leave(attached, waits=waits)
 
