@@ -26,6 +26,7 @@ from django_zklock.bodies import Handover
 from django_zklock.conf import UNSET, Atomic, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
+from django_zklock.reservations import Uniqueness
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +81,9 @@ def zk_locked(
     reentrant: bool | Unset = UNSET,
     atomic: Atomic | Unset = UNSET,
     release: str | Unset = UNSET,
+    unique: str | None = None,
+    on_duplicate: str | None = None,
+    unique_for: float | timedelta | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -109,8 +113,15 @@ def zk_locked(
             one. Not for async functions.
         release: "on_commit" or "block": when the lock is let go if the call is made inside an open transaction, as in
             `Lock`. Default "on_commit" where that transaction is Django's own round a class-based view.
+        unique: for Celery tasks. "until_start" or "until_done": until then, the task is not sent a second time with
+            the same key. Default None: it is.
+        on_duplicate: what the caller gets who would have sent it: "return" (default) the first one's AsyncResult, or
+            "raise" `AlreadyQueued`.
+        unique_for: seconds after which a task that neither came to a worker nor ended stands in nobody's way any
+            more. Default None: such a one does so until its message expires.
 
     """
+    uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
     options = conf.given_options(
         timeout=timeout,
         on_conflict=on_conflict,
@@ -126,12 +137,12 @@ def zk_locked(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _refuse_unlockable(function)
         _refuse_async_atomic(function, options)
-        locked = Locked(name, options, function)
+        locked = Locked(name, options, function, uniqueness)
         wrapper = _async_shell(locked) if locked.is_async else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
         wrapper.__signature__ = locked.naming.signature  # type: ignore[attr-defined]
-        wrapper.zk_locked = locked  # type: ignore[attr-defined]  # for the system checks
+        wrapper.zk_locked = locked  # type: ignore[attr-defined]  # for the system checks and for Celery
         if not locked.is_async:  # else Django itself refuses ATOMIC_REQUESTS
             wrapper._non_atomic_requests = locked.opted_out  # type: ignore[attr-defined]
         locked.wrapper = wrapper
@@ -145,7 +156,7 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
         call = locked.call(args, kwargs)
         try:
             with call.handover as handover, call.lock as hold:
-                call.entered = True
+                call.begin()
                 return handover.keep(hold, _refuse_awaitable(locked.function(*args, **kwargs), locked))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
@@ -159,7 +170,7 @@ def _async_shell(locked: Locked) -> Callable[..., Any]:
         try:
             with call.handover as handover:
                 async with call.lock as hold:
-                    call.entered = True
+                    call.begin()
                     return handover.keep(hold, await locked.function(*args, **kwargs))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
@@ -170,7 +181,9 @@ def _async_shell(locked: Locked) -> Callable[..., Any]:
 class Locked:
     """A decorated function: from its arguments to the lock of one call."""
 
-    def __init__(self, name: Name, options: LockOptions, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: Name, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None = None
+    ) -> None:
         self.name = name
         self.options = options
         self.function = function
@@ -180,6 +193,10 @@ class Locked:
         self._innermost = not hasattr(function, "zk_locked")
         self.wrapper: Callable[..., Any] = function
         self._check_fields()
+        self.uniqueness = uniqueness
+        self._begun: Callable[[Locked], None] | None = None
+        if uniqueness is not None:
+            self._begun = import_module("django_zklock.contrib.celery.unique").begun
 
     def __repr__(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
@@ -203,7 +220,12 @@ class Locked:
             what=around.what,
         )
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        return _Call(lock, around, on_conflict)
+        return _Call(lock, around, on_conflict, self._begun and functools.partial(self._begun, self))
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the key of the lock that a call needs. Raises `InvalidLockName`."""
+        name, fields = self.naming.name_and_fields(args, kwargs)
+        return Lock(name, fields=fields).key
 
     def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""
@@ -244,12 +266,21 @@ class Locked:
 class _Call:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
+    def __init__(
+        self, lock: Lock, around: Surroundings, on_conflict: str, begun: Callable[[], None] | None = None
+    ) -> None:
         self.lock = lock
         self.entered = False
         self.handover = Handover(lock, self._lost)
+        self._begun = begun
         self._around = around
         self._on_conflict = on_conflict
+
+    def begin(self) -> None:
+        """Go to work, with the lock."""
+        if self._begun is not None:
+            self._begun()
+        self.entered = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return what the call returns, if the error is about this lock; one from inside the work goes on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 
 class ZkLockError(Exception):
@@ -41,6 +42,17 @@ class LockNotHeld(ZkLockError, RuntimeError):
 
 class LockInTransaction(ZkLockError, RuntimeError):
     """The lock was to be taken inside an open transaction, and would be released before that is committed."""
+
+
+class AlreadyQueued(ZkLockError):
+    """
+    The task was not sent: one of the same key is queued or runs already.
+
+    `task_id` is that one's, and `result` its AsyncResult.
+    """
+
+    task_id: str = ""
+    result: Any = None
 
 
 class StaleToken(ZkLockError):

@@ -103,3 +103,16 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
     finally:
         with connection.schema_editor() as editor:
             editor.delete_model(item)
+
+
+@pytest.mark.zookeeper
+def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
+    """A duplicate has the id that the page says."""
+    text = (DOCS / "how-to" / "unique-tasks.md").read_text()
+    assert text.count("```python\n") == len(BLOCK.findall(text)), "a block does not name its file"
+    project = Project(tmp_path)
+    for name, code in BLOCK.findall(text):
+        project.write(name, code)
+    begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
+    done = project.run("-c", begin, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
+    assert done.returncode == 0, done.stderr

@@ -47,9 +47,9 @@ class Template:
         Return the key of the lock for these values; two keys of one template are equal only if all values are.
 
         Values are equal here when they read the same: `7` and `"7"` are one key, `Decimal("1.0")` and
-        `Decimal("1.00")` two. Takes str, int, UUID, Decimal, date, datetime and enums of these. Raises
-        `InvalidLockName` for any other value, and for a text that `escape` refuses. What a property raises
-        passes through, except `AttributeError`.
+        `Decimal("1.00")` two. Takes str, int, UUID, Decimal, date, datetime, time, enums of these, instances of
+        Django models, and lists, tuples and dicts of them all. Raises `InvalidLockName` for any other value, and for
+        a text that `escape` refuses. What a property raises passes through, except `AttributeError`.
         """
         key = "/".join([segment.render(values) for segment in self._segments])
         if len(key) > MAX_KEY:

@@ -5,18 +5,42 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import json
 import uuid
+from collections.abc import Mapping
 
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.segments import MAX_SEGMENT, shown
+
+_DEEPEST = 8  # lists and dicts within each other
+_LITERALS = {None: "null", True: "true", False: "false"}
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def text_of(value: object, what: str) -> str:
     """
     Return the text of `value`; raise `InvalidLockName`, with `what` as its subject, if its type has none.
 
+    It is the same before and after a way through JSON, where a tuple becomes a list, a key of a dict a text, an enum
+    its value, and a date, a Decimal or a UUID may become text: a task has one key with its publisher and its worker.
+
     `str(value)` would take any object, and `Order object (None)` or an address in memory is no name for a lock.
     """
+    scalar = _scalar(value, what)
+    if scalar is not None:
+        return scalar
+    if isinstance(value, (list, tuple, Mapping)):
+        return _Container(what).text(value, 1)
+    kind = shown(type(value).__name__)
+    if value is None or isinstance(value, bool):
+        raise InvalidLockName(f"{what} is {value}, which names nothing; use a text or a number.")
+    if callable(value):
+        raise InvalidLockName(f"{what} is to be called ({kind}); name an attribute or a property instead.")
+    raise InvalidLockName(f"{what} is of type {kind}; name an attribute of it, such as {{order.pk}}.")
+
+
+def _scalar(value: object, what: str) -> str | None:
     if isinstance(value, enum.Enum):
         return text_of(value.value, what)
     if isinstance(value, str):
@@ -27,11 +51,56 @@ def text_of(value: object, what: str) -> str:
         return str(int(value))
     if isinstance(value, (uuid.UUID, decimal.Decimal)):
         return str(value)
-    if isinstance(value, datetime.date):
+    if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    kind = shown(type(value).__name__)
-    if value is None or isinstance(value, bool):
-        raise InvalidLockName(f"{what} is {value}, which names nothing; use a text or a number.")
-    if callable(value):
-        raise InvalidLockName(f"{what} is to be called ({kind}); name an attribute or a property instead.")
-    raise InvalidLockName(f"{what} is of type {kind}; name an attribute of it, such as {{order.pk}}.")
+    return _row(value, what)
+
+
+def _row(value: object, what: str) -> str | None:
+    """Return the text of an instance of a Django model, `app.model:pk`; None for anything else."""
+    meta = getattr(type(value), "_meta", None)
+    # A proxy, or a model with deferred fields, is the same row by another name.
+    label = getattr(getattr(getattr(meta, "concrete_model", None), "_meta", meta), "label_lower", None)
+    if not isinstance(label, str) or isinstance(value, type):
+        return None
+    pk = getattr(value, "pk", None)
+    if pk is None:
+        raise InvalidLockName(f"{what} is a {label} without a primary key; save it first.")
+    return f"{label}:{text_of(pk, what)}"
+
+
+class _Container:
+    """
+    A list or a dict as JSON without spaces, sorted by key; what is a number or a date is text there, too.
+
+    Counts what it writes, so that a huge value is refused before it is written.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._left = MAX_SEGMENT  # an item takes at least one character
+
+    def text(self, value: object, depth: int) -> str:
+        self._left -= 1
+        if self._left < 0 or depth > _DEEPEST:
+            raise InvalidLockName(f"{self._what} holds too much to be a name; use an attribute of it, or a digest.")
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{_quoted(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"
+        if isinstance(value, (list, tuple)) and _scalar(value, self._what) is None:
+            return "[" + ",".join([self.text(item, depth + 1) for item in value]) + "]"
+        if value is None or isinstance(value, bool):
+            return _LITERALS[value]
+        return _quoted(text_of(value, self._what))
+
+    def _items(self, value: Mapping[object, object], depth: int) -> list[tuple[str, str]]:
+        items: dict[str, str] = {}
+        for key, item in value.items():
+            if isinstance(key, bool) or not isinstance(key, (str, int)):
+                raise InvalidLockName(
+                    f"{self._what} has a key of type {shown(type(key).__name__)}, which JSON does not keep; use a text."
+                )
+            name = text_of(key, self._what)
+            if name in items:
+                raise InvalidLockName(f"{self._what} has two keys that are one in JSON: {shown(name)}.")
+            items[name] = self.text(item, depth + 1)
+        return list(items.items())

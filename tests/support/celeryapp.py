@@ -79,7 +79,7 @@ def configure(app: Celery, home: Path) -> Celery:
     return app
 
 
-app = Celery("celeryapp", set_as_current=False)
+app = Celery("celeryapp", set_as_current=False, include=["support.uniquetasks"])
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
 else:

@@ -28,6 +28,12 @@ def function(sku: str, amount: int = 1) -> int:
     return amount
 
 
+@zk_locked("inventory/{sku}", unique="until_start", on_duplicate="raise", unique_for=timedelta(hours=1))
+def task(sku: str) -> int:
+    return 1
+
+
+assert_type(task("a"), int)
 assert_type(view(HttpRequest(), "a"), HttpResponse)
 assert_type(function("a", amount=2), int)
 function(1)  # type: ignore[arg-type]

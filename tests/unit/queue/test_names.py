@@ -259,7 +259,7 @@ def test_a_refused_field_is_named() -> None:
         False,
         1.5,
         b"a",
-        [1],
+        {1},
         object(),
         Order(),
         Order,

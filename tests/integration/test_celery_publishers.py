@@ -1,0 +1,169 @@
+"""Publishers of a unique task that fail: killed at each step, without a broker, without ZooKeeper."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import Scheduler
+from celery.signals import before_task_publish
+from kombu.exceptions import OperationalError
+from support import celeryapp
+from support.faults import proxied, within
+from support.proxy import MULTI, Proxy
+from support.uniquetasks import known_to
+from support.zoo import Zoo, eventually
+
+from django_zklock import reservations
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.queue import reservations as rules
+from django_zklock.queue.reservations import Reservation
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "task/until_done/unique/k"
+
+PUBLISHER = """
+import os, signal, sys
+from celery import Celery
+from support import celeryapp
+from support.uniquetasks import app
+from django_zklock import reservations
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1] == "before":  # reserved, not sent
+    app.amqp.send_task_message = die
+elif sys.argv[1] == "after":  # sent, not confirmed
+    reservations.confirm = die
+print(app.tasks["until_done"].delay("k").id)
+"""
+
+
+@pytest.fixture
+def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
+    """A client that knows the tasks, with a broker of files."""
+    client = celeryapp.configure(Celery("client", set_as_current=False), tmp_path)
+    yield known_to(client)
+    client.close()
+    for key in (KEY, "task/once/unique/k"):
+        holder = reservations.holder(key)
+        if holder is not None:
+            reservations.free(key, holder)
+
+
+def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
+    return zoo.spawn(PUBLISHER, moment, **{celeryapp.HOME: str(home)})
+
+
+def messages(home: Any) -> int:
+    return len(list((home / "messages").glob("*.msg")))
+
+
+def left(zoo: Zoo) -> list[str]:
+    path = rules.directory(zoo.base)
+    return zoo.client.get_children(path) if zoo.client.exists(path) else []
+
+
+def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
+    """Its message waits, whoever sent it."""
+    publisher = publish(zoo, tmp_path, "never")
+    first = publisher.communicate(timeout=30)[0].strip()
+    assert client.tasks["until_done"].delay("k").id == first
+    assert messages(tmp_path) == 1
+
+
+@pytest.mark.parametrize(("moment", "sent"), [("before", 0), ("after", 1)])
+def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
+    zoo: Zoo, client: Celery, tmp_path: Any, moment: str, sent: int
+) -> None:
+    """Nobody is told of a task that was perhaps never sent: the next publisher waits for the end of its session."""
+    publisher = publish(zoo, tmp_path, moment)
+    assert publisher.wait(30) == -signal.SIGKILL
+    publisher.communicate()
+    assert messages(tmp_path) == sent
+    dead = reservations.holder(KEY)
+    assert dead is not None
+    with within(5 + 1):  # the session's timeout is 4 s
+        result = client.tasks["until_done"].delay("k")
+    assert result.id != dead
+    assert messages(tmp_path) == sent + 1
+    assert reservations.holder(KEY) == result.id
+
+
+def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Celery) -> None:
+    """The broker is away."""
+    client.conf.update(broker_url="amqp://127.0.0.1:1//", task_publish_retry=False)
+    with pytest.raises(OperationalError):
+        client.tasks["until_done"].delay("k")
+    assert left(zoo) == []
+
+
+def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever strikes the publisher."""
+
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client.amqp, "send_task_message", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        client.tasks["until_done"].delay("k")
+    assert left(zoo) == []
+
+
+def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
+    """In bounded time, by an error that says why; and nothing of it is left when ZooKeeper is back."""
+    with proxied(zoo) as proxy:
+        client.tasks["until_done"].delay("k")
+        proxy.refuse = True
+        proxy.cut_all()
+        with within(7), pytest.raises(ZooKeeperUnavailable):
+            client.tasks["once"].delay("k")
+        assert messages(tmp_path) == 1
+        proxy.heal()
+    assert len(left(zoo)) == 1
+
+
+@pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
+@pytest.mark.parametrize("step", [0, 1], ids=["reserve", "confirm"])
+def test_a_broken_connection_is_no_duplicate(
+    zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object], step: int
+) -> None:
+    """The publisher recognises its own reservation after a reconnect, and sends its message, once."""
+    with proxied(zoo) as proxy:
+        client.tasks["once"].delay("k")
+        if step:
+            before_task_publish.connect(lambda **_: kill(proxy, MULTI), weak=False, dispatch_uid="kill")
+        else:
+            kill(proxy, MULTI)
+        try:
+            result = client.tasks["until_done"].delay("k")
+        finally:
+            before_task_publish.disconnect(dispatch_uid="kill")
+        assert messages(tmp_path) == 2
+        eventually(lambda: state(zoo) == "queued")
+        assert client.tasks["until_done"].delay("k").id == result.id
+
+
+def state(zoo: Zoo) -> str:
+    return Reservation.decode(zoo.client.get(rules.place(zoo.base, KEY))[0]).state.value
+
+
+def test_beat_goes_on_after_a_duplicate(
+    zoo: Zoo, client: Celery, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tick whose task is queued already is not sent, also where that is an error, which beat logs."""
+    client.conf.beat_schedule = {
+        name: {"task": name, "schedule": 0.01, "args": ("k",)} for name in ("until_done", "once")
+    }
+    scheduler = Scheduler(app=client)
+    for _ in range(6):
+        for entry in scheduler.schedule.values():
+            scheduler.apply_entry(entry)
+    assert messages(tmp_path) == 2
+    assert any("queued or runs" in record.getMessage() for record in caplog.records if record.name == "celery.beat")

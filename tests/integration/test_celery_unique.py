@@ -1,0 +1,229 @@
+"""A task that is the only one of its key, on a real worker: which one is sent, and when the next one may be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import chain, group
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from support.uniquetasks import known_to
+from support.worker import Worker
+from support.zoo import eventually
+
+from django_zklock.contrib.celery.unique import HEADER
+from django_zklock.exceptions import AlreadyQueued
+from django_zklock.queue import reservations as rules
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def publisher(worker: Worker) -> Iterator[Worker]:
+    """The worker, with a client that knows its tasks and has its locks; no reservation is left at the end."""
+    if "once" not in worker.app.tasks:
+        known_to(worker.app)
+    with worker.zoo.configured():
+        yield worker
+        eventually(lambda: reservations(worker) == [], 10, "a reservation was left")
+        eventually(lambda: worker.zoo.contenders() == [], 10, "the lock of a killed process was left")
+
+
+def reservations(worker: Worker) -> list[str]:
+    path = rules.directory(worker.zoo.base)
+    return worker.zoo.client.get_children(path) if worker.zoo.client.exists(path) else []
+
+
+def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
+    """Call a task as its publisher does."""
+    return worker.app.tasks[name].apply_async(args, **options)
+
+
+def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> None:
+    """While the first waits or runs, until it is done; then the next call is a first one."""
+    gate = publisher.gate()
+    first = delay(publisher, "until_done", "second", "linger", str(gate))
+    gate.wait_entered()
+    second = delay(publisher, "until_done", "second")
+    other = delay(publisher, "until_done", "another")
+    assert second.id == first.id
+    assert other.id != first.id
+    gate.open()
+    assert publisher.get(second) == publisher.get(first)
+    again = delay(publisher, "until_done", "second")
+    assert again.id != first.id
+    publisher.get(again)
+    publisher.get(other)
+
+
+def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> None:
+    """Until it starts: one runs and one waits, and a third call is told of the one that waits."""
+    gate = publisher.gate()
+    first = delay(publisher, "until_start", "start", "linger", str(gate))
+    gate.wait_entered()
+    second = delay(publisher, "until_start", "start")
+    assert second.id != first.id
+    eventually(lambda: second.state == "RETRY")  # it came, met the lock, and comes again
+    assert delay(publisher, "until_start", "start").id == second.id
+    gate.open()
+    publisher.get(first)
+    publisher.get(second)
+
+
+def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
+    """The error knows the task that is queued."""
+    with publisher.zoo.hold_elsewhere("unique/error"):
+        first = delay(publisher, "once", "error")
+        with pytest.raises(AlreadyQueued) as caught:
+            delay(publisher, "once", "error")
+    assert caught.value.task_id == caught.value.result.id == first.id
+    publisher.get(first)
+
+
+def test_send_task_and_signatures_are_stopped_too(publisher: Worker) -> None:
+    """There is one way into the broker."""
+    with publisher.zoo.hold_elsewhere("unique/ways"):
+        first = publisher.app.send_task("until_done", ("ways",))
+        assert publisher.app.send_task("until_done", kwargs={"key": "ways"}).id == first.id
+        assert publisher.app.tasks["until_done"].s("ways").delay().id == first.id
+        assert publisher.app.signature("until_done", ("ways",)).apply_async().id == first.id
+    publisher.get(first)
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument"), [("fail", "x"), ("reject", "x"), ("ignore", "x"), ("retry", 0), ("die", 0)]
+)
+@pytest.mark.parametrize("name", ["until_done", "until_start", "once"])
+def test_every_end_of_a_task_frees_its_key(publisher: Worker, name: str, verb: str, argument: Any) -> None:
+    """Success, error, Reject, Ignore, a retry and what comes after it, and the death of the process."""
+    delay(publisher, name, "ends", verb, argument)
+    eventually(lambda: reservations(publisher) == [], 15, "it was not freed")
+
+
+def test_a_retry_keeps_the_key(publisher: Worker) -> None:
+    """A task that comes again by itself is the same task; nobody else is sent meanwhile."""
+    first = delay(publisher, "until_done", "retries", "retry", 1)
+    eventually(lambda: first.state == "RETRY")
+    assert delay(publisher, "until_done", "retries").id == first.id
+    assert publisher.get(first) == "retried"
+
+
+def test_a_retry_is_sent_though_another_task_has_the_key_by_now(publisher: Worker) -> None:
+    """It gave up its key when it began; to call it a duplicate would be to lose it, half done."""
+    gate = publisher.gate()
+    first = delay(publisher, "until_start", "passed", "linger and retry", str(gate))
+    gate.wait_entered()
+    second = delay(publisher, "until_start", "passed")
+    gate.open()
+    assert publisher.get(first) == "retried"
+    publisher.get(second)
+
+
+def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
+    """Rejected for another delivery, it is still on its way."""
+    first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
+    assert publisher.get(first) == "requeued"
+    eventually(lambda: reservations(publisher) == [])
+
+
+def test_a_skipped_task_frees_its_key(publisher: Worker) -> None:
+    """Who is not to wait for the lock is done."""
+    with publisher.zoo.hold_elsewhere("unique/skip"):
+        with pytest.raises(TaskRevokedError):
+            publisher.get(delay(publisher, "skips", "skip"))
+        eventually(lambda: reservations(publisher) == [])
+
+
+def test_a_revoked_task_frees_its_key(publisher: Worker) -> None:
+    """When the worker drops the message."""
+    with publisher.zoo.hold_elsewhere("unique/revoked"):
+        first = delay(publisher, "until_done", "revoked")
+        eventually(lambda: first.state == "RETRY")
+        first.revoke()
+        with pytest.raises(TaskRevokedError):
+            publisher.get(first)
+        eventually(lambda: reservations(publisher) == [])
+
+
+def test_a_terminated_task_frees_its_key(publisher: Worker) -> None:
+    """Though its process is killed and can't."""
+    gate = publisher.gate()
+    first = delay(publisher, "until_done", "terminated", "sleep", str(gate))
+    gate.wait_entered()
+    first.revoke(terminate=True, signal="SIGKILL")
+    eventually(lambda: reservations(publisher) == [], 10)
+
+
+@pytest.mark.parametrize("limits", [{"soft_time_limit": 1}, {"time_limit": 1}])
+def test_a_time_limit_frees_the_key(publisher: Worker, limits: dict[str, int]) -> None:
+    """The soft one in the process, the hard one in the worker's main process."""
+    gate = publisher.gate()
+    delay(publisher, "until_done", "limits", "sleep", str(gate), **limits)
+    gate.wait_entered()
+    eventually(lambda: reservations(publisher) == [], 10)
+
+
+def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
+    """At the latest when it expires, whether a worker has seen it or not."""
+    with publisher.zoo.hold_elsewhere("unique/expired"):
+        first = delay(publisher, "until_done", "expired", expires=1)
+        unseen = delay(publisher, "until_done", "unseen", expires=0.5, queue="nobody")
+        with pytest.raises(TaskRevokedError):
+            publisher.get(first)
+        eventually(lambda: len(reservations(publisher)) == 1)
+        eventually(lambda: delay(publisher, "until_done", "unseen").id != unseen.id, 5)
+
+
+def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
+    """With late acknowledgement a task outlives its process; the key stays its own until it is done."""
+    gate = publisher.gate()
+    first = delay(publisher, "late_done", "late", "linger", str(gate))
+    os.kill(gate.wait_entered(), signal.SIGKILL)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        assert delay(publisher, "late_done", "late").id == first.id
+    gate.open()
+    publisher.get(first)
+
+
+def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
+    """The id that the group waits for ends as REVOKED, as it is never sent."""
+    with publisher.zoo.hold_elsewhere("unique/group"):
+        first = delay(publisher, "until_done", "group")
+        tasks = group(publisher.app.tasks["until_done"].s("group"), publisher.app.tasks["ping"].s(), app=publisher.app)
+        result = tasks.apply_async()
+        with pytest.raises(TaskRevokedError, match=first.id):
+            result.get(timeout=10)
+    publisher.get(first)
+
+
+def test_a_chain_ends_at_a_duplicate(publisher: Worker) -> None:
+    """What follows it is not done, and whoever waits for the end is told."""
+    with publisher.zoo.hold_elsewhere("unique/chain"):
+        first = delay(publisher, "until_done", "chain")
+        last = chain(
+            publisher.app.tasks["until_done"].s("chain"), publisher.app.signature("follow", ("x",)), app=publisher.app
+        ).apply_async()
+        with pytest.raises(TaskRevokedError, match=first.id):
+            last.get(timeout=10)
+    publisher.get(first)
+
+
+def test_the_workers_know_the_key_by_a_header(publisher: Worker) -> None:
+    """It is the publisher's, and of the task's name."""
+    account = publisher.get(delay(publisher, "until_done", "head/er"))
+    assert account["headers"][HEADER] == "task/until_done/unique/head%2Fer"
+
+
+def test_tasks_of_other_names_have_keys_of_their_own(publisher: Worker) -> None:
+    """Sharing a lock does not make two tasks one."""
+    with publisher.zoo.hold_elsewhere("unique/names"):
+        results = [delay(publisher, name, "names") for name in ("until_done", "until_start", "once")]
+        assert len({result.id for result in results}) == 3
+    for result in results:
+        publisher.get(result)

@@ -1,0 +1,83 @@
+"""What may be asked of a unique task, and what is refused when it is decorated."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_zklock import zk_locked
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.reservations import Reservation, State, Verdict, judge, place
+from django_zklock.reservations import Uniqueness
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unique": "until_end"}, "until_done"),
+        ({"unique": True}, "until_done"),
+        ({"unique": "until_start", "on_duplicate": "skip"}, "raise"),
+        ({"unique": "until_start", "unique_for": 0}, "seconds"),
+        ({"unique": "until_start", "unique_for": True}, "seconds"),
+        ({"unique": "until_start", "unique_for": float("nan")}, "seconds"),
+        ({"unique": "until_start", "unique_for": "1h"}, "seconds"),
+        ({"on_duplicate": "raise"}, "without unique"),
+        ({"unique_for": 5}, "without unique"),
+    ],
+)
+def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
+    """By the decorator, in words that name what there is."""
+    with pytest.raises(ValueError, match=message):
+        zk_locked("a", **options)
+
+
+def test_options_are_read() -> None:
+    """A time is a number of seconds or a timedelta."""
+    assert Uniqueness.given("until_done", "raise", timedelta(minutes=1)) == Uniqueness(
+        done=True, on_duplicate="raise", seconds=60.0
+    )
+    assert Uniqueness.given("until_start", None, None) == Uniqueness()
+    assert Uniqueness.given(None, None, None) is None
+
+
+NOW = 1000.0
+WORKER, PUBLISHER, MARK = "x-worker", "x-publisher", "t-token"
+
+
+@pytest.mark.parametrize(
+    ("state", "late", "until", "children", "verdict"),
+    [
+        (State.PUBLISHING, False, None, [PUBLISHER, MARK], Verdict.SENDING),
+        (State.PUBLISHING, True, NOW + 1, [MARK], Verdict.DEAD),
+        (State.PUBLISHING, False, None, [PUBLISHER, WORKER], Verdict.LIVE),
+        (State.QUEUED, False, None, [MARK], Verdict.LIVE),
+        (State.QUEUED, False, NOW + 1, [MARK], Verdict.LIVE),
+        (State.QUEUED, True, NOW - 1, [MARK], Verdict.DEAD),
+        (State.QUEUED, False, NOW - 1, [WORKER], Verdict.LIVE),
+        (State.STARTED, False, NOW - 1, [WORKER], Verdict.LIVE),
+        (State.STARTED, False, None, [MARK], Verdict.DEAD),
+        (State.STARTED, True, None, [MARK], Verdict.LIVE),
+        (State.STARTED, True, NOW - 1, [MARK], Verdict.DEAD),
+    ],
+)
+def test_the_rules(state: State, late: bool, until: float | None, children: list[str], verdict: Verdict) -> None:
+    """A reservation counts while somebody is behind it, or a message waits or will come again."""
+    found = Reservation(task_id="one", token="t", state=state, late=late, until=until)
+    assert judge(found, children, NOW) is verdict
+    assert Reservation.decode(found.encode()) == found
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"task_id":1}', b"x" * 100_000, b"[" * 60_000])
+def test_foreign_data_is_no_reservation(data: bytes) -> None:
+    """And no licence to take it over."""
+    with pytest.raises(UnreadableQueue):
+        Reservation.decode(data)
+
+
+def test_no_two_keys_have_one_place() -> None:
+    """Nor is one below another."""
+    places = {place("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
+    assert len(places) == 5
+    assert {path.rpartition("/")[0] for path in places} == {"/zklock/!unique"}
