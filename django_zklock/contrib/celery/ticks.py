@@ -55,7 +55,7 @@ class Tick:
         """Return it as JSON."""
         known = {"version": 1, "entry": self.entry, "last_run_at": self.at.isoformat(), "total_run_count": self.count}
         # As a text: the token has 64 bits, and many readers of JSON have 53.
-        return json.dumps({**known, "token": str(self.token), "leader": self.leader}, ensure_ascii=False).encode()
+        return json.dumps({**known, "token": str(self.token), "leader": self.leader}).encode()
 
     @classmethod
     def decode(cls, record: Record) -> Tick | None:
