@@ -40,8 +40,9 @@ class Candidacy:
         """
         Wait for the lock for at most `timeout` seconds; return the hold, or None: then it is still in the queue.
 
-        While ZooKeeper is away it goes on waiting for it. Raises `ZkLockError` when the queue cannot be entered; a
-        wait after that begins anew.
+        It stays there through any loss of the connection. Raises `ZooKeeperUnavailable` when there was no connection
+        within the connect timeout, and another `ZkLockError` when the queue cannot be entered; a wait after that begins
+        anew.
         """
         if self.hold is not None:
             return self.hold

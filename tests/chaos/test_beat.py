@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +18,9 @@ import pytest
 from support.beats import Beat, Beats, each_tick_once, longest_gap
 from support.chaos.report import Figures
 from support.proxy import Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("F69")]
 
@@ -110,3 +117,94 @@ def test_three_beats_send_each_tick_once_while_their_leader_is_struck(
     for name, found in gaps.items():
         figure.spread(f"longest time without a tick, {name}", found)
     assert longest <= SESSION_TIMEOUT + TICK + 2 * SERVER_TICK + ROOM
+
+
+@pytest.fixture
+def beats(arena: Zoo, tmp_path: Path) -> Iterator[Beats]:
+    """Beats whose one entry is due twice a second."""
+    with Beats(arena, tmp_path, {"often": 0.5}) as beats:
+        yield beats
+
+
+@pytest.mark.timeout(90)
+def test_a_leader_that_is_paused_between_record_and_sending_sends_nothing_late(beats: Beats) -> None:
+    """Its successor has sent later ticks by then. This one tick is lost, and no other."""
+    first, second = beats.start("first", "second")
+    eventually(lambda: len(beats.queue()) == 2, 20, "they are not both in the queue")
+    leader, standby = beats.queue()
+    beats.wait_sent(2)
+    leader.strike(signal.SIGSTOP)
+    beats.wait_queue(standby, timeout=10)
+    beats.wait_sent(2, since=time.monotonic())
+    leader.resume()
+    beats.wait_queue(standby, leader)
+    beats.wait_sent(2, since=time.monotonic())
+    messages = beats.sent()
+    each_tick_once(messages)
+    ticks = [message.tick for message in messages]
+    assert len(set(range(1, ticks[-1] + 1)) - set(ticks)) == 1
+    assert "beat leads no more" in leader.said
+    assert {first.alive, second.alive} == {True}
+
+
+@pytest.mark.timeout(120)
+def test_beats_stand_by_while_zookeeper_is_away_and_go_on_when_it_is_back(tmp_path: Path) -> None:
+    """At the start, and later for longer than a lease lasts; neither ends, and no tick is sent twice."""
+    with Ensemble(nodes=1) as ensemble, contextlib.ExitStack() as stack:
+        server = ensemble.servers[0]
+        server.kill()
+        zoo = Zoo(ensemble.hosts, ensemble)
+        stack.callback(zoo.close)
+        beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}))
+        pair = beats.start("first", "second")
+        for beat in pair:
+            eventually(lambda beat=beat: "tries again and again to stand by" in beat.said, 20)  # type: ignore[misc]
+        for _ in range(2):
+            server.start()
+            server.wait_ready()
+            beats.wait_sent(3, since=time.monotonic())
+            eventually(lambda: len(beats.queue()) == 2, 20, "they are not both in the queue")
+            leader = beats.queue()[0]
+            said = len(leader.said)
+            server.kill()
+            eventually(lambda leader=leader, said=said: "leads no more" in leader.said[said:], 10)  # type: ignore[misc]
+        server.start()
+        server.wait_ready()
+        beats.wait_sent(3, since=time.monotonic())
+        assert [beat.alive for beat in pair] == [True, True]
+        messages = beats.sent()
+        each_tick_once(messages)
+        assert messages[-1].tick - len(messages) <= 2  # one for each outage, if it came between record and answer
+
+
+@pytest.mark.timeout(120)
+def test_the_scheduler_of_django_celery_beat_can_be_wrapped(arena: Zoo, tmp_path: Path) -> None:
+    """Its entries go on where the last leader stopped, also where that had no time to save their rows."""
+    pytest.importorskip("django_celery_beat")
+    (tmp_path / "sitesettings.py").write_text(
+        "from settings import *\n"
+        "INSTALLED_APPS = [*INSTALLED_APPS, 'django_celery_beat']\n"
+        f"DATABASES['default']['NAME'] = {str(tmp_path / 'db')!r}\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(TESTS), str(TESTS.parent)])
+    env = {"DJANGO_SETTINGS_MODULE": "sitesettings", "PYTHONPATH": path}
+    env["BEAT_CONF"] = json.dumps({"zklock_beat_scheduler": "django"})  # the name that the package gives it
+    subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "-v0"],
+        cwd=TESTS,
+        env={**os.environ, **env, "ZKLOCK_URL": arena.url()},
+        check=True,
+    )
+    with Beats(arena, tmp_path, {"often": 1.0, "rare": 3600.0}) as beats:
+        leader, standby = beats.start("first", **env) + beats.start("second", **env)
+        eventually(lambda: len(beats.queue()) == 2, 30, "they are not both in the queue")
+        leader, standby = beats.queue()
+        messages = beats.wait_sent(3)
+        leader.kill()
+        after = beats.wait_sent(3, since=time.monotonic() + 1)
+        messages = beats.sent()
+        each_tick_once(messages)
+        assert [message.tick for message in messages] == list(range(1, len(messages) + 1))
+        assert {message.entry for message in messages} == {"often"}
+        assert longest_gap(messages, messages[0].at, after[-1].at) < beats.session_timeout + 1 + 2 * SERVER_TICK + ROOM
+        assert standby.stop() == 0

@@ -50,6 +50,7 @@ class Beat:
             "ZKLOCK_URL": beats.zoo.url(hosts, session_timeout=beats.session_timeout),
             "BEAT_HOME": str(beats.home),
             "BEAT_SCHEDULE": json.dumps(beats.schedule),
+            "BEAT_STRIKE": str(self.home / "strike"),
             **env,
         }
         self.process: subprocess.Popen[bytes]
@@ -78,6 +79,13 @@ class Beat:
         """Ask it to end, and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
+
+    def strike(self, number: signal.Signals) -> None:
+        """Have it struck when it has recorded the next tick, and not sent it yet; wait for that."""
+        draft, note = self.home / "draft", self.home / "strike"
+        draft.write_text(str(int(number)))
+        draft.rename(note)
+        eventually(lambda: not note.exists(), 10, "it takes no tick")
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)

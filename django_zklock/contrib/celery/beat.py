@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import Any
 
@@ -48,6 +47,8 @@ class ZkScheduler(Scheduler):
         self._wrapped: type[Scheduler] = symbol_by_name(
             app.conf.get("zklock_beat_scheduler") or DEFAULT_SCHEDULER, aliases=dict(aliases)
         )
+        if issubclass(self._wrapped, ZkScheduler):
+            raise TypeError(f"zklock_beat_scheduler names {qualname(self._wrapped)}; name the one that it is to wrap.")
         self.name = str(app.conf.get("zklock_beat_schedule") or app.main or "celery")
         self._arguments = (args, {**kwargs, "lazy": False})
         self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
@@ -59,8 +60,6 @@ class ZkScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         """Set nothing up before this process leads; but say now what could never work."""
-        if issubclass(self._wrapped, ZkScheduler):
-            raise TypeError(f"zklock_beat_scheduler names {qualname(self._wrapped)}; name the one that it is to wrap.")
         conf.current()
 
     @property
@@ -108,10 +107,10 @@ class ZkScheduler(Scheduler):
         try:
             hold = self._candidacy.wait(min(self.max_interval or TURN, TURN))
         except ZkLockError as error:
-            logger.error("beat cannot stand by for the schedule %r, trying again: %s", self.name, error)  # noqa: TRY400
+            self._say(logging.WARNING, f"tries again and again to stand by ({error})")
             return RETRY
         if hold is None:
-            self._say(self._candidacy.standing)
+            self._say(logging.INFO, f"stands by ({self._candidacy.standing})")
         else:
             self._take_over(hold)
         return 0.0
@@ -123,7 +122,7 @@ class ZkScheduler(Scheduler):
         kind: Any = type(f"Led{self._wrapped.__name__}", (Led, self._wrapped), {"ledger": ledger})
         self._active = kind(self.app, *args, **kwargs)
         ledger.prune(self._active.schedule.values())
-        self._say("leads")
+        self._say(logging.INFO, "leads")
 
     def _lead(self, active: Any) -> None:
         active.ledger.check()
@@ -135,7 +134,7 @@ class ZkScheduler(Scheduler):
                 active._do_sync()
 
     def _step_down(self, reason: str) -> None:
-        logger.warning("beat leads the schedule %r no more, and stands by: %s", self.name, reason)
+        logger.warning("beat leads no more, and stands by (%s); schedule %r", reason, self.name)
         self._said = ""
         active, self._active = self._active, None
         try:
@@ -147,11 +146,10 @@ class ZkScheduler(Scheduler):
         finally:
             self._candidacy.withdraw()
 
-    def _say(self, what: str) -> None:
+    def _say(self, level: int, what: str) -> None:
         if what != self._said:
             self._said = what
-            verb = "leads" if what == "leads" else f"stands by, {what}, for"
-            logger.info("beat %s the schedule %r", verb, self.name)
+            logger.log(level, "beat %s; schedule %r", what, self.name)
 
 
 class Led(Scheduler):
@@ -188,7 +186,8 @@ class Led(Scheduler):
         if advance:
             entry = self.reserve(entry)
         tick = self._taken.pop(entry.name)
-        labelled = copy.copy(entry)
+        labelled = object.__new__(type(entry))  # an entry's own way to be copied is made for Celery's own only
+        vars(labelled).update(vars(entry))
         label = {HEADER: {"entry": tick.entry, "tick": tick.count, "token": tick.token}}
         labelled.options = {**entry.options, "headers": {**(entry.options.get("headers") or {}), **label}}
         self.ledger.check()
