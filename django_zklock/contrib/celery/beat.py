@@ -49,7 +49,7 @@ class ZkScheduler(Scheduler):
         )
         if issubclass(self._wrapped, ZkScheduler):
             raise TypeError(f"zklock_beat_scheduler names {qualname(self._wrapped)}; name the one that it is to wrap.")
-        self.name = str(app.conf.get("zklock_beat_schedule") or app.main or "celery")
+        self.name = str(app.conf.get("zklock_beat_name") or app.main or "celery")
         self._arguments = (args, {**kwargs, "lazy": False})
         self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
         self._candidacy = Candidacy(Lock(LOCK, fields={"schedule": self.name}, what=f"celery beat {self.name}"))
@@ -176,19 +176,22 @@ class Led(Scheduler):
 
     def reserve(self, entry: Entry) -> Any:
         """Take the tick: from here on nobody else can send it."""
-        _ = self.producer  # wait for the broker first, for as long as it is away, and not with a tick in hand
-        self._holding_back.begin()
-        self._taken[entry.name] = self.ledger.take(entry)
+        self._taken[entry.name] = self._take(entry)
         return super().reserve(entry)
 
     def apply_async(self, entry: Entry, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send the tick that was taken, if this process leads still."""
         if advance:
             entry = self.reserve(entry)
-        tick = self._taken.pop(entry.name)
+        tick = self._taken.pop(entry.name, None) or self._take(entry)
         labelled = object.__new__(type(entry))  # an entry's own way to be copied is made for Celery's own only
         vars(labelled).update(vars(entry))
         label = {HEADER: {"entry": tick.entry, "tick": tick.count, "token": tick.token}}
         labelled.options = {**entry.options, "headers": {**(entry.options.get("headers") or {}), **label}}
         self.ledger.check()
         return super().apply_async(labelled, producer=producer, advance=False, **kwargs)
+
+    def _take(self, entry: Entry) -> Tick:
+        _ = self.producer  # wait for the broker first, for as long as it is away, and not with a tick in hand
+        self._holding_back.begin()
+        return self.ledger.take(entry)
