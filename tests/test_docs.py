@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kombu.utils.imports import symbol_by_name
 from support.project import Project
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -49,17 +47,3 @@ def test_the_example_without_a_test_runner_runs(project: Project) -> None:
     done = project.run("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
-
-
-def test_the_example_for_several_beats_starts_a_scheduler_that_can_be_shared() -> None:
-    """The names of the settings, and of what they name, are those that Celery will look for."""
-    blocks = [code for _, code in BLOCK.findall((DOCS / "how-to" / "celery-beat.md").read_text())]
-    names: dict[str, Any] = {}
-    exec("".join(blocks), names)
-    app = names["app"]
-    scheduler = symbol_by_name(app.conf.beat_scheduler)
-    assert scheduler.__name__ == "ZkScheduler"
-    del app.conf["zklock_beat_scheduler"]  # what it names need not be installed
-    shown = scheduler(app, lazy=True).info
-    assert "schedule -> myproject" in shown
-    assert "celery.beat.PersistentScheduler" in shown
