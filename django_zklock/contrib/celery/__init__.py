@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery._state import get_current_task
@@ -13,6 +14,11 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.zk import process
+
+if TYPE_CHECKING:
+    from django_zklock.contrib.celery.beat import ZkScheduler
+
+__all__ = ["ZkScheduler"]
 
 CONFLICTS_HEADER = "zklock_conflicts"
 FIRST_DELAY = 0.5  # seconds before a task is tried again, doubled each time
@@ -96,3 +102,12 @@ def close_session(**kwargs: object) -> None:
 # A pool process leaves without running exit handlers; the other pools' process runs them, but late.
 worker_process_shutdown.connect(close_session, dispatch_uid="zklock.close_session")
 worker_shutdown.connect(close_session, dispatch_uid="zklock.close_session")
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import the scheduler when somebody asks for it: a worker has no use for `celery.beat`."""
+        if name != "ZkScheduler":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module("django_zklock.contrib.celery.beat").ZkScheduler

@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the lock under test; for kazoo's, only what the harness's processes do is run, and has to fail",
     )
     group.addoption("--soak-seconds", type=float, default=60.0, help="how long the soak lasts (60)")
+    group.addoption("--beat-seconds", type=float, default=40.0, help="how long beats are struck in turn (40)")
     group.addoption("--soak-seed", type=int, help="what the soak draws its faults by (drawn and shown)")
 
 

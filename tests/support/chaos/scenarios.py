@@ -91,7 +91,7 @@ SCENARIOS = (
     Scenario("F65", "a hostile name is refused before anything is sent, and harms no other lock"),
     Scenario("F67", "nothing depends on the clocks of other machines"),
     Scenario("F68", "other clients in the same queue are respected, and unknown ones close it"),
-    Scenario("F69", "of two schedulers one enqueues each tick", waits_for="locks for schedulers"),
+    Scenario("F69", "of several schedulers one enqueues each tick"),
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
     # --- what is shown and measured beside
     Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),

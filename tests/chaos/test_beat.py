@@ -1,0 +1,222 @@
+"""Three beats share a schedule, and the one that leads is killed, paused and cut off in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.beats import Beat, Beats, each_tick_once, longest_gap
+from support.chaos.report import Figures
+from support.proxy import Proxy
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.scenario("F69")]
+
+SESSION_TIMEOUT = 3.0  # seconds
+SERVER_TICK = 0.5  # seconds, of the test's servers
+TICK = 1.0  # seconds between two ticks of the schedule
+ROOM = 0.5  # seconds for a busy machine: three processes start, stop and talk to each other on it
+NAMES = ("one", "two", "three")
+
+
+class Trio:
+    """Three beats, each behind a proxy of its own, and ways to strike one of them."""
+
+    def __init__(self, beats: Beats, proxies: dict[str, Proxy]) -> None:
+        self.beats = beats
+        self._proxies = proxies
+        for name in NAMES:
+            beats.start(name, hosts=proxies[name].address)
+
+    def leader(self) -> Beat:
+        return eventually(self.beats.queue, 20, "nobody leads")[0]
+
+    def killed(self, beat: Beat) -> Callable[[], None]:
+        """Kill it; what is returned starts it again."""
+        beat.kill()
+        return beat.start
+
+    def paused(self, beat: Beat) -> Callable[[], None]:
+        """Pause it; what is returned lets it go on."""
+        beat.pause()
+        return beat.resume
+
+    def cut_off(self, beat: Beat) -> Callable[[], None]:
+        """Let nothing through between it and ZooKeeper; what is returned does so again."""
+        proxy = self._proxies[beat.name]
+        proxy.hang = True
+        return proxy.heal
+
+    def wait_all_alive(self, pids: dict[str, int]) -> None:
+        """Wait until each is in the queue; fail if one has ended."""
+        eventually(
+            lambda: {beat.name for beat in self.beats.queue()} == set(NAMES) and len(self.beats.queue()) == len(NAMES),
+            20,
+            "a beat did not come back into the queue",
+        )
+        for beat in self.beats.all.values():
+            assert beat.alive, f"{beat.name} has ended"
+            assert pids.get(beat.name, beat.process.pid) == beat.process.pid
+
+
+@pytest.fixture
+def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
+    with contextlib.ExitStack() as stack:
+        proxies = {name: stack.enter_context(Proxy(arena.address)) for name in NAMES}
+        beats = stack.enter_context(Beats(arena, tmp_path, {"often": TICK}, session_timeout=SESSION_TIMEOUT))
+        yield Trio(beats, proxies)
+        for proxy in proxies.values():
+            proxy.heal()
+
+
+@pytest.mark.timeout(900)
+def test_three_beats_send_each_tick_once_while_their_leader_is_struck(
+    trio: Trio, figure: Figures, pytestconfig: pytest.Config
+) -> None:
+    """No tick is sent twice, and none is missing for longer than a session timeout and a tick."""
+    seconds = pytestconfig.getoption("--beat-seconds")
+    beats = trio.beats
+    begin = beats.wait_sent(1)[0].at
+    struck: Counter[str] = Counter()
+    gaps: dict[str, list[float]] = {}
+    for strike in itertools.cycle([trio.killed, trio.paused, trio.cut_off]):
+        if time.monotonic() - begin > seconds:
+            break
+        trio.wait_all_alive({})
+        pids = {beat.name: beat.process.pid for beat in beats.all.values()}
+        leader = trio.leader()
+        before = beats.sent()[-1]
+        undo = strike(leader)
+        if strike == trio.killed:
+            del pids[leader.name]
+        # Until the next one leads, and has sent a few: then the one before comes back, and believes that it leads.
+        after = beats.wait_sent(3, since=time.monotonic() + SESSION_TIMEOUT / 2)
+        undo()
+        trio.wait_all_alive(pids)
+        struck[strike.__name__] += 1
+        gaps.setdefault(strike.__name__, []).append(longest_gap(beats.sent(), before.at, after[-1].at))
+    end = time.monotonic()
+    messages = beats.sent()
+    each_tick_once(messages)
+    longest = longest_gap(messages, begin, end)
+    figure("strikes", ", ".join(f"{count} {name}" for name, count in struck.items()))
+    figure("ticks sent", len(messages))
+    figure("ticks lost", messages[-1].tick - len(messages))
+    for name, found in gaps.items():
+        figure.spread(f"longest time without a tick, {name}", found)
+    assert longest <= SESSION_TIMEOUT + TICK + 2 * SERVER_TICK + ROOM
+
+
+@pytest.fixture
+def beats(arena: Zoo, tmp_path: Path) -> Iterator[Beats]:
+    """Beats whose one entry is due twice a second."""
+    with Beats(arena, tmp_path, {"often": 0.5}) as beats:
+        yield beats
+
+
+@pytest.mark.timeout(90)
+def test_a_leader_that_is_paused_between_record_and_sending_sends_nothing_late(beats: Beats) -> None:
+    """Its successor has sent later ticks by then. This one tick is lost, and no other."""
+    first, second = beats.start("first", "second")
+    eventually(lambda: len(beats.queue()) == 2, 20, "they are not both in the queue")
+    leader, standby = beats.queue()
+    beats.wait_sent(2)
+    leader.strike(signal.SIGSTOP)
+    beats.wait_queue(standby, timeout=10)
+    beats.wait_sent(2, since=time.monotonic())
+    leader.resume()
+    beats.wait_queue(standby, leader)
+    beats.wait_sent(2, since=time.monotonic())
+    messages = beats.sent()
+    each_tick_once(messages)
+    ticks = [message.tick for message in messages]
+    assert len(set(range(1, ticks[-1] + 1)) - set(ticks)) == 1
+    assert "beat leads no more" in leader.said
+    assert {first.alive, second.alive} == {True}
+
+
+@pytest.mark.timeout(120)
+def test_beats_stand_by_while_zookeeper_is_away_and_go_on_when_it_is_back(tmp_path: Path) -> None:
+    """At the start, and later for longer than a lease lasts; neither ends, and no tick is sent twice."""
+    with Ensemble(nodes=1) as ensemble, contextlib.ExitStack() as stack:
+        server = ensemble.servers[0]
+        server.kill()
+        zoo = Zoo(ensemble.hosts, ensemble)
+        stack.callback(zoo.close)
+        beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}))
+        pair = beats.start("first", "second")
+        for beat in pair:
+            eventually(lambda beat=beat: "tries again and again to stand by" in beat.said, 20)  # type: ignore[misc]
+        for _ in range(2):
+            server.start()
+            server.wait_ready()
+            beats.wait_sent(3, since=time.monotonic())
+            eventually(lambda: len(beats.queue()) == 2, 20, "they are not both in the queue")
+            leader = beats.queue()[0]
+            said = len(leader.said)
+            server.kill()
+            eventually(lambda leader=leader, said=said: "leads no more" in leader.said[said:], 10)  # type: ignore[misc]
+        server.start()
+        server.wait_ready()
+        beats.wait_sent(3, since=time.monotonic())
+        assert [beat.alive for beat in pair] == [True, True]
+        messages = beats.sent()
+        each_tick_once(messages)
+        assert messages[-1].tick - len(messages) <= 2  # one for each outage, if it came between record and answer
+
+
+ADD = """
+import django; django.setup()
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+every = IntervalSchedule.objects.create(every=3, period=IntervalSchedule.SECONDS)
+PeriodicTask.objects.create(name="once", task="tick", interval=every, one_off=True)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_the_scheduler_of_django_celery_beat_can_be_wrapped(arena: Zoo, tmp_path: Path) -> None:
+    """Its entries go on where the last leader stopped, also where that had no time to save their rows."""
+    pytest.importorskip("django_celery_beat")
+    (tmp_path / "sitesettings.py").write_text(
+        "from settings import *\n"
+        "INSTALLED_APPS = [*INSTALLED_APPS, 'django_celery_beat']\n"
+        f"DATABASES['default']['NAME'] = {str(tmp_path / 'db')!r}\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(TESTS), str(TESTS.parent)])
+    env = {"DJANGO_SETTINGS_MODULE": "sitesettings", "PYTHONPATH": path}
+    env["BEAT_CONF"] = json.dumps({"zklock_beat_scheduler": "django"})  # the name that the package gives it
+
+    def run(*arguments: str) -> None:
+        everything = {**os.environ, **env, "ZKLOCK_URL": arena.url()}
+        subprocess.run([sys.executable, *arguments], cwd=TESTS, env=everything, check=True)
+
+    run("-m", "django", "migrate", "-v0", "--skip-checks")
+    with Beats(arena, tmp_path, {"often": 1.0, "rare": 3600.0}) as beats:
+        leader, standby = beats.start("first", **env) + beats.start("second", **env)
+        eventually(lambda: len(beats.queue()) == 2, 30, "they are not both in the queue")
+        leader, standby = beats.queue()
+        beats.wait_sent(1)
+        # Rows are saved at the first message, and again after minutes: ZooKeeper alone will know of this one.
+        run("-c", ADD)
+        eventually(lambda: "once" in {message.entry for message in beats.sent()}, 20)
+        leader.kill()
+        after = beats.wait_sent(6, since=time.monotonic() + 1)
+        assert [message.tick for message in beats.sent() if message.entry == "once"] == [1]
+        messages = [message for message in beats.sent() if message.entry == "often"]
+        each_tick_once(messages)
+        assert [message.tick for message in messages] == list(range(1, len(messages) + 1))
+        assert "rare" not in {message.entry for message in beats.sent()}
+        assert longest_gap(messages, messages[0].at, after[-1].at) < beats.session_timeout + 1 + 2 * SERVER_TICK + ROOM
+        assert standby.stop() == 0

@@ -1,0 +1,266 @@
+"""Each tick of a schedule is taken once, by who leads, whatever becomes of the connection meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import schedule
+from support.faults import expire, proxied
+from support.proxy import MULTI, Proxy
+from support.work import lose
+from support.zoo import Zoo, eventually
+
+from django_zklock.contrib.celery.ticks import Demoted, Ledger, Tick, go_on
+from django_zklock.locks.candidacy import Candidacy
+from django_zklock.locks.lock import Lock
+from django_zklock.zk.records import Record
+
+pytestmark = pytest.mark.zookeeper
+
+APP = Celery("ledgers", set_as_current=False)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+def entry(name: str = "report", *, last: datetime = LONG_AGO, count: int = 0) -> ScheduleEntry:
+    return ScheduleEntry(
+        name=name, task="t", schedule=schedule(60, app=APP), last_run_at=last, total_run_count=count, app=APP
+    )
+
+
+@pytest.fixture
+def candidate(zoo: Zoo) -> Iterator[Callable[[], Candidacy]]:
+    """What makes candidates for one lead; each has left the queue at the end."""
+    made: list[Candidacy] = []
+
+    def make() -> Candidacy:
+        made.append(Candidacy(Lock("lead")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.withdraw()
+
+
+def ledger_of(zoo: Zoo, candidacy: Candidacy) -> Ledger:
+    hold = candidacy.wait(10)
+    assert hold is not None
+    ledger = Ledger(hold, zoo.base, "nightly")
+    ledger.load()
+    return ledger
+
+
+Make = Callable[[], Candidacy]
+
+
+def test_a_candidate_keeps_its_place_between_two_looks(zoo: Zoo, candidate: Make) -> None:
+    """Who looks again and again does not come last each time, and leaves nothing behind when it goes."""
+    first, second, third = candidate(), candidate(), candidate()
+    assert first.wait(10) is not None
+    for waiting in (second, third):
+        assert waiting.wait(0.2) is None
+    queue = zoo.wait_contenders("lead", 3)
+    assert second.wait(0.01) is None
+    assert zoo.children("lead") == queue
+    first.withdraw()
+    hold = second.wait(10)
+    assert hold is not None
+    assert hold.path.endswith(queue[1])
+    third.withdraw()
+    zoo.wait_contenders("lead", 1)
+
+
+def test_ticks_are_counted_on_from_leader_to_leader(zoo: Zoo, candidate: Make) -> None:
+    """A new leader goes on where the record says, not where its own scheduler believes an entry to be."""
+    first, second = candidate(), candidate()
+    ledger = ledger_of(zoo, first)
+    ledger.adopt([entry(count=3)])
+    assert [ledger.take(entry()).count for _ in range(3)] == [4, 5, 6]
+    taken = ledger.take(entry())
+    first.withdraw()
+    other = ledger_of(zoo, second)
+    mine = entry()
+    other.adopt([mine])
+    assert mine.last_run_at == taken.at
+    assert mine.total_run_count == 7
+    assert other.take(mine).count == 8
+    assert other.hold.token > ledger.hold.token
+
+
+def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> None:
+    """More than fit in one request, and names that could be no node."""
+    names = [*(f"entry {number}" for number in range(230)), "a/b", "..", "", "x" * 300, "\udc80", "12345678901234"]
+    first, second = candidate(), candidate()
+    ledger = ledger_of(zoo, first)
+    ledger.adopt([entry(name) for name in names])
+    for name in names[-8:]:
+        ledger.take(entry(name))
+    first.withdraw()
+    other = ledger_of(zoo, second)
+    entries = [entry(name) for name in names]
+    other.adopt(entries)
+    assert [each.total_run_count for each in entries] == [0] * (len(names) - 8) + [1] * 8
+
+
+def test_who_does_not_lead_any_more_takes_no_tick(zoo: Zoo, candidate: Make) -> None:
+    """By its own clock, and by the servers' word if its clock still says that it leads."""
+    ledger = ledger_of(zoo, candidate())
+    ledger.adopt([entry()])
+    zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
+    for _ in range(2):  # refused by the servers, then by its own knowledge
+        with pytest.raises(Demoted):
+            ledger.take(entry())
+    ledger = ledger_of(zoo, candidate())
+    lose(ledger.hold)
+    eventually(lambda: ledger.hold.lost)
+    with pytest.raises(Demoted, match="the test took it away"):
+        ledger.take(entry())
+    (record,) = records(zoo)
+    assert record.count == 0
+
+
+def test_who_led_before_is_refused_though_it_believes_its_lease(
+    zoo: Zoo, candidate: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The servers decide: a process may be paused after it has looked at its clock, and write any time later.
+
+    Its successor has taken no tick yet, so the version of the record is still the one that it knows.
+    """
+    first = candidate()
+    ledger = ledger_of(zoo, first)
+    ledger.adopt([entry()])
+    monkeypatch.setattr(ledger, "check", lambda: None)
+    first.withdraw()
+    ledger_of(zoo, candidate())
+    with pytest.raises(Demoted, match="node"):
+        ledger.take(entry())
+    assert [record.count for record in records(zoo)] == [0]
+
+
+def test_a_record_that_somebody_else_wrote_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
+    """Nobody but the leader should; who believes to lead then does not know what was sent."""
+    ledger = ledger_of(zoo, candidate())
+    ledger.adopt([entry()])
+    zoo.client.set(f"{zoo.base}/!beat/nightly/report", b"{}")
+    with pytest.raises(Demoted, match="somebody else"):
+        ledger.take(entry())
+
+
+def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) -> None:
+    """Beat goes on from now, and says so, rather than never again."""
+    zoo.client.create(f"{zoo.base}/!beat/nightly/report", b"\x00", makepath=True)
+    ledger = ledger_of(zoo, candidate())
+    mine = entry()
+    ledger.adopt([mine])
+    assert mine.last_run_at is not None
+    assert mine.last_run_at > datetime.now(timezone.utc) - timedelta(minutes=1)
+    assert ledger.take(mine).count == 1
+
+
+def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, candidate: Make) -> None:
+    """Not at once: a beat of an older version, which does not know the entry, may lead for a while."""
+    first, second = candidate(), candidate()
+    ledger = ledger_of(zoo, first)
+    ledger.adopt([entry("old"), entry("new", last=datetime.now(timezone.utc)), entry("kept")])
+    first.withdraw()
+    other = ledger_of(zoo, second)
+    other.prune([entry("kept")])
+    eventually(lambda: {record.entry for record in records(zoo)} == {"new", "kept"})
+
+
+@pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
+def test_a_tick_whose_answer_is_lost_is_taken_once(server: Any, strike: str) -> None:
+    """The connection breaks before the request is carried out, or before its answer comes; the lead goes on."""
+    zoo = Zoo(server.hosts, server)
+    with proxied(zoo) as proxy:
+        assert isinstance(proxy, Proxy)
+        candidacy = Candidacy(Lock("lead"))
+        ledger = ledger_of(zoo, candidacy)
+        ledger.adopt([entry()])
+        fired = getattr(proxy, strike)(MULTI)
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(ledger.take(entry())))
+        thread.start()
+        thread.join(20)
+        assert fired.is_set()
+        assert [tick.count for tick in taken] == [1]
+        assert [record.count for record in records(zoo)] == [1]
+        assert ledger.take(entry()).count == 2
+        candidacy.withdraw()
+    zoo.close()
+
+
+def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
+    """And the same process can lead again, from what was recorded."""
+    candidacy = candidate()
+    ledger = ledger_of(zoo, candidacy)
+    ledger.adopt([entry()])
+    ledger.take(entry())
+    expire(zoo)
+    assert ledger.hold.wait_lost(10)
+    with pytest.raises(Demoted):
+        ledger.take(entry())
+    candidacy.withdraw()
+    again = ledger_of(zoo, candidacy)
+    assert again.take(entry()).count == 2
+
+
+# --- what a record means to an entry --------------------------------------------------------------------------------
+
+AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+TICK = Tick(entry="report", at=AT, count=5)
+
+
+def row(last: datetime, saved: datetime, count: int = 1) -> Any:
+    """An entry of django-celery-beat, as far as this matters."""
+    model = SimpleNamespace(date_changed=saved, total_run_count=count)
+    return SimpleNamespace(name="report", last_run_at=last, total_run_count=count, model=model)
+
+
+@pytest.mark.parametrize(
+    ("last", "saved", "expected"),
+    [
+        (AT - HOUR, AT - HOUR, AT),  # the leader died before it saved the row
+        (AT + HOUR, AT + HOUR, AT + HOUR),  # it was switched off for a while, or saved by another leader
+        (AT - HOUR, AT + HOUR, AT),  # somebody edited the row, which the leader had not saved yet
+    ],
+)
+def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: datetime, expected: datetime) -> None:
+    """A row that was saved since the tick may know better than the record, but never of a tick less."""
+    mine = row(last, saved)
+    go_on(mine, TICK)
+    assert mine.last_run_at == expected
+    assert mine.model.total_run_count == (5 if saved < AT else 1)
+
+
+def test_an_entry_that_had_no_tick_yet_goes_on_waiting_from_when_it_was_first_seen() -> None:
+    """Else leaders that change more often than an entry is due would never send it."""
+    mine = row(AT + HOUR, AT + HOUR, count=0)
+    go_on(mine, Tick(entry="report", at=AT, count=0))
+    assert mine.last_run_at == AT
+
+
+def test_a_time_without_a_zone_stays_one() -> None:
+    """As some schedulers calculate with these; they mean UTC."""
+    mine = entry(last=LONG_AGO.replace(tzinfo=None))
+    go_on(mine, TICK)
+    assert mine.last_run_at == AT.replace(tzinfo=None)
+
+
+def records(zoo: Zoo) -> list[Tick]:
+    folder = f"{zoo.base}/!beat/nightly"
+    found = []
+    for name in zoo.client.get_children(folder):
+        data, stat = zoo.client.get(f"{folder}/{name}")
+        tick = Tick.decode(Record(data, stat.version))
+        assert tick is not None
+        found.append(tick)
+    return found

@@ -1,0 +1,97 @@
+"""Several `celery beat` processes share one schedule: one leads, the others stand by."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from support.beats import Beats, each_tick_once, longest_gap
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock.contrib.celery import ZkScheduler
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
+    """Beats whose one entry is due every half second."""
+    with Beats(zoo, tmp_path, {"often": 0.5}) as beats:
+        yield beats
+
+
+@pytest.mark.scenario("F69")
+def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats: Beats) -> None:
+    """
+    Of two schedulers one enqueues each tick. An orderly stop hands the lead over with no tick lost.
+
+    Not even that which is being sent when the stop is asked for.
+    """
+    (first,) = beats.start("first")
+    beats.wait_sent(2)
+    (second,) = beats.start("second")
+    beats.wait_queue(first, second)
+    beats.wait_sent(2, since=beats.sent()[-1].at)
+    first.strike(signal.SIGTERM)
+    assert first.process.wait(10) == 0
+    ended = time.monotonic()
+    beats.wait_queue(second)
+    after = beats.wait_sent(2, since=ended)
+    messages = beats.sent()
+    each_tick_once(messages)
+    assert [message.tick for message in messages] == list(range(1, len(messages) + 1))
+    assert len({message.token for message in messages}) == 2
+    assert longest_gap(messages, messages[0].at, after[-1].at) < 0.5 + 1
+    assert beats.records()["often"]["total_run_count"] >= messages[-1].tick
+    assert second.stop() == 0
+    beats.wait_queue(timeout=1)
+
+
+def test_it_refuses_to_wrap_itself() -> None:
+    """Else it would make one of itself for ever."""
+    app = Celery("itself", set_as_current=False)
+    app.conf.update(zklock_beat_scheduler="django_zklock.contrib.celery:ZkScheduler")
+    with pytest.raises(TypeError, match="zklock_beat_scheduler"):
+        ZkScheduler(app)
+
+
+def test_it_says_at_once_that_the_settings_are_wrong() -> None:
+    """A standby with no settings would stand by for ever."""
+    app = Celery("unset", set_as_current=False)
+    with override_settings(ZKLOCK=None), pytest.raises(ImproperlyConfigured):
+        ZkScheduler(app)
+
+
+def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
+    """By the option `-S` alone; a scheduler to wrap is named in Django's settings."""
+    example = TESTS.parent / "example_project"
+    log = tmp_path / "log"
+    env = {
+        **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
+        "PYTHONPATH": f"{example}{os.pathsep}{TESTS.parent}",
+        "ZKLOCK_URL": zoo.url(),
+        "SHOP_VAR": str(tmp_path / "var"),
+    }
+    command = [*(sys.executable, "-m", "celery", "-A", "example_project", "beat", "--loglevel=INFO", "--pidfile=")]
+    command += [f"--schedule={tmp_path / 'schedule'}", "-S", "django_zklock.contrib.celery:ZkScheduler"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=example, env=env, stdout=out, stderr=out)
+    try:
+        eventually(lambda: "beat leads; schedule 'example_project'" in log.read_text(), 20, "it does not lead")
+        (payload,) = zoo.payloads("celery-beat/example_project")
+        assert payload is not None
+        assert payload.what == "celery beat example_project"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        print(log.read_text())

@@ -1,0 +1,49 @@
+"""
+A Celery application with a schedule, for real beat processes; named by BEAT_HOME and BEAT_SCHEDULE (JSON).
+
+A file `strike` in the folder of a beat has it struck once: by the signal that the file names, between the record of a
+tick and its sending.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import beat_init
+
+from support import celeryapp
+
+app = Celery("beatapp", set_as_current=False)
+if "BEAT_HOME" in os.environ:
+    celeryapp.configure(app, Path(os.environ["BEAT_HOME"]))
+app.conf.update(
+    beat_schedule=json.loads(os.environ.get("BEAT_SCHEDULE", "{}")),
+    beat_scheduler="django_zklock.contrib.celery:ZkScheduler",
+    beat_cron_starting_deadline=None,
+    result_expires=None,  # else there is an entry of Celery's own
+    **json.loads(os.environ.get("BEAT_CONF", "{}")),
+)
+
+
+@beat_init.connect
+def strike(**_kwargs: Any) -> None:
+    """Have the process strike itself where the file says so."""
+    from django_zklock.contrib.celery.ticks import Ledger
+
+    note = Path(os.environ["BEAT_STRIKE"])
+    take = Ledger.take
+
+    def take_and_be_struck(self: Ledger, entry: Any) -> Any:
+        tick = take(self, entry)
+        if note.exists():
+            number = int(note.read_text())
+            note.unlink()
+            os.kill(os.getpid(), signal.Signals(number))
+        return tick
+
+    Ledger.take = take_and_be_struck  # type: ignore[method-assign]

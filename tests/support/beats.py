@@ -1,0 +1,186 @@
+"""Real `celery beat` processes that share a schedule, and what they sent."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from support.zoo import TESTS, Zoo, eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that a beat sent."""
+
+    entry: str
+    tick: int
+    token: int
+    at: float  # on time.monotonic()
+
+
+class Beat:
+    """One `celery beat`."""
+
+    def __init__(self, beats: Beats, name: str, hosts: str | None, env: Mapping[str, str]) -> None:
+        self.name = name
+        self.home = beats.home / name
+        self.home.mkdir()
+        self.log = self.home / "log"
+        self._command = [
+            *(sys.executable, "-m", "celery", "-A", "support.beatapp", "beat", "--loglevel=INFO"),
+            *(f"--schedule={self.home / 'schedule'}", f"--pidfile={self.home / 'pid'}", "--max-interval=30"),
+        ]
+        self._env = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "settings",
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+            "ZKLOCK_URL": beats.zoo.url(hosts, session_timeout=beats.session_timeout),
+            "BEAT_HOME": str(beats.home),
+            "BEAT_SCHEDULE": json.dumps(beats.schedule),
+            "BEAT_STRIKE": str(self.home / "strike"),
+            **env,
+        }
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.home / "pid").unlink()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout: float = 10) -> int:
+        """Ask it to end, and return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def strike(self, number: signal.Signals) -> None:
+        """Have it struck when it has recorded the next tick, and not sent it yet; wait for that."""
+        draft, note = self.home / "draft", self.home / "strike"
+        draft.write_text(str(int(number)))
+        draft.rename(note)
+        eventually(lambda: not note.exists(), 10, "it takes no tick")
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+
+class Beats:
+    """Some beats with one schedule and one broker, for the length of a with block."""
+
+    def __init__(
+        self, zoo: Zoo, home: Path, schedule: Mapping[str, float | Mapping[str, Any]], *, session_timeout: float = 2.0
+    ) -> None:
+        self.zoo = zoo
+        self.home = home
+        self.session_timeout = session_timeout
+        self.schedule = {
+            name: {"task": "tick", **(entry if isinstance(entry, Mapping) else {"schedule": entry})}
+            for name, entry in schedule.items()
+        }
+        self._messages = home / "messages"
+        self._messages.mkdir()
+        self.all: dict[str, Beat] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for beat in self.all.values():
+            with contextlib.suppress(ProcessLookupError):
+                beat.resume()
+                beat.process.terminate()  # so that they are out of the queue
+        for beat in self.all.values():
+            try:
+                beat.process.wait(10)
+            finally:
+                beat.kill()
+                print(f"--- {beat.name}\n{beat.said}")
+
+    def start(self, *names: str, hosts: str | None = None, **env: str) -> list[Beat]:
+        """Start a beat of each name."""
+        for name in names:
+            self.all[name] = Beat(self, name, hosts, env)
+        return [self.all[name] for name in names]
+
+    def queue(self) -> list[Beat]:
+        """The beats in the queue, the leader first; those that died and are still there, too."""
+        pids = {beat.process.pid: beat for beat in self.all.values()}
+        payloads = self.zoo.payloads("celery-beat/beatapp")
+        return [pids[payload.pid] for payload in payloads if payload is not None and payload.pid in pids]
+
+    def wait_queue(self, *beats: Beat, timeout: float = 20) -> None:
+        """Wait until these beats are in the queue, in this order, and no other."""
+        eventually(lambda: self.queue() == list(beats), timeout, f"the queue is not {[beat.name for beat in beats]}")
+
+    def records(self) -> dict[str, Any]:
+        """What ZooKeeper has of each entry."""
+        folder = f"{self.zoo.base}/!beat/beatapp"
+        names = self.zoo.client.get_children(folder) if self.zoo.client.exists(folder) else []
+        return {name: json.loads(self.zoo.client.get(f"{folder}/{name}")[0]) for name in names}
+
+    def sent(self) -> list[Sent]:
+        """What was sent so far, in the order in which it was."""
+        return sorted(self._read(), key=lambda message: message.at)
+
+    def _read(self) -> Iterator[Sent]:
+        for path in self._messages.glob("*.msg"):
+            message = json.loads(path.read_text())
+            label = message["headers"]["zklock_beat"]
+            yield Sent(**label, at=int(path.name.partition("_")[0]) / 1000)
+
+    def wait_sent(self, count: int, timeout: float = 20, since: float = 0.0) -> list[Sent]:
+        """Wait for so many messages sent after `since`; return all of these."""
+
+        def found() -> list[Sent]:
+            messages = [message for message in self.sent() if message.at > since]
+            return messages if len(messages) >= count else []
+
+        return eventually(found, timeout, f"there were no {count} messages within {timeout:g} s")
+
+
+def each_tick_once(messages: list[Sent]) -> None:
+    """Fail if a tick was sent twice, or out of order, or by one that another had followed."""
+    for entry in {message.entry for message in messages}:
+        mine = [message for message in messages if message.entry == entry]
+        ticks = [message.tick for message in mine]
+        assert ticks == sorted(set(ticks)), (entry, ticks)
+        tokens = [message.token for message in mine]
+        assert tokens == sorted(tokens), (entry, tokens)
+
+
+def longest_gap(messages: list[Sent], begin: float, end: float) -> float:
+    """The longest time without a message, in seconds."""
+    moments = [begin, *(message.at for message in messages if begin < message.at < end), end]
+    return max(later - earlier for earlier, later in itertools.pairwise(moments))
