@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pytest_django import DjangoDbBlocker
+from support.brokers import RabbitMQ, Redis
 from support.databases import database, sqlite
 from support.postgres import Postgres
 from support.worker import Worker
@@ -44,6 +45,20 @@ def zoo(single: Ensemble) -> Iterator[Zoo]:
 def postgres() -> Iterator[Postgres]:
     """One PostgreSQL for the whole run; without one its tests fail, and say what to install."""
     with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Redis]:
+    """One Redis for the whole run; without one its tests fail, and say what to install."""
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    """One RabbitMQ for the whole run, which takes seconds to start."""
+    with RabbitMQ() as server:
         yield server
 
 
