@@ -188,7 +188,7 @@ class RabbitMQ(Broker):
     def clear(self) -> None:
         with kombu.Connection(self.conf["broker_url"]) as connection:
             for queue in QUEUES:
-                kombu.Queue(queue, channel=connection).delete()
+                kombu.Queue(queue).bind(connection.channel()).delete()
 
     def _launch(self) -> None:
         # The server of names would be started by Erlang, and outlive it.
