@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pytest_django import DjangoDbBlocker
-from support.brokers import RabbitMQ, Redis
+from support.brokers import Broker, RabbitMQ, Redis
 from support.databases import database, sqlite
 from support.postgres import Postgres
 from support.worker import Worker
@@ -60,6 +60,13 @@ def rabbitmq() -> Iterator[RabbitMQ]:
     """One RabbitMQ for the whole run, which takes seconds to start."""
     with RabbitMQ() as server:
         yield server
+
+
+@pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """One broker after the other, to be cleared by whoever puts a worker to it."""
+    server: Broker = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -199,6 +199,11 @@ class RabbitMQ(Broker):
         (self._directory / "plugins").write_text("[].\n")
         self._start(str(self._program), env=self._env)
 
+    def disconnect_all(self) -> None:
+        """Close all connections of clients, as an operator may, or a failing network; what they were at is requeued."""
+        rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), "close_all_connections", "by a test"]
+        subprocess.run(rabbitmqctl, env=self._env, cwd=self._directory, check=True, capture_output=True)
+
     @property
     def _env(self) -> dict[str, str]:
         """Nothing of the machine's own RabbitMQ, if it has one."""

@@ -172,6 +172,12 @@ def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
+@app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)
+@zk_locked("{key}")
+def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
 @app.task(name="raising")
 @zk_locked("{key}", on_conflict="raise")
 def raising(key: str) -> Any:
