@@ -30,14 +30,12 @@ def report(figure: Figures, fleet: Fleet, verdict: Verdict, seconds: float) -> N
 
 
 def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """The short form of the next one: two processes are killed."""
+    """The short form of the next one: a process is killed in the middle of its work."""
     redis.clear()
     chance = random.Random(6)
     with Fleet(zoo, tmp_path, redis.conf, KEYS, workers=2, concurrency=4, session_timeout=2, chance=chance) as fleet:
         fleet.send(60)
         wait_booked(fleet, 10)
-        fleet.kill_process()
-        wait_booked(fleet, 30)
         fleet.kill_process()
         fleet.wait_done(40)
         fleet.stop()
@@ -65,3 +63,25 @@ def test_payments_survive_kills(
         verdict = fleet.assert_kept()
         figure("seed", seed)
         report(figure, fleet, verdict, seconds)
+
+
+@pytest.mark.chaos
+@pytest.mark.scenario("KIT")
+def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """The same tasks without a lock do run beside each other, and the history shows it."""
+    redis.clear()
+    with Fleet(
+        zoo,
+        tmp_path,
+        redis.conf,
+        KEYS[:1],
+        workers=1,
+        concurrency=4,
+        session_timeout=4,
+        tasks=["pay_unguarded"],
+        chance=random.Random(6),
+    ) as fleet:
+        fleet.send(20)
+        fleet.wait_done(40)
+        fleet.stop()
+        assert "exclusion" in fleet.judge().rules

@@ -83,6 +83,10 @@ class Broker(abc.ABC):
         """Forget all messages; no worker may be there."""
 
     @abc.abstractmethod
+    def disconnect_all(self) -> None:
+        """Close all connections of clients, as an operator may, or a failing network."""
+
+    @abc.abstractmethod
     def _launch(self) -> None:
         """Start its processes."""
 
@@ -162,6 +166,11 @@ class Redis(Broker):
         with RedisClient(port=self.port) as client:
             client.flushall()
 
+    def disconnect_all(self) -> None:
+        with RedisClient(port=self.port) as client:
+            for kind in ("normal", "pubsub"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
     def _launch(self) -> None:
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._directory}
         self._start(self._program, *(word for name, value in options.items() for word in (f"--{name}", str(value))))
@@ -200,7 +209,6 @@ class RabbitMQ(Broker):
         self._start(str(self._program), env=self._env)
 
     def disconnect_all(self) -> None:
-        """Close all connections of clients, as an operator may, or a failing network; what they were at is requeued."""
         rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), "close_all_connections", "by a test"]
         subprocess.run(rabbitmqctl, env=self._env, cwd=self._directory, check=True, capture_output=True)
 

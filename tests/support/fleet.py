@@ -45,6 +45,7 @@ class Fleet:
     ) -> None:
         (home / HISTORY).mkdir()
         Journal(home / JOURNAL, keys).close()
+        self._zoo = zoo
         self.home = home
         self.keys = keys
         self.tasks = tasks
@@ -118,8 +119,8 @@ class Fleet:
             self.kill_process()
 
     def kill_process(self) -> None:
-        """Kill a process of a pool, as the kernel does when memory runs out."""
-        pid = self._chance.choice(sorted(pid for worker in self._workers for pid in worker.children()))
+        """Kill a process of a pool, as the kernel does when memory runs out: one that holds a lock, if there is one."""
+        pid = self._chance.choice(sorted(self._holders() or self._processes()))
         self._history.write("nemesis", what="kill", target=process_name(pid))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -140,6 +141,14 @@ class Fleet:
         worker.wait_ended(ORPHANS)
         for pid in pool:
             self._history.write("nemesis", what="kill", target=process_name(pid))
+
+    def _processes(self) -> set[int]:
+        return {pid for worker in self._workers for pid in worker.children()}
+
+    def _holders(self) -> set[int]:
+        """Return the processes of the pools that stand first in a queue."""
+        first = [payload for key in self.keys for payload in self._zoo.payloads(key)[:1] if payload is not None]
+        return {payload.pid for payload in first} & self._processes()
 
     # --- judgement ----------------------------------------------------------------------------------------------
 
@@ -175,9 +184,10 @@ class Fleet:
         return verdict
 
     def count_deliveries(self) -> Counter[str]:
-        """Return what the runs of the tasks came to, by the history: granted the lock, or refused."""
+        """Return how often tasks ran, by the history, and how often they found the lock busy."""
+        kinds = {"granted": "runs", "refused": "runs without the lock"}
         events = read((self.home / HISTORY).glob("*.jsonl"))
-        return Counter(event["e"] for event in events if event["e"] in ("granted", "refused"))
+        return Counter(kinds[event["e"]] for event in events if event["e"] in kinds)
 
 
 def wait_booked(fleet: Fleet, count: int, timeout: float = 30.0) -> None:

@@ -26,7 +26,7 @@ from support.chaos.journal import Journal
 
 JOURNAL = "journal.sqlite3"
 HISTORY = "history"
-WORK = 0.02, 0.15  # seconds, the least and the most
+WORK = 0.02, 0.25  # seconds, the least and the most
 CHECK_EVERY = 0.01  # seconds
 PATIENCE = 20.0  # seconds that a task waits in its worker
 
@@ -44,6 +44,17 @@ def process_name(pid: int) -> str:
     return f"pool-{pid}"
 
 
+class Unguarded:
+    """What a task holds that has no lock, and believes in for a minute."""
+
+    lease_remaining = 60.0
+
+    def __init__(self) -> None:
+        self.token = time.monotonic_ns()
+
+    def check(self) -> None: ...
+
+
 class Execution:
     """One run of a task: what the history says of it."""
 
@@ -58,13 +69,13 @@ class Execution:
         """Append an event."""
         _recorder(os.getpid()).write(kind, t=t, o="main", op=self._op, key=self.key, **fields)
 
-    def granted(self, hold: Hold) -> None:
+    def granted(self, hold: Hold | Unguarded) -> None:
         """Note that the lock was granted."""
         self._granted = True
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         self.write("granted", token=hold.token, until=before + hold.lease_remaining)
 
-    def check(self, hold: Hold) -> None:
+    def check(self, hold: Hold | Unguarded) -> None:
         """Ask whether the lock is still held. Raises LockLost."""
         before = time.monotonic()
         hold.check()
@@ -104,18 +115,22 @@ def book(key: str, ref: str) -> str:
     """Book a payment unless it is booked, with time for others between reading and writing; return which it was."""
     execution = _running[-1]
     with zk_lock(key) as hold:  # the one of the decorator, once more
-        execution.granted(hold)
-        try:
-            with contextlib.closing(Journal(Path(os.environ[HOME], JOURNAL))) as journal:
-                return _book(execution, hold, journal, ref)
-        except LockLost as error:
-            execution.write("lost", reason=str(error))
-            raise
-        finally:
-            execution.write("release")
+        return _book_with(execution, hold, ref)
 
 
-def _book(execution: Execution, hold: Hold, journal: Journal, ref: str) -> str:
+def _book_with(execution: Execution, hold: Hold | Unguarded, ref: str) -> str:
+    execution.granted(hold)
+    try:
+        with contextlib.closing(Journal(Path(os.environ[HOME], JOURNAL))) as journal:
+            return _book(execution, hold, journal, ref)
+    except LockLost as error:
+        execution.write("lost", reason=str(error))
+        raise
+    finally:
+        execution.write("release")
+
+
+def _book(execution: Execution, hold: Hold | Unguarded, journal: Journal, ref: str) -> str:
     value = journal.claim(execution.key, hold.token)
     execution.write("claimed", token=hold.token, ok=value is not None)
     if value is None:
@@ -159,3 +174,10 @@ def pay(key: str, ref: str) -> str:
 def pay_patiently(key: str, ref: str) -> str:
     """Book a payment; wait in the worker while the lock is busy, and then come again."""
     return book(key, ref)
+
+
+@app.task(name="pay_unguarded", **SURE)
+@recorded
+def pay_unguarded(key: str, ref: str) -> str:
+    """Book a payment without a lock, to see that a test would tell."""
+    return _book_with(_running[-1], Unguarded(), ref)
