@@ -13,7 +13,6 @@ from support.brokers import Broker
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery import CONFLICTS_HEADER
 from django_zklock.exceptions import LockBusy
 from django_zklock.testing.ensemble import Ensemble
 
@@ -45,7 +44,7 @@ def test_retry_comes_again(worker: Worker) -> None:
     account = worker.get(result)
     assert (account["retries"], account["args"], account["queue"]) == (0, ["again"], "other")
     assert (account["priority"], account["headers"]["mine"]) == (3, "x")
-    assert account["headers"][CONFLICTS_HEADER] >= 1
+    assert account["headers"]["zklock_conflicts"] >= 1
     assert account["expires"] is not None
     assert result.state == "SUCCESS"
 

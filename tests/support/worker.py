@@ -118,7 +118,15 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):  # the group is the worker and its pool
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._forget_results()
         self.app.close()
+
+    def _forget_results(self) -> None:
+        """Have Redis told nothing any more: a result says goodbye when it is collected, which may be after the end."""
+        consumer = getattr(self.app.backend, "result_consumer", None)
+        if consumer is not None:
+            consumer.subscribed_to.clear()
+            consumer.stop()
 
     def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
         """Send a task; `options` are those of `apply_async`."""
