@@ -25,6 +25,7 @@ def report(figure: Figures, fleet: Fleet, verdict: Verdict, seconds: float) -> N
     for label, count in sorted({**fleet.done, **fleet.count_deliveries()}.items()):
         figure(label, count)
     figure("tasks", len(fleet.results))
+    figure("booked by a run that was killed afterwards", fleet.count_in_vain())
     figure("all done after", seconds, "s")
     figure.spread("hand-off", verdict.figures.handoffs)
 

@@ -183,6 +183,10 @@ class Fleet:
         assert verdict.ok, verdict.short()
         return verdict
 
+    def count_in_vain(self) -> int:
+        """Return how many tasks found in the end that they had been booked by an earlier run."""
+        return sum(result.get() == "was booked" for result in self.results.values())
+
     def count_deliveries(self) -> Counter[str]:
         """Return how often tasks ran, by the history, and how often they found the lock busy."""
         kinds = {"granted": "runs", "refused": "runs without the lock"}
