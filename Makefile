@@ -1,6 +1,6 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
 # The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed,
-# and so is PostgreSQL, for the tests.
+# and so are PostgreSQL, Redis and RabbitMQ, for the tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres
+.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -32,7 +32,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper postgres pytest
+test: check zookeeper postgres brokers pytest
 
 check: lint typing imports
 
@@ -46,10 +46,10 @@ typing: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper postgres
+pytest: $(VENV)/.installed-test zookeeper postgres brokers
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-chaos: $(VENV)/.installed-test zookeeper postgres
+chaos: $(VENV)/.installed-test zookeeper postgres brokers
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -67,6 +67,9 @@ zookeeper: $(VENV)/.installed-demo
 
 postgres: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.postgres
+
+brokers: $(VENV)/.installed-test
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.brokers
 
 clean:
 	rm -rf $(VENV) .cache .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pytest_django import DjangoDbBlocker
+from support.brokers import Broker, RabbitMQ, Redis
 from support.databases import database, sqlite
 from support.postgres import Postgres
 from support.worker import Worker
@@ -45,6 +46,27 @@ def postgres() -> Iterator[Postgres]:
     """One PostgreSQL for the whole run; without one its tests fail, and say what to install."""
     with Postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Redis]:
+    """One Redis for the whole run; without one its tests fail, and say what to install."""
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    """One RabbitMQ for the whole run, which takes seconds to start."""
+    with RabbitMQ() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """One broker after the other, to be cleared by whoever puts a worker to it."""
+    server: Broker = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

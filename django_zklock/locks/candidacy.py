@@ -6,8 +6,8 @@ from django_zklock import signals
 from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.contender import Outcome
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lock import RELEASE_PATIENCE, Lock
-from django_zklock.locks.taking import let_go, send
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.taking import RELEASE_PATIENCE, let_go, send
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.owner import current_owner
 from django_zklock.zk import process

@@ -1,11 +1,13 @@
 """
 A Celery application whose tasks take locks, for real worker processes and for the test that sends to them.
 
-Its broker is a folder, named by CELERY_HOME; without it, in the test's own process, messages go nowhere.
+Its broker is a folder, named by CELERY_HOME, unless a file in that says otherwise; without it, in the test's own
+process, messages go nowhere.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -27,6 +29,8 @@ from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 
 HOME = "CELERY_HOME"
+SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
+QUEUES = ("celery", "other")
 LONG = 40.0  # seconds; no test waits for their end
 
 
@@ -60,7 +64,7 @@ TRANSPORT_ALIASES["filesystem"] = "support.celeryapp:Transport"
 
 
 def configure(app: Celery, home: Path) -> Celery:
-    """Point an application to the broker and the results in a folder."""
+    """Point an application to the broker and the results in a folder, or to those that its settings name."""
     for name in ("messages", "control", "results"):
         (home / name).mkdir(parents=True, exist_ok=True)
     app.conf.update(
@@ -76,6 +80,8 @@ def configure(app: Celery, home: Path) -> Celery:
         worker_lost_wait=1,  # seconds until the loss of a process is believed; 10 by default
         broker_connection_retry_on_startup=False,
     )
+    if (home / SETTINGS).exists():
+        app.conf.update(json.loads((home / SETTINGS).read_text()))
     return app
 
 
@@ -87,8 +93,8 @@ else:
 
 
 @worker_ready.connect
-def say_ready(**_kwargs: Any) -> None:
-    Path(os.environ[HOME], "ready").touch()
+def say_ready(sender: Any, **_kwargs: Any) -> None:
+    Path(os.environ[HOME], f"ready-{sender.hostname}").touch()
 
 
 # --- what the tasks do under their lock -----------------------------------------------------------------------------
@@ -164,6 +170,12 @@ def patient(key: str, verb: str = "tell", argument: Any = None) -> Any:
 @app.task(name="late", acks_late=True, reject_on_worker_lost=True)
 @zk_locked("{key}", timeout=60)
 def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    return do(verb, argument)
+
+
+@app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)
+@zk_locked("{key}")
+def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 

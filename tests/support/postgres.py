@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from django_zklock.testing.ensemble import free_ports
+from support import debian
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +37,7 @@ OPTIONS = {
     "unix_socket_directories": "",
     "max_connections": "200",
 }
-_TIED = ["setpriv", "--pdeathsig", "QUIT"] if shutil.which("setpriv") else []  # Linux: ends with this process
+TIED = debian.tied("QUIT")
 PATIENCE = 60  # seconds to come up on a busy machine
 
 
@@ -115,7 +116,7 @@ class Postgres:
         options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
         command = [
             *self._prefix,
-            *_TIED,
+            *TIED,
             str(self._programs / "postgres"),
             "-D",
             str(data),
@@ -184,15 +185,10 @@ def ensure() -> None:
         find_programs()
         return
     except PostgresNotFound as problem:
-        if shutil.which("apt-get") is None or os.geteuid() != 0:
+        if not debian.may_install():
             raise SystemExit(str(problem)) from None
-    print(f"Installing PostgreSQL: apt-get install {PACKAGE}", flush=True)
     with _no_cluster():
-        for command in (["update"], ["install", "--yes", "--no-install-recommends", PACKAGE]):
-            env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            done = subprocess.run(["apt-get", "-qq", *command], env=env, stdout=subprocess.DEVNULL, check=False)
-            if done.returncode:
-                raise SystemExit(f"apt-get {command[0]} failed. Mend that, or install PostgreSQL otherwise.")
+        debian.install(PACKAGE)
     find_programs()
 
 

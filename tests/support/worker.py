@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -46,7 +47,11 @@ class Gate:
 
 
 class Worker:
-    """One `celery worker` with a broker of its own, for the length of a with block."""
+    """
+    One `celery worker` for the length of a with block, with a broker of its own: a folder, unless `conf` names another.
+
+    Workers of the same home share a broker.
+    """
 
     def __init__(
         self,
@@ -58,15 +63,21 @@ class Worker:
         session_timeout: float = 4,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        conf: Mapping[str, Any] | None = None,
+        tasks: str = "support.celeryapp",
     ) -> None:
         self.zoo = zoo
         self.home = home
-        self.log = home / "log"
+        self.name = f"{uuid.uuid4().hex}@test"
+        self.log = home / f"log-{self.name}"
+        if conf is not None:
+            (home / celeryapp.SETTINGS).write_text(json.dumps(conf))
         self.app = celeryapp.configure(Celery("client", set_as_current=False), home)
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", "support.celeryapp", "worker"),
-            *(f"--pool={pool}", f"--concurrency={concurrency}", "--queues=celery,other", "--loglevel=INFO"),
-            *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={uuid.uuid4().hex}@test"),
+            *(sys.executable, "-m", "celery", "-A", tasks, "worker"),
+            *(f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={','.join(celeryapp.QUEUES)}"),
+            "--loglevel=INFO",
+            *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
             *options,
         ]
         self._env = {
@@ -99,7 +110,7 @@ class Worker:
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, "the worker ended"
-        return (self.home / "ready").exists()
+        return (self.home / f"ready-{self.name}").exists()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -107,7 +118,15 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):  # the group is the worker and its pool
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._forget_results()
         self.app.close()
+
+    def _forget_results(self) -> None:
+        """Have Redis told nothing any more: a result says goodbye when it is collected, which may be after the end."""
+        consumer = getattr(self.app.backend, "result_consumer", None)
+        if consumer is not None:
+            consumer.subscribed_to.clear()
+            consumer.stop()
 
     def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
         """Send a task; `options` are those of `apply_async`."""

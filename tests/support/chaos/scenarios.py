@@ -93,6 +93,8 @@ SCENARIOS = (
     Scenario("F68", "other clients in the same queue are respected, and unknown ones close it"),
     Scenario("F69", "of several schedulers one enqueues each tick"),
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
+    Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
+    Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
     # --- what is shown and measured beside
     Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),
     Scenario("MODEL", "the protocol breaks no promise in any schedule that a simulator tries"),

@@ -1,0 +1,88 @@
+"""Tasks that are delivered again whenever a process is killed have each effect once, and in turn."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.brokers import RabbitMQ, Redis
+from support.chaos.checker import Verdict
+from support.chaos.report import Figures
+from support.fleet import Fleet, wait_booked
+from support.zoo import Zoo
+
+KEYS = ("a", "b", "c", "d", "e")
+EVERY = 5.0  # seconds between two kills
+RETURN = 20.0  # seconds until Redis brings a task back; longer than a task that comes again waits for its next try
+
+pytestmark = pytest.mark.zookeeper
+
+
+def report(figure: Figures, fleet: Fleet, verdict: Verdict, seconds: float) -> None:
+    """Note what a run did."""
+    for label, count in sorted({**fleet.done, **fleet.count_deliveries()}.items()):
+        figure(label, count)
+    figure("tasks", len(fleet.results))
+    figure("booked by a run that was killed afterwards", fleet.count_in_vain())
+    figure("all done after", seconds, "s")
+    figure.spread("hand-off", verdict.figures.handoffs)
+
+
+def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """The short form of the next one: a process is killed in the middle of its work."""
+    redis.clear()
+    chance = random.Random(6)
+    with Fleet(zoo, tmp_path, redis.conf, KEYS, workers=2, concurrency=4, session_timeout=2, chance=chance) as fleet:
+        fleet.send(60)
+        wait_booked(fleet, 10)
+        fleet.kill_process()
+        fleet.wait_done(40)
+        fleet.stop()
+        fleet.assert_kept()
+
+
+@pytest.mark.chaos
+@pytest.mark.scenario("PAYMENTS")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
+def test_payments_survive_kills(
+    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, broker: str
+) -> None:
+    """Of 500 payments on five keys, with a kill every five seconds, none is lost, and none booked twice."""
+    server: RabbitMQ | Redis = request.getfixturevalue(broker)
+    server.clear()
+    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
+    seed: int = request.config.getoption("--soak-seed")
+    with Fleet(
+        zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, chance=random.Random(seed)
+    ) as fleet:
+        fleet.send(500)
+        seconds = fleet.wait_done(300, every=EVERY)
+        fleet.stop()
+        verdict = fleet.assert_kept()
+        figure("seed", seed)
+        report(figure, fleet, verdict, seconds)
+
+
+@pytest.mark.chaos
+@pytest.mark.scenario("KIT")
+def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """The same tasks without a lock do run beside each other, and the history shows it."""
+    redis.clear()
+    with Fleet(
+        zoo,
+        tmp_path,
+        redis.conf,
+        KEYS[:1],
+        workers=1,
+        concurrency=4,
+        session_timeout=4,
+        tasks=["pay_unguarded"],
+        chance=random.Random(6),
+    ) as fleet:
+        fleet.send(20)
+        fleet.wait_done(40)
+        fleet.stop()
+        assert "exclusion" in fleet.judge().rules

@@ -1,0 +1,91 @@
+"""What a task does about a busy lock, on real brokers: Redis and RabbitMQ."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from celery import chord
+from celery.exceptions import ChordError, TaskRevokedError
+from support.brokers import Broker
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockBusy
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("BROKERS")]
+
+SESSION_TIMEOUT = 4.0
+CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
+
+
+@pytest.fixture(scope="module")
+def shared_worker(broker: Broker, single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker on that broker, for the tests that leave it alive."""
+    broker.clear()
+    zoo = Zoo(single.hosts, single)
+    home = tmp_path_factory.mktemp("worker")
+    with Worker(zoo, home, session_timeout=SESSION_TIMEOUT, conf=broker.conf) as worker:
+        yield worker
+    zoo.close()
+
+
+# --- busy -----------------------------------------------------------------------------------------------------------
+
+
+def test_retry_comes_again(worker: Worker) -> None:
+    """A task comes again with its id, arguments, queue, priority and expiry, and its own retries are not counted."""
+    with worker.zoo.hold_elsewhere("again"):
+        result = worker.send("bound", "again", queue="other", priority=3, expires=60, headers={"mine": "x"})
+        eventually(lambda: result.state == "RETRY")
+    account = worker.get(result)
+    assert (account["retries"], account["args"], account["queue"]) == (0, ["again"], "other")
+    assert (account["priority"], account["headers"]["mine"]) == (3, "x")
+    assert account["headers"]["zklock_conflicts"] >= 1
+    assert account["expires"] is not None
+    assert result.state == "SUCCESS"
+
+
+def test_skip_ends_the_task_as_revoked(worker: Worker) -> None:
+    """Who waits for the result hears of it."""
+    with worker.zoo.hold_elsewhere("skip"):
+        result = worker.send("skipping", "skip")
+        with pytest.raises(TaskRevokedError):
+            worker.get(result)
+    assert str(result.state) == "REVOKED"
+
+
+def test_skip_fails_a_chord(worker: Worker) -> None:
+    """A chord with a skipped part ends with an error, also where the backend counts its parts."""
+    with worker.zoo.hold_elsewhere("chord"):
+        parts = [worker.app.signature("skipping", (key,)) for key in ("chord", "free")]
+        result = chord(parts, app=worker.app)(worker.app.signature("follow", (str(worker.home / "body"),)))
+        with pytest.raises((ChordError, TaskRevokedError)):
+            worker.get(result)
+    assert not (worker.home / "body").exists()
+
+
+def test_raise_fails_the_task(worker: Worker) -> None:
+    """The error is LockBusy; with Celery's own retries it is one of those."""
+    with worker.zoo.hold_elsewhere("raise"):
+        with pytest.raises(LockBusy, match="raise"):
+            worker.run("raising", "raise")
+        result = worker.send("again", "raise")
+        eventually(lambda: result.state == "RETRY")
+    assert worker.get(result)["retries"] > 0
+
+
+# --- delivered again ------------------------------------------------------------------------------------------------
+
+
+def test_a_task_of_a_killed_process_is_delivered_again(worker: Worker) -> None:
+    """It waits for the lock that its first run has left, and runs."""
+    gate = worker.gate()
+    result = worker.send("late", "killed", "linger", str(gate))
+    pid = gate.wait_entered()
+    gate.open()  # for the second run; the first looks every 10 ms, but is gone
+    os.kill(pid, signal.SIGKILL)
+    assert worker.get(result, timeout=CRASH + 10)["pid"] in worker.children() | {pid}

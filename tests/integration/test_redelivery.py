@@ -1,0 +1,93 @@
+"""What becomes of a task that its broker delivers again while it runs, as brokers do: Redis and RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.result import AsyncResult
+from support.brokers import Broker, Redis
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.scenario("BROKERS")]
+
+SESSION_TIMEOUT = 4.0
+VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again while it runs
+
+
+@pytest.fixture
+def lone_worker(broker: Broker, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
+    """A worker of its own on that broker."""
+    broker.clear()
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=broker.conf) as worker, worker.log_shown():
+        yield worker
+
+
+@pytest.fixture
+def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
+    """A worker that is given a task again by Redis after a second, whether it is at it or not."""
+    redis.clear()
+    conf = redis.returning(VISIBILITY)
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=conf) as worker, worker.log_shown():
+        yield worker
+
+
+def count_deliveries(worker: Worker, result: AsyncResult[Any]) -> int:
+    """Return how often a worker was given a task, as its log has it."""
+    return worker.log.read_text().count(f"[{result.id}] received")
+
+
+def test_of_two_copies_of_a_task_one_runs_at_a_time(broker: Broker, lone_worker: Worker, zoo: Zoo) -> None:
+    """A worker that loses its broker is given again what it is at; the copy stands in the queue behind the first."""
+    gate = lone_worker.gate()
+    result = lone_worker.send("late", "twice", "linger", str(gate))
+    pid = gate.wait_entered()
+    broker.disconnect_all()
+    assert_second_waits(zoo, "twice", result, pid)
+    assert int((gate.path / "entered").read_text()) == pid
+    gate.open()
+    zoo.assert_empty(timeout=20)
+    eventually(lambda: result.state == "SUCCESS")  # the lock is released before the result is written
+
+
+def test_the_second_copy_of_a_task_comes_again(broker: Broker, lone_worker: Worker, zoo: Zoo) -> None:
+    """It finds the lock held by the first copy, does not wait, and is sent again until that has ended."""
+    gate = lone_worker.gate()
+    result = lone_worker.send("late_again", "again", "linger", str(gate))
+    pid = gate.wait_entered()
+    broker.disconnect_all()
+    eventually(lambda: f"late_again[{result.id}] retry" in lone_worker.log.read_text(), 20)
+    assert len(zoo.children("again")) == 1
+    assert int((gate.path / "entered").read_text()) == pid
+    gate.open()
+    eventually(lambda: result.state == "SUCCESS", 20)
+
+
+def test_a_task_longer_than_the_visibility_timeout_runs_once_at_a_time(hasty_worker: Worker, zoo: Zoo) -> None:
+    """Redis takes it for lost and delivers it again; the copy waits for the lock."""
+    gate = hasty_worker.gate()
+    result = hasty_worker.send("late", "long", "linger", str(gate))
+    pid = gate.wait_entered()
+    assert_second_waits(zoo, "long", result, pid)
+    gate.open()
+    zoo.assert_empty(timeout=20)
+
+
+def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(hasty_worker: Worker, zoo: Zoo) -> None:
+    """What the how-to warns of: a task that waits for its time in a worker has not been taken, for Redis."""
+    result = hasty_worker.send("plain", "countdown", countdown=4)
+    eventually(lambda: count_deliveries(hasty_worker, result) > 1, 20)
+    assert hasty_worker.get(result)["args"] == ["countdown"]
+
+
+def assert_second_waits(zoo: Zoo, key: str, result: AsyncResult[Any], pid: int) -> None:
+    """Wait for a second copy of the task that this process runs, and see that it stands behind it."""
+    zoo.wait_contenders(key, 2, timeout=20)
+    first, second = zoo.payloads(key)
+    assert first is not None
+    assert second is not None
+    assert first.what == second.what == f"task late {result.id}"
+    assert first.pid == pid != second.pid

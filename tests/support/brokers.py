@@ -1,0 +1,262 @@
+"""
+A Redis and a RabbitMQ of the tests' own: in temporary directories, on free ports of loopback.
+
+`python -m support.brokers` installs Debian's packages where that is allowed.
+"""
+
+from __future__ import annotations
+
+import abc
+import atexit
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import kombu
+from kombu.exceptions import OperationalError
+from redis import Redis as RedisClient
+from redis.exceptions import RedisError
+
+from django_zklock.testing.ensemble import free_ports
+from support import debian
+from support.celeryapp import QUEUES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+REDIS = "redis-server"  # the program and Debian's package
+RABBITMQ = "rabbitmq-server"  # the same
+RABBITMQ_SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian's; what it puts on the PATH refuses accounts but its own
+PATIENCE = 60  # seconds to come up on a busy machine
+TIED = debian.tied("KILL")
+
+
+class BrokerNotFound(RuntimeError):
+    """There is no such broker on this machine. The message says what to install."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"No {package} was found, and tasks are tested on one. Install it with `apt-get install {package}` "
+            "(Debian, Ubuntu), or put it on the PATH."
+        )
+
+
+def find_redis() -> str:
+    """Return the path of `redis-server`."""
+    found = shutil.which(REDIS)
+    if found is None:
+        raise BrokerNotFound(REDIS)
+    return found
+
+
+def find_rabbitmq() -> Path:
+    """Return the path of the `rabbitmq-server` that runs as whoever starts it."""
+    if (RABBITMQ_SCRIPTS / RABBITMQ).exists():
+        return RABBITMQ_SCRIPTS / RABBITMQ
+    found = shutil.which(RABBITMQ)
+    if found is None:
+        raise BrokerNotFound(RABBITMQ)
+    return Path(found).resolve()
+
+
+class Broker(abc.ABC):
+    """One server for the length of a with block; on Linux it ends with this process, even when that is killed."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix=f"zklock-{type(self).__name__.lower()}-"))
+        self._log = self._directory / "log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    @abc.abstractmethod
+    def conf(self) -> dict[str, Any]:
+        """What Celery's settings say of it."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Forget all messages; no worker may be there."""
+
+    @abc.abstractmethod
+    def disconnect_all(self) -> None:
+        """Close all connections of clients, as an operator may, or a failing network."""
+
+    @abc.abstractmethod
+    def _launch(self) -> None:
+        """Start its processes."""
+
+    @abc.abstractmethod
+    def _answers(self) -> bool:
+        """Tell whether a client is served."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._launch()
+            self._wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        atexit.register(self.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self, *command: str, env: dict[str, str] | None = None) -> None:
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [*TIED, *command],
+                cwd=self._directory,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self._answers():
+            if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
+                raise AssertionError(f"{type(self).__name__} did not come up:\n{self._log.read_text()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the server, and remove what it wrote."""
+        while self._processes:
+            process = self._processes.pop()
+            process.kill()  # at once: nobody will read its files
+            process.wait(PATIENCE)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        atexit.unregister(self.stop)
+
+
+class Redis(Broker):
+    """Messages that a worker has taken come back to the queue when their visibility timeout is over."""
+
+    def __init__(self) -> None:
+        program = find_redis()
+        super().__init__()
+        self._program = program
+        (self.port,) = free_ports(1)
+
+    @property
+    def conf(self) -> dict[str, Any]:
+        address = f"redis://127.0.0.1:{self.port}"
+        return {"broker_url": f"{address}/0", "result_backend": f"{address}/1", "broker_transport_options": {}}
+
+    def returning(self, visibility_timeout: float) -> dict[str, Any]:
+        """Return `conf` with that many seconds, and workers that look once a second for messages to bring back."""
+        options = {
+            "visibility_timeout": visibility_timeout,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        }
+        return {**self.conf, "broker_transport_options": options}
+
+    def clear(self) -> None:
+        with RedisClient(port=self.port) as client:
+            client.flushall()
+
+    def disconnect_all(self) -> None:
+        with RedisClient(port=self.port) as client:
+            for kind in ("normal", "pubsub"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+    def _launch(self) -> None:
+        options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._directory}
+        self._start(self._program, *(word for name, value in options.items() for word in (f"--{name}", str(value))))
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(RedisError), RedisClient(port=self.port, socket_timeout=5) as client:
+            return bool(client.ping())
+        return False
+
+
+class RabbitMQ(Broker):
+    """Messages that a worker has taken come back to the queue as soon as its connection is gone."""
+
+    def __init__(self) -> None:
+        program = find_rabbitmq()
+        super().__init__()
+        self._program = program
+        self.port, self._between_nodes, self._names = free_ports(3)
+
+    @property
+    def conf(self) -> dict[str, Any]:
+        return {"broker_url": f"amqp://guest:guest@127.0.0.1:{self.port}//", "broker_transport_options": {}}
+
+    def clear(self) -> None:
+        with kombu.Connection(self.conf["broker_url"]) as connection:
+            for queue in QUEUES:
+                kombu.Queue(queue).bind(connection.channel()).delete()
+
+    def _launch(self) -> None:
+        # The server of names would be started by Erlang, and outlive it.
+        self._start("epmd", "-address", "127.0.0.1", "-port", str(self._names))
+        (self._directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 10MB\n"
+        )
+        (self._directory / "plugins").write_text("[].\n")
+        self._start(str(self._program), env=self._env)
+
+    def disconnect_all(self) -> None:
+        rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), "close_all_connections", "by a test"]
+        subprocess.run(rabbitmqctl, env=self._env, cwd=self._directory, check=True, capture_output=True)
+
+    @property
+    def _env(self) -> dict[str, str]:
+        """Nothing of the machine's own RabbitMQ, if it has one."""
+        here = self._directory
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": str(here),  # where Erlang puts its cookie
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._names),
+            "RABBITMQ_CONF_ENV_FILE": str(here / "none"),
+            "RABBITMQ_CONFIG_FILE": str(here / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(here / "none.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(here / "plugins"),
+            "RABBITMQ_NODENAME": f"tests-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(self._between_nodes),
+            "RABBITMQ_MNESIA_BASE": str(here / "data"),
+            "RABBITMQ_LOG_BASE": str(here / "logs"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2",
+            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the server, and leaves no shell between us and it
+        }
+
+    def _answers(self) -> bool:
+        url = self.conf["broker_url"]
+        with contextlib.suppress(OSError, OperationalError), kombu.Connection(url, connect_timeout=5) as connection:
+            connection.connect()
+            return True
+        return False
+
+
+def ensure() -> None:
+    """Make sure that both can be started here; install Debian's packages where that is allowed."""
+    missing = []
+    for find, package in ((find_redis, REDIS), (find_rabbitmq, RABBITMQ)):
+        try:
+            find()
+        except BrokerNotFound as problem:
+            if not debian.may_install():
+                raise SystemExit(str(problem)) from None
+            missing.append(package)
+    if missing:
+        with debian.no_services():
+            debian.install(*missing)
+
+
+if __name__ == "__main__":
+    ensure()
+    print(f"Redis: {find_redis()}, RabbitMQ: {find_rabbitmq()}")

@@ -1,0 +1,199 @@
+"""Workers that book payments for a test while their processes are killed, and the judgement on what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from celery.result import AsyncResult
+
+from support.chaos.checker import Verdict, judge, keep
+from support.chaos.history import Recorder, read
+from support.chaos.journal import Journal
+from support.payments import HISTORY, JOURNAL, process_name
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+ORPHANS = 10.0  # seconds that the pool of a killed worker may live on
+READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
+
+
+class Fleet:
+    """Some workers on one broker, for the length of a with block; those that are killed are replaced."""
+
+    def __init__(
+        self,
+        zoo: Zoo,
+        home: Path,
+        conf: Mapping[str, Any],
+        keys: Sequence[str],
+        *,
+        workers: int,
+        concurrency: int,
+        session_timeout: float,
+        tasks: Sequence[str] = ("pay", "pay_patiently"),
+        chance: random.Random,
+    ) -> None:
+        (home / HISTORY).mkdir()
+        Journal(home / JOURNAL, keys).close()
+        self._zoo = zoo
+        self.home = home
+        self.keys = keys
+        self.tasks = tasks
+        self.results: dict[str, AsyncResult[Any]] = {}  # by the ref of a payment
+        self.done: Counter[str] = Counter()  # what was done to the workers
+        self._make: Callable[[], Worker] = lambda: Worker(
+            zoo,
+            home,
+            concurrency=concurrency,
+            session_timeout=session_timeout,
+            conf=conf,
+            tasks="support.payments",
+        )
+        self._chance = chance
+        self._count = workers
+        self._workers: list[Worker] = []
+        self._stack = contextlib.ExitStack()
+        self._history = Recorder(home / HISTORY, "test")
+
+    def __enter__(self) -> Fleet:
+        with contextlib.ExitStack() as stack:
+            self._stack = stack
+            for _ in range(self._count):
+                self._hire()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        self._history.close()
+
+    def _hire(self) -> Worker:
+        worker = self._stack.enter_context(self._make())
+        self._workers.append(worker)
+        return worker
+
+    def send(self, count: int) -> None:
+        """Send so many payments, spread over the keys and the kinds of tasks."""
+        kinds = itertools.cycle(itertools.product(self.tasks, self.keys))
+        for number, (task, key) in zip(range(count), kinds, strict=False):
+            ref = f"{key}/{number}"
+            self.results[ref] = self._workers[0].send(task, key, ref)
+
+    def count_booked(self) -> int:
+        """Return how many payments have been booked."""
+        with contextlib.closing(Journal(self.home / JOURNAL)) as journal:
+            return len(journal.times())
+
+    def wait_done(self, timeout: float, *, every: float = math.inf) -> float:
+        """Wait until every task has ended, and kill something every so many seconds; return how long it took."""
+        began = time.monotonic()
+        due = began + every
+        open_refs = set(self.results)
+        while open_refs:
+            now = time.monotonic()
+            assert now < began + timeout, f"{len(open_refs)} of {len(self.results)} tasks have not ended"
+            if now > due:
+                self.kill_any()
+                due = time.monotonic() + every
+            open_refs -= {ref for ref in list(open_refs)[:50] if self.results[ref].state in READY}
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    # --- harm ---------------------------------------------------------------------------------------------------
+
+    def kill_any(self) -> None:
+        """Kill a pool process, or, one time in four, a whole worker."""
+        if self._chance.random() < 0.25:
+            self.kill_worker()
+        else:
+            self.kill_process()
+
+    def kill_process(self) -> None:
+        """Kill a process of a pool, as the kernel does when memory runs out: one that holds a lock, if there is one."""
+        pid = self._chance.choice(sorted(self._holders() or self._processes()))
+        self._history.write("nemesis", what="kill", target=process_name(pid))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self.done["processes killed"] += 1
+
+    def kill_worker(self) -> None:
+        """
+        Kill a worker's main process, and start another worker while its pool lives on.
+
+        The messages of its tasks go back to the queue at once, so that they run beside their own second copies.
+        """
+        worker = self._workers.pop(self._chance.randrange(len(self._workers)))
+        pool = worker.children()
+        worker.process.kill()
+        worker.process.wait()
+        self.done["workers killed"] += 1
+        self._hire()
+        worker.wait_ended(ORPHANS)
+        for pid in pool:
+            self._history.write("nemesis", what="kill", target=process_name(pid))
+
+    def _processes(self) -> set[int]:
+        return {pid for worker in self._workers for pid in worker.children()}
+
+    def _holders(self) -> set[int]:
+        """Return the processes of the pools that stand first in a queue."""
+        first = [payload for key in self.keys for payload in self._zoo.payloads(key)[:1] if payload is not None]
+        return {payload.pid for payload in first} & self._processes()
+
+    # --- judgement ----------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let the workers finish what they have begun, and end."""
+        for worker in self._workers:
+            worker.process.send_signal(signal.SIGTERM)
+        for worker in self._workers:
+            worker.process.wait(60)
+
+    def judge(self) -> Verdict:
+        """Judge what was done, by the history and by the journal."""
+        events = read((self.home / HISTORY).glob("*.jsonl"))
+        with contextlib.closing(Journal(self.home / JOURNAL)) as journal:
+            verdict = judge(events, final=journal.final())
+        if not verdict.ok:
+            print(f"kept: {keep(verdict, events, self.home)}")
+        return verdict
+
+    def assert_kept(self) -> Verdict:
+        """Fail unless each payment was booked once, in turn under its key, and every lock kept its promises."""
+        with contextlib.closing(Journal(self.home / JOURNAL)) as journal:
+            times = journal.times()
+            values = {key: journal.values(key) for key in self.keys}
+        states = Counter(str(result.state) for result in self.results.values())
+        assert not set(self.results) - set(times), "payments were lost"
+        assert set(times.values()) == {1}, f"booked more than once: {[ref for ref, n in times.items() if n > 1]}"
+        assert states == {"SUCCESS": len(self.results)}
+        for key, booked in values.items():
+            assert booked == list(range(1, len(booked) + 1)), f"not in turn: {key}"
+        verdict = self.judge()
+        assert verdict.ok, verdict.short()
+        return verdict
+
+    def count_in_vain(self) -> int:
+        """Return how many tasks found in the end that they had been booked by an earlier run."""
+        return sum(result.get() == "was booked" for result in self.results.values())
+
+    def count_deliveries(self) -> Counter[str]:
+        """Return how often tasks ran, by the history, and how often they found the lock busy."""
+        kinds = {"granted": "runs", "refused": "runs without the lock"}
+        events = read((self.home / HISTORY).glob("*.jsonl"))
+        return Counter(kinds[event["e"]] for event in events if event["e"] in kinds)
+
+
+def wait_booked(fleet: Fleet, count: int, timeout: float = 30.0) -> None:
+    """Wait until so many payments have been booked."""
+    eventually(lambda: fleet.count_booked() >= count, timeout, f"not {count} payments were booked")

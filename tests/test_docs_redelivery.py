@@ -1,0 +1,59 @@
+"""The code in the how-to about redelivery has each effect once, in a project that does as it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.project import Project
+from test_docs import written
+
+SETTINGS = """
+from project_settings import *
+from books.settings import *
+INSTALLED_APPS = ["django_zklock", "books"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.sqlite3"}}
+"""
+
+TEST = """
+import pytest
+from books.models import Account, Deposit
+from books.tasks import deposit
+from celery import Celery
+from django_zklock import zk_lock
+from django_zklock.exceptions import StaleToken
+
+pytestmark = pytest.mark.django_db(transaction=True)
+app = Celery("books", set_as_current=True)
+app.conf.update(task_always_eager=True, task_eager_propagates=True)
+
+
+def test_the_same_work_counts_once(zklock):
+    account = Account.objects.create()
+    for ref in ("a", "a", "b"):
+        deposit.delay(account.pk, 100, ref)
+    account.refresh_from_db()
+    assert account.balance == 200
+    assert [each.ref for each in Deposit.objects.order_by("ref")] == ["a", "b"]
+
+
+def test_a_stale_copy_leaves_nothing(zklock):
+    account = Account.objects.create(fencing_token=2**62)
+    with pytest.raises(StaleToken):
+        deposit._orig_run(account.pk, 100, "a")  # behind Celery's retries
+    assert not Deposit.objects.exists()
+"""
+
+
+def test_the_examples_have_their_effect_once(tmp_path: Path) -> None:
+    """A task that is delivered twice books once, and one whose fence is out of date books nothing."""
+    project: Project = written("survive-redelivery.md", tmp_path)
+    for name in ("books/__init__.py", "books/migrations/__init__.py"):
+        project.write(name, "")
+    project.write("books_settings.py", SETTINGS)
+    project.write("test_books.py", TEST)
+    env = {"DJANGO_SETTINGS_MODULE": "books_settings"}
+    done = project.run("manage.py", "makemigrations", "books", **env)
+    assert done.returncode == 0, done.stderr
+    done = project.run("-m", "pytest", "-q", "--ds=books_settings", "test_books.py", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
