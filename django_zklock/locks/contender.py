@@ -68,7 +68,7 @@ class Contender:
         self._done: Callable[[Outcome], object] | None = done
         self._left: list[Callable[[bool], object]] = []
         self._phase = Phase.AWAITING
-        self._turns = Turns(request.key, self.on_failure)
+        self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
         self._watch: Watch | None = None
         self._timer: Timer | None = None
@@ -254,6 +254,7 @@ class Contender:
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
         self._grant = Grant(self.session, self._request.key, self._place.node.path, self._place.node.czxid)
+        self._grant.about = self._request.about
         self._conclude(self._grant)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
 
