@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
@@ -39,6 +39,10 @@ class Surroundings(Protocol):
         """The work, as others in the queue may see it; never its arguments."""
 
     @property
+    def about(self) -> Mapping[str, str]:
+        """The same, item by item, for programs that read the queue."""
+
+    @property
     def timeout(self) -> float:
         """Seconds to wait for the lock where nothing else is said."""
 
@@ -61,6 +65,7 @@ class Code:
 
     def __init__(self, what: str) -> None:
         self.what = what
+        self.about: dict[str, str] = {}
 
     def refused(self, error: ZkLockError, on_conflict: str) -> None:
         if on_conflict != "skip" or not isinstance(error, LockNotAcquired):
@@ -201,6 +206,7 @@ class Locked:
             atomic=options.atomic,
             release=options.release,
             what=around.what,
+            about=around.about,
         )
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         return _Call(lock, around, on_conflict)
@@ -225,7 +231,7 @@ class Locked:
             return responses.ViewCall(request, f"view {self!r}")
         if "celery" in sys.modules:
             # Not imported before Celery is, so that a project without it needs none.
-            task = import_module("django_zklock.contrib.celery").running_task(self.wrapper)
+            task = import_module("django_zklock.contrib.celery.calls").running_task(self.wrapper)
             if task is not None:
                 return cast("Surroundings", task)
         return Code(repr(self))

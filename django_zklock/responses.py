@@ -42,6 +42,9 @@ class ViewCall:
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         self.what = what
+        # The route, not the path: that holds arguments, and a link to set a new password is one.
+        route = "" if request.resolver_match is None else request.resolver_match.route
+        self.about = {"request": f"{request.method} /{route}"}
         self._request = request
 
     def refused(self, error: ZkLockError, on_conflict: str) -> HttpResponse:

@@ -65,6 +65,7 @@ class Lock:
         release: when the lock is let go if a transaction is open round it: "on_commit", when that has ended, by COMMIT
             or ROLLBACK; or "block", with the block. If not given, taking it there raises `LockInTransaction`.
         what: the work it is for, shown to others in the queue.
+        about: the same, item by item, for programs that read the queue: a few short texts, never arguments.
 
     """
 
@@ -80,6 +81,7 @@ class Lock:
         atomic: Atomic | Unset = UNSET,
         release: str | Unset = UNSET,
         what: str = "",
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._fields = dict(fields or {})
@@ -87,6 +89,7 @@ class Lock:
             timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant, atomic=atomic, release=release
         )
         self._what = what
+        self._about = dict(about or {})
         self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
         self._blocks = Blocks()
 
@@ -101,7 +104,10 @@ class Lock:
     def _terms(self) -> Terms:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, resolve(config, self.name, self._fields, self._options, self._what)
+            self._resolved = (
+                config,
+                resolve(config, self.name, self._fields, self._options, what=self._what, about=self._about),
+            )
         return self._resolved[1]
 
     # --- as threading.Lock and RLock --------------------------------------------------------------------------

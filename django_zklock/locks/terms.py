@@ -33,6 +33,7 @@ class Terms:
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     release: str | Unset  # `block` or `on_commit`
     what: str  # the work it is for, as others in the queue may see it
+    about: Mapping[str, str]  # the same, item by item
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
@@ -56,10 +57,19 @@ class Terms:
             what=self.what,
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=self.template,
+            about=self.about,
         ).encode()
 
 
-def resolve(config: Config, name: str, fields: Mapping[str, object], given: LockOptions, what: str) -> Terms:
+def resolve(
+    config: Config,
+    name: str,
+    fields: Mapping[str, object],
+    given: LockOptions,
+    *,
+    what: str,
+    about: Mapping[str, str],
+) -> Terms:
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
     options = given.merged_over(config.options_for(name))
@@ -80,4 +90,5 @@ def resolve(config: Config, name: str, fields: Mapping[str, object], given: Lock
         atomic=atomic,
         release=options.release,
         what=what or os.path.basename(sys.argv[0]) or "python",
+        about=about,
     )
