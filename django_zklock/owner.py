@@ -21,6 +21,15 @@ class Owner:
     kind: Literal["task", "greenlet", "thread"]
     subject: Any
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, so that nobody can act for it any more."""
+        if self.kind == "task":
+            return bool(self.subject.done())
+        if self.kind == "greenlet":
+            return bool(self.subject.dead)
+        return not self.subject.is_alive()
+
 
 def current_owner() -> Owner:
     """Return the owner that calls."""

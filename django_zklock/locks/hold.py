@@ -190,7 +190,18 @@ class Hold:
     It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
     """
 
-    __slots__ = ("__weakref__", "_claim", "_contender", "_count", "_grant", "_kept_by", "_owner", "_policy", "_watch", "_work")
+    __slots__ = (
+        "__weakref__",
+        "_claim",
+        "_contender",
+        "_count",
+        "_grant",
+        "_kept_by",
+        "_owner",
+        "_policy",
+        "_watch",
+        "_work",
+    )
 
     def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
         self._contender = contender
@@ -412,6 +423,13 @@ class Holds:
     def find(self, owner: Owner, key: str) -> Hold | None:
         """Return what this owner holds of this key."""
         return self._kept.get((owner, key)) or self._blocks.get((owner, key))
+
+    def all(self) -> list[Hold]:
+        """Return every live hold of this process."""
+        # Lists made in one step: other threads add and remove meanwhile.
+        found = dict.fromkeys(list(self._kept.values()))
+        found.update(dict.fromkeys(hold for reference in self._blocks.valuerefs() if (hold := reference()) is not None))
+        return list(found)
 
     def add(self, hold: Hold, *, keep: bool) -> None:
         """List a hold; `keep` it alive until it is released."""
