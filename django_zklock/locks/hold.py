@@ -400,6 +400,10 @@ class Holds:
         """Return what this owner holds of this key."""
         return self._kept.get((owner, key)) or self._blocks.get((owner, key))
 
+    def any_of(self, owner: Owner) -> bool:
+        """Tell whether this owner holds anything."""
+        return any(each == owner for each, _ in (*self._kept, *self._blocks))
+
     def add(self, hold: Hold, *, keep: bool) -> None:
         """List a hold; `keep` it alive until it is released."""
         table = self._kept if keep else self._blocks
