@@ -50,10 +50,16 @@ class Surroundings(Protocol):
     def on_conflict(self) -> str:
         """What to do after that where nothing else is said."""
 
-    def refused(self, error: ZkLockError, on_conflict: str) -> Any:
+    def entering(self, lock: Lock) -> None:
+        """Learn that the call is about to take its lock; may raise to keep it from that. Not for async functions."""
+
+    def admitted(self) -> None:
+        """Learn that the call has its lock; may raise to keep it from its work. Not for async functions."""
+
+    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> Any:
         """Return what the call returns without having had the lock, or raise."""
 
-    def lost(self, error: LockLost, on_conflict: str) -> Any:
+    def lost(self, error: LockLost, policy: str, options: LockOptions) -> Any:
         """Return what the call returns when the lock was lost under it, or raise."""
 
 
@@ -67,11 +73,15 @@ class Code:
         self.what = what
         self.about: dict[str, str] = {}
 
-    def refused(self, error: ZkLockError, on_conflict: str) -> None:
-        if on_conflict != "skip" or not isinstance(error, LockNotAcquired):
+    def entering(self, lock: Lock) -> None: ...
+
+    def admitted(self) -> None: ...
+
+    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> None:
+        if policy != "skip" or not isinstance(error, LockNotAcquired):
             raise error
 
-    def lost(self, error: LockLost, on_conflict: str) -> None:
+    def lost(self, error: LockLost, policy: str, options: LockOptions) -> None:
         raise error
 
 
@@ -85,6 +95,9 @@ def zk_locked(
     reentrant: bool | Unset = UNSET,
     atomic: Atomic | Unset = UNSET,
     release: str | Unset = UNSET,
+    max_conflicts: int | Unset | None = UNSET,
+    skip_value: Any = UNSET,
+    on_lost: str | Unset = UNSET,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -102,11 +115,13 @@ def zk_locked(
         timeout: seconds to wait for the lock; 0 does not wait, None waits for ever. Default: 5 in views, 0 in Celery
             tasks, else 10.
         on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
-            function returns None, a view answers 204, a task ends as REVOKED); "respond" (views: 409 with
-            Retry-After); "retry" (Celery: the task is sent again after a moment, its own retries uncounted).
-            Elsewhere the last two raise. ZooKeeper away is no conflict: as nobody can tell who has the lock then, the
-            work is not skipped but `ZooKeeperUnavailable` raised. A view answers 503 for "respond" and "skip", and
-            "retry" sends the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
+            function returns None, a view answers 204, a task ends as REVOKED); "wait", which waits without end if no
+            timeout is given, and else raises after it (a view answers); "respond" (views: 409 with Retry-After); "retry"
+            (Celery: the task is sent again after a moment, its own retries uncounted); "coalesce" (Celery: the same,
+            for one task at a time, and those that come meanwhile are skipped). Elsewhere the last three raise.
+            ZooKeeper away is no conflict: as nobody can tell who has the lock then, the work is not skipped but
+            `ZooKeeperUnavailable` raised. A view answers 503, unless it is to raise, and "retry" and "coalesce" send
+            the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
         abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before that. Default 0.
         reentrant: whether its owner may take the lock again. Default True.
@@ -114,6 +129,12 @@ def zk_locked(
             one. Not for async functions.
         release: "on_commit" or "block": when the lock is let go if the call is made inside an open transaction, as in
             `Lock`. Default "on_commit" where that transaction is Django's own round a class-based view.
+        max_conflicts: how often a Celery task is sent again before the error is raised. Default None: as often as it
+            takes.
+        skip_value: what a Celery task returns that is skipped, as its result; anything that JSON can say. If not
+            given, it ends as REVOKED.
+        on_lost: "fail" (default), or "retry": a Celery task whose lock was lost is sent again, its own retries
+            uncounted.
 
     """
     options = conf.given_options(
@@ -124,6 +145,9 @@ def zk_locked(
         reentrant=reentrant,
         atomic=atomic,
         release=release,
+        max_conflicts=max_conflicts,
+        skip_value=skip_value,
+        on_lost=on_lost,
     )
     if not isinstance(name, str) and not callable(name):
         raise TypeError(f"zk_locked needs the name of a lock or a callable that returns it, not {name!r}.")
@@ -149,7 +173,9 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
+            call.around.entering(call.lock)
             with call.handover as handover, call.lock as hold:
+                call.around.admitted()
                 call.entered = True
                 return handover.keep(hold, _refuse_awaitable(locked.function(*args, **kwargs), locked))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
@@ -195,7 +221,10 @@ class Locked:
         name, fields = self.naming.name_and_fields(args, kwargs)
         around = self._surroundings(args)
         options = self._options_for(name, responses.find_request(args))
+        policy = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
+        if policy == "wait" and isinstance(options.timeout, Unset):
+            timeout = None
         lock = Lock(
             name,
             fields=fields,
@@ -208,8 +237,7 @@ class Locked:
             what=around.what,
             about=around.about,
         )
-        on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        return _Call(lock, around, on_conflict)
+        return _Call(lock, around, policy, options)
 
     def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""
@@ -250,23 +278,24 @@ class Locked:
 class _Call:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
+    def __init__(self, lock: Lock, around: Surroundings, policy: str, options: LockOptions) -> None:
         self.lock = lock
+        self.around = around
         self.entered = False
         self.handover = Handover(lock, self._lost)
-        self._around = around
-        self._on_conflict = on_conflict
+        self._policy = policy
+        self._options = options
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return what the call returns, if the error is about this lock; one from inside the work goes on."""
         if not self.entered and not isinstance(error, LockLost):
-            return self._around.refused(error, self._on_conflict)
+            return self.around.refused(error, self.lock, self._policy, self._options)
         if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
             return self._lost(error)
         raise error
 
     def _lost(self, error: LockLost) -> Any:
-        return self._around.lost(error, self._on_conflict)
+        return self.around.lost(error, self._policy, self._options)
 
 
 def _refuse_unlockable(function: object) -> None:

@@ -431,6 +431,10 @@ class Holds:
         found.update(dict.fromkeys(hold for reference in self._blocks.valuerefs() if (hold := reference()) is not None))
         return list(found)
 
+    def any_of(self, owner: Owner) -> bool:
+        """Tell whether this owner holds anything."""
+        return any(hold._owner == owner for hold in self.all())
+
     def add(self, hold: Hold, *, keep: bool) -> None:
         """List a hold; `keep` it alive until it is released."""
         table = self._kept if keep else self._blocks

@@ -53,7 +53,7 @@ class Inventory:
             let_go(hold, count, waiter.set)
             if count == 0 and hold._kept_by is None and not hold._grant.inherited:
                 waiters.append(waiter)
-            _report(hold)
+            self._report(hold)
         deadline = time.monotonic() + RELEASE_PATIENCE
         for waiter in waiters:
             waiter.wait(max(0.0, deadline - time.monotonic()))
@@ -79,12 +79,11 @@ class Inventory:
                 guard.disarm()
                 holds.live_holds.close_block(owner, guard)
 
-
-def _report(hold: Hold) -> None:
-    about = hold._grant.about if hold._work is None else hold._work.about
-    logger.warning(
-        "the work ended without releasing the lock %s, which is released now%s",
-        hold.key,
-        work.noted(about),
-        extra={**hold._grant.logged(), **work.logged(about)},
-    )
+    def _report(self, hold: Hold) -> None:
+        about = self._work.about
+        logger.warning(
+            "the work ended without releasing the lock %s, which is released now%s",
+            hold.key,
+            work.noted(about),
+            extra={**hold._grant.logged(), **work.logged(about)},
+        )

@@ -20,10 +20,12 @@ class Turns:
 
     __slots__ = ("_about", "_key", "_on_failure", "_turn")
 
-    def __init__(self, key: str, on_failure: Callable[[Exception], None], about: Mapping[str, str]) -> None:
+    def __init__(
+        self, key: str, on_failure: Callable[[Exception], None], about: Mapping[str, str] | None = None
+    ) -> None:
         self._key = key
         self._on_failure = on_failure
-        self._about = about  # the work that the lock is for
+        self._about = about or {}  # the work that the lock is for
         self._turn = 0
 
     def next(self) -> None:

@@ -23,6 +23,10 @@ class NotEmpty(ZkError):
     """The node has children."""
 
 
+class Outdated(ZkError):
+    """The node has another version by now."""
+
+
 class Unsupported(ZkError):
     """This server does not know the operation."""
 
@@ -39,6 +43,7 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.NoNodeError, NodeMissing),
     (kazoo.NodeExistsError, NodeExists),
     (kazoo.NotEmptyError, NotEmpty),
+    (kazoo.BadVersionError, Outdated),
     (kazoo.UnimplementedError, Unsupported),
     # kazoo answers a request on a client that is being stopped with "closed", a kind of "expired"; whether the
     # session lives on is told by the client's state, never by the answer to one request.

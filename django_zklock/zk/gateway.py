@@ -20,6 +20,7 @@ from kazoo.protocol.serialization import (
     Delete,
     GetChildren,
     GetData,
+    SetData,
     Sync,
     Transaction,
     int_struct,
@@ -29,13 +30,16 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import EventType
 
 from django_zklock.zk import clock
-from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError
+from django_zklock.zk.changes import Change, Make, Put, Remove
+from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, translate
 from django_zklock.zk.session import Session
 
+_EPHEMERAL = 1
 _EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
 _PERSISTENT = 0
 _ANY_VERSION = -1
+_UNDONE = (0, -2)  # codes of the parts of a transaction that failed only because another one did
 
 Callback = Callable[[Any], None]
 
@@ -53,6 +57,16 @@ class Node:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A node and the names of its children, as the leader knew them after they were asked for."""
+
+    path: str
+    data: bytes
+    version: int
+    children: tuple[str, ...]
 
 
 class _CreateContainer(Create):
@@ -181,6 +195,52 @@ class Gateway:
         self.session.send(GetData(path, watch), got)
         return watch
 
+    def look(self, path: str, callback: Callback) -> None:
+        """
+        Read a node and list its children, in one round trip; `callback` gets the `Family`, or None if there is none.
+
+        The sync before it makes it no older than the call. Data and children are read one after the other, so a
+        change between them may show in one only; whoever acts on it names the version.
+        """
+        answers: list[Any] = []
+
+        def answered(answer: Any) -> None:
+            answers.append(answer)
+            if len(answers) < len(requests):
+                return
+            errors = [each for each in answers if isinstance(each, ZkError)]
+            unclear = [each for each in errors if not isinstance(each, NodeMissing)]
+            if errors:
+                callback(unclear[0] if unclear else None)
+            else:
+                _, (data, stat), names = answers
+                callback(Family(path=path, data=data or b"", version=stat.version, children=tuple(names)))
+
+        requests = (Sync(path), GetData(path, None), GetChildren(path, None))
+        self.session.send_together([(request, answered) for request in requests])
+
+    def change(self, changes: Sequence[Change], callback: Callback) -> None:
+        """Make all changes or none; `callback` gets None, or the error of the first one that could not be made."""
+
+        def changed(answer: Any) -> None:
+            if not isinstance(answer, ZkError):
+                failed = [
+                    each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
+                ]
+                answer = translate(failed[0]) if failed else None
+            callback(answer)
+
+        self.session.send(Transaction([self._request(change) for change in changes]), changed)
+
+    def _request(self, change: Change) -> Any:
+        if isinstance(change, Make):
+            return Create(change.path, change.data, self._acl, _EPHEMERAL if change.ephemeral else _PERSISTENT)
+        if isinstance(change, Put):
+            return SetData(change.path, change.data, change.version)
+        if isinstance(change, Remove):
+            return Delete(change.path, change.version)
+        return CheckVersion(change.path, _ANY_VERSION)
+
     def vouch(self, paths: Sequence[str], callback: Callback) -> None:
         """
         Have a quorum confirm that this session lives and that these nodes of it exist; extends the lease.
@@ -198,7 +258,7 @@ class Gateway:
                 if isinstance(result, NoNodeError):
                     callback(path)
                     return
-                if isinstance(result, Exception) and getattr(result, "code", 0) not in (0, -2):
+                if isinstance(result, Exception) and getattr(result, "code", 0) not in _UNDONE:
                     callback(ZkError(f"ZooKeeper refused to check {path}: {type(result).__name__}"))
                     return
             self.session.extend_lease(sent_at)

@@ -13,7 +13,7 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
-from django_zklock.contrib.celery.policies import CONFLICTS_HEADER, FIRST_DELAY
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY
 from django_zklock.exceptions import LockBusy, LockInTransaction
 
 pytestmark = pytest.mark.zookeeper

@@ -1,42 +1,94 @@
-"""Knows what becomes of a task that does not get its lock: it is sent again, or skipped, or fails."""
+"""Knows what becomes of a task that does not get its lock, or loses it: it is sent again, or skipped, or fails."""
 
 from __future__ import annotations
 
-import random
-from typing import Any
+import logging
+from typing import Any, NoReturn
 
-from celery import Task
-from celery.exceptions import Ignore, Retry
+from celery import Task, states
+from celery.exceptions import Ignore, TaskRevokedError
 
-from django_zklock.exceptions import ZkLockError
+from django_zklock.conf import UNSET, LockOptions
+from django_zklock.contrib.celery import coalescing, copies, messages
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
+from django_zklock.exceptions import LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.looking import contenders
 
-CONFLICTS_HEADER = "zklock_conflicts"
-FIRST_DELAY = 0.5  # seconds before a task is tried again, doubled each time
-LONGEST_DELAY = 15.0
+logger = logging.getLogger("django_zklock.celery")
+
+_COMES_AGAIN = ("retry", "coalesce")
 
 
-def send_again(task: Task[..., Any], request: Any, error: ZkLockError) -> None:
+def refused(task: Task[..., Any], error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> Any:
     """
-    Publish the task anew, with the retries it has had, and leave by `Retry`.
+    Return what a task returns that did not get its lock, or raise what ends this run of it.
 
-    Not by `Task.retry`, which counts against the task's own `max_retries`: waiting for a lock is no failure.
+    `error` is a `LockNotAcquired`, or says that nobody could tell who has the lock; then nothing is skipped.
     """
-    conflicts = int((request.headers or {}).get(CONFLICTS_HEADER, 0)) + 1
-    # Half of it by chance, so that tasks that met once do not go on meeting.
-    longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(conflicts - 1, 10))
-    delay = round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311
-    signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
-    signature.options["headers"] = {**(signature.options.get("headers") or {}), CONFLICTS_HEADER: conflicts}
-    signature.apply_async()
-    raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
+    if isinstance(error, LockHeldByCaller):
+        raise error
+    if isinstance(error, LockNotAcquired):
+        _refuse_copy(task, error, lock, policy, options)
+        if policy == "skip":
+            return skip(task, str(error), options)
+        if policy == "coalesce" and not _spent(task, CONFLICTS_HEADER, options):
+            other = coalescing.wait_or_yield(task, lock.key, error)
+            return skip(task, f"{error} Task {other} waits for it and will do this, too.", options)
+    if policy in _COMES_AGAIN and not _spent(task, CONFLICTS_HEADER, options):
+        messages.come_again(task, CONFLICTS_HEADER, error)
+    raise error
 
 
-def skip(task: Task[..., Any], request: Any, error: ZkLockError) -> None:
+def lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoReturn:
+    """Fail, or send the task again, its own retries uncounted."""
+    if options.on_lost == "retry" and not _spent(task, LOST_HEADER, options):
+        messages.come_again(task, LOST_HEADER, error)
+    raise error
+
+
+def _refuse_copy(task: Task[..., Any], error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> None:
+    """Deal with a task that met another copy of itself in the queue of its lock; it is no conflict."""
+    try:
+        queue = contenders(lock)
+    except ZkLockError as unknown:
+        if policy == "skip":  # it may be one
+            messages.come_again(task, CONFLICTS_HEADER, unknown)
+        logger.debug("nobody can tell who has the lock of task %s: %s", task.request.id, unknown)
+        return
+    if not queue and policy == "skip":
+        messages.come_again(task, CONFLICTS_HEADER, error)  # whoever had it is gone, a copy perhaps
+    copy = copies.own(task, queue)
+    if copy is None:
+        return
+    over = _spent(task, CONFLICTS_HEADER, options) if policy in _COMES_AGAIN else copies.outlived(task, copy)
+    if over:
+        # Its result is the result, whatever it will be.
+        raise Ignore(f"another copy of task {task.request.id} is at work")
+    copies.meet_again(task, copy, error)
+
+
+def skip(task: Task[..., Any], reason: str, options: LockOptions) -> Any:
     """
-    End the task as REVOKED.
+    End the task without its work: with the value that its options give, else as REVOKED.
 
-    A value would pass for the result: a chain would go on with it, and a second copy of a running task would
-    hide what the first one returns. Nothing at all would leave `get()` waiting for ever.
+    None would pass for the result, and a chain would go on with it. Nothing at all would leave `get()` waiting for
+    ever, as it would those who wait for a later step of a chain, or for the chord that a step is in.
     """
-    task.backend.mark_as_revoked(str(request.id), str(error), request=request, store_result=not request.ignore_result)
-    raise Ignore(str(error)) from error
+    if options.skip_value is not UNSET:
+        return options.skip_value
+    request: Any = task.request
+    task.backend.mark_as_failure(
+        str(request.id),
+        TaskRevokedError(reason),
+        request=request,
+        store_result=not request.ignore_result,
+        call_errbacks=False,  # nothing failed
+        state=states.REVOKED,
+    )
+    raise Ignore(reason)
+
+
+def _spent(task: Task[..., Any], header: str, options: LockOptions) -> bool:
+    most = options.max_conflicts
+    return isinstance(most, int) and messages.counted(task.request, header) >= most

@@ -1,0 +1,230 @@
+"""A task is the only one of its key: who gets it, who is told of whom, and when it is free again."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from support.faults import Elsewhere, within
+from support.zoo import Zoo, eventually
+
+from django_zklock import reservations
+from django_zklock.exceptions import LockTimeout, UnreadableQueue
+from django_zklock.queue import reservations as rules
+from django_zklock.reservations import Attached, Reserved, Taken
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+
+def reserved(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
+    """Reserve a key, and get it."""
+    found = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
+    assert isinstance(found, Reserved), found
+    return found
+
+
+def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
+    """Reserve a key for a task whose message is sent."""
+    found = reserved(key, task_id, **more)
+    reservations.confirm(found)
+    return found
+
+
+def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> Attached:
+    """Have a worker begin with the task of a key."""
+    found = reservations.start(key, task_id, late=late)
+    assert found is not None
+    return found
+
+
+def taken(key: str = "a/b", task_id: str = "two", **more: object) -> str:
+    """Ask for a key that another task has; return whose it is."""
+    found = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
+    assert isinstance(found, Taken), found
+    return found.task_id
+
+
+def left(zoo: Zoo) -> list[str]:
+    """The reservations there are."""
+    path = rules.directory(zoo.base)
+    return zoo.client.get_children(path) if zoo.client.exists(path) else []
+
+
+def end_session() -> None:
+    """End the session of this process, as its death would."""
+    process.reset()
+
+
+@pytest.mark.parametrize("key", ["a", "a/b", "%21unique/a", uuid.uuid4().hex])
+def test_the_second_is_told_of_the_first(zoo: Zoo, key: str) -> None:
+    """While a task waits, another one with its key learns its id."""
+    queued(key)
+    assert taken(key) == "one"
+    assert reservations.holder(key) == "one"
+
+
+def test_another_key_is_another_matter(zoo: Zoo) -> None:
+    """Also where one key is the beginning of the other."""
+    for key in ("a", "a/b", "a/b/c", "b"):
+        queued(key, key)
+    assert [reservations.holder(key) for key in ("a", "a/b", "a/b/c", "b")] == ["a", "a/b", "a/b/c", "b"]
+
+
+def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
+    """However the task ended."""
+    reservations.withdraw(reserved())
+    assert left(zoo) == []
+    queued()
+    assert reservations.free("a/b", "one", attached=started())
+    assert left(zoo) == []
+    reserved()
+    assert reservations.free("a/b", "one")
+    assert left(zoo) == []
+    assert reservations.holder("a/b") is None
+
+
+def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
+    """A confirmation that comes late changes nothing, neither while the task runs nor after its end."""
+    late = reserved()
+    worker = started()
+    reservations.confirm(late)
+    assert taken() == "one"
+    reservations.free("a/b", "one", attached=worker)
+    reservations.confirm(late)
+    assert left(zoo) == []
+    queued("a/b", "two")
+    reservations.confirm(late)
+    reservations.withdraw(late)
+    assert reservations.holder("a/b") == "two"
+
+
+def test_nobody_frees_what_is_anothers(zoo: Zoo) -> None:
+    """A task that no longer has the key can't take it from the one that has."""
+    queued()
+    reservations.free("a/b", "none")
+    assert reservations.start("a/b", "none") is None
+    assert reservations.holder("a/b") == "one"
+
+
+def test_a_task_that_comes_again_passes(zoo: Zoo) -> None:
+    """Published again from within, it keeps the key: while its worker is at it, and after."""
+    queued()
+    worker = started()
+    again = reserved()
+    reservations.confirm(again)
+    reservations.leave(worker)
+    assert taken() == "one"
+    second = started()
+    reservations.withdraw(reserved())
+    assert taken() == "one"
+    reservations.free("a/b", "one", attached=second)
+    assert left(zoo) == []
+
+
+def test_a_copy_does_not_free_the_key_of_the_copy_that_runs(zoo: Zoo) -> None:
+    """A task that is delivered twice ends when the last of its workers says so."""
+    queued()
+    first, copy = started(late=True), started(late=True)
+    reservations.free("a/b", "one", attached=copy)
+    assert taken() == "one"
+    reservations.free("a/b", "one", attached=first)
+    assert left(zoo) == []
+
+
+def test_a_publisher_that_dies_leaves_no_key_behind(zoo: Zoo) -> None:
+    """Nobody knows whether its message was sent, and waiting for it could last for ever."""
+    reserved()
+    end_session()
+    assert reserved(task_id="two").task_id == "two"
+
+
+def test_a_message_outlives_its_publisher(zoo: Zoo) -> None:
+    """What was sent is there, whoever sent it."""
+    queued()
+    end_session()
+    assert taken() == "one"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late: bool) -> None:
+    """Without late acknowledgement, the broker has forgotten the task."""
+    queued()
+    started(late=late)
+    end_session()
+    assert reservations.holder("a/b") == ("one" if late else None)
+    if late:
+        reservations.free("a/b", "one", attached=started(late=True))
+        assert left(zoo) == []
+    else:
+        queued(task_id="two")
+
+
+def test_a_task_put_back_waits(zoo: Zoo) -> None:
+    """A rejected message that the broker keeps is delivered again, whoever dies meanwhile."""
+    queued()
+    reservations.leave(started(), waits=True)
+    end_session()
+    assert taken() == "one"
+
+
+def test_a_reservation_ends_when_nobody_is_behind_it(zoo: Zoo) -> None:
+    """An expired message is not waited for; a task that runs is."""
+    queued(until=time.time() - 1)
+    worker = started()
+    assert taken() == "one"
+    reservations.leave(worker, waits=True)
+    queued(task_id="two", until=time.time() + 60)
+    assert taken(task_id="three") == "two"
+
+
+def test_a_task_that_is_known_to_be_over_does_not_count(zoo: Zoo) -> None:
+    """Its result is there before its worker has freed the key, and that worker then frees nothing of the next one's."""
+    queued()
+    worker = started()
+    assert taken(is_over=lambda task_id: False) == "one"
+    queued(task_id="two", is_over=lambda task_id: task_id == "one")
+    reservations.free("a/b", "one", attached=worker)
+    assert reservations.holder("a/b") == "two"
+
+
+def test_a_publisher_waits_for_another_to_be_done(zoo: Zoo) -> None:
+    """To name a task that may never be sent would be to lose both."""
+    for end, expected in ((reservations.confirm, "one"), (reservations.withdraw, "two")):
+        first = reserved()
+        second = Elsewhere(lambda: reservations.reserve("a/b", "two"))
+        eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
+        end(first)
+        assert second.result().task_id == expected
+        reservations.free("a/b", expected)
+
+
+def test_a_publisher_does_not_wait_for_ever(zoo: Zoo) -> None:
+    """Neither is it told that all is well."""
+    reserved()
+    with within(2), pytest.raises(LockTimeout, match="Another publisher"):
+        reservations.reserve("a/b", "two", deadline=0.5)
+    reservations.free("a/b", "one")
+
+
+def test_a_reservation_that_nobody_can_read_stays(zoo: Zoo) -> None:
+    """A later release may have written it."""
+    queued()
+    zoo.client.set(rules.place(zoo.base, "a/b"), b"{}")
+    with pytest.raises(UnreadableQueue):
+        reservations.reserve("a/b", "two")
+    assert zoo.client.get(rules.place(zoo.base, "a/b"))[0] == b"{}"
+
+
+def test_one_of_many_publishers_gets_the_key(zoo: Zoo) -> None:
+    """They all name the same task."""
+    calls = [Elsewhere(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
+    assert len({call.result() for call in calls}) == 1
+
+
+def _publish(task_id: str) -> str:
+    found = reservations.reserve("a/b", task_id)
+    if isinstance(found, Reserved):
+        reservations.confirm(found)
+    return found.task_id
