@@ -34,6 +34,7 @@ from django_zklock.locks.taking import (
     let_go,
     listed,
     report_contention,
+    report_waiting,
     take_again,
 )
 from django_zklock.locks.terms import Terms, resolve
@@ -303,6 +304,7 @@ class Lock:
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
         attempt = Attempt(process.current(), terms, waiter, timeout=timeout)
         try:
+            report_waiting(attempt)
             attempt.contender.start()
             outcome = attempt.waiter.wait(timeout)
             if outcome is None:
@@ -322,6 +324,7 @@ class Lock:
             return held
         attempt = Attempt(process.current(), terms, TaskWaiter[Outcome](), timeout=timeout)
         try:
+            report_waiting(attempt)
             attempt.contender.start()
             outcome = await attempt.waiter.wait(timeout)
             if outcome is None:

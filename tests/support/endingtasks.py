@@ -11,6 +11,7 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject
 
+import django_zklock.contrib.celery.control  # noqa: F401 - for programs that ask for `inspect zklocks`
 from django_zklock import zk_lock, zk_locked
 from support.celeryapp import app, do
 
