@@ -54,6 +54,17 @@ def gevent_patched() -> bool:
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
+def eventlet_patched() -> bool:
+    """Tell whether eventlet has replaced this process's threads by greenlets."""
+    eventlet = sys.modules.get("eventlet")
+    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched("thread"))
+
+
+def threads_are_greenlets() -> bool:
+    """Tell whether what this process takes for threads are greenlets of one thread."""
+    return gevent_patched() or eventlet_patched()
+
+
 def loop_is_running() -> bool:
     """Tell whether an event loop runs in this thread, so that blocking it would block every task."""
     try:

@@ -53,6 +53,7 @@ class Worker:
         zoo: Zoo,
         home: Path,
         *,
+        app: str = "support.celeryapp",
         pool: str = "prefork",
         concurrency: int = 2,
         session_timeout: float = 4,
@@ -64,7 +65,7 @@ class Worker:
         self.log = home / "log"
         self.app = celeryapp.configure(Celery("client", set_as_current=False), home)
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", "support.celeryapp", "worker"),
+            *(sys.executable, "-m", "celery", "-A", app, "worker"),
             *(f"--pool={pool}", f"--concurrency={concurrency}", "--queues=celery,other", "--loglevel=INFO"),
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={uuid.uuid4().hex}@test"),
             *options,
