@@ -34,6 +34,8 @@ def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
 
 def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
     """Tasks of one process exclude each other; a conflict sends a task again; the session ends with the worker."""
+    warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
+    assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
     assert len({worker.get(result) for result in results}) == 1
@@ -83,6 +85,7 @@ app.conf.worker_pool_start_method = "spawn"
 """
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery has it from 5.7 on")
 def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Path) -> None:
     """No fork handler runs there: the session is made on first use, a crash frees the lock, the end closes it."""

@@ -1,7 +1,8 @@
-"""Knows how locks show among the events of a worker: as events of the tasks that take them."""
+"""Knows what a worker says of locks: as it begins, of its pool; then, in events of the tasks that take them."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,6 +13,8 @@ from celery.signals import worker_init
 
 from django_zklock.locks.hold import Hold
 from django_zklock.signals import lock_acquired, lock_lost, lock_waiting
+
+logger = logging.getLogger("django_zklock.celery")
 
 EVENTS_OF: Final = "ZKLOCK_EVENTS_OF"
 """Environment variable: the name of the worker whose processes send events; forked and spawned ones inherit it."""
@@ -24,6 +27,11 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     It does with `-E`, or the setting `worker_send_task_events`.
     """
     import_module("django_zklock.contrib.celery.control")  # not before: it imports all of a worker
+    if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
+        logger.warning(
+            "in the threads pool, work that has lost its lock is stopped at its next bytecode, so not before a call "
+            "into C returns; call hold.check() before what cannot be undone, or use the prefork pool"
+        )
     if sender.task_events:
         os.environ[EVENTS_OF] = str(sender.hostname)
     else:
