@@ -226,13 +226,6 @@ def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
         lock.release()
 
 
-@app.task(name="forget")
-def forget(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Take a lock for the rest of the worker's days."""
-    zk_lock(key).acquire()
-    do(verb, argument)
-
-
 @app.task(name="atomic_above")
 @transaction.atomic
 @zk_locked("{key}")
