@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock.conf import Config, LockOptions, Unset
+from django_zklock.locks import work
 from django_zklock.locks.hold import Policy
 from django_zklock.locks.place import Request
 from django_zklock.queue import names, rules
@@ -32,32 +33,34 @@ class Terms:
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     release: str | Unset  # `block` or `on_commit`
-    what: str  # the work it is for, as others in the queue may see it
+    what: str  # the work it is for, as others in the queue may see it; empty if nobody said
     about: Mapping[str, str]  # the same, item by item
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
+        words, items = work.current()
+        what, about = self.what or words or os.path.basename(sys.argv[0]) or "python", self.about or items
         return Request(
             key=self.key,
             parent=self.parent,
             rule=rules.exclusive,
             kind=Kind.LOCK,
             patient=patient,
-            payload=lambda guid: self._payload(guid, thread),
+            payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
         )
 
-    def _payload(self, guid: str, thread: str) -> bytes:
+    def _payload(self, guid: str, thread: str, what: str, about: Mapping[str, str]) -> bytes:
         return Payload(
             guid=guid,
             host=socket.gethostname(),
             pid=os.getpid(),
             thread=thread,
-            what=self.what,
+            what=what,
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=self.template,
-            about=self.about,
+            about=about,
         ).encode()
 
 
@@ -89,6 +92,6 @@ def resolve(
         reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
         atomic=atomic,
         release=options.release,
-        what=what or os.path.basename(sys.argv[0]) or "python",
+        what=what,
         about=about,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-LISTENERS: Final = ("process", "callers", "coalescing")
+LISTENERS: Final = ("calls", "process", "callers", "coalescing")
 """The modules here that connect to Celery's signals when they are imported."""
 
 

@@ -11,7 +11,9 @@ from celery._state import get_current_task
 from django_zklock.conf import UNSET, LockOptions
 from django_zklock.contrib.celery import callers, coalescing, connect, copies, policies
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.locks import work
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.work import Work
 
 _CALLED = "zklock_called"  # attribute of a request: the function of this task was called in this run of it
 
@@ -26,13 +28,14 @@ class TaskCall:
         self._task = task
         self._request = task.request
         self._by_worker = not (self._request.called_directly or self._request.is_eager)
-        self.what = f"task {task.name} {task.request.id}"
+        self.what = _what(task)
         self.about = about(task)
 
-    def entering(self, lock: Lock) -> None:
-        """Refuse to wait for a lock whose holder waits for this task."""
+    def entering(self, lock: Lock, options: LockOptions) -> None:
+        """Refuse to wait for a lock whose holder waits for this task, or is this task."""
         if self._by_worker:
             callers.refuse_lock_of_caller(self._task, lock)
+            policies.entering(self._task, lock, options)
 
     def admitted(self) -> None:
         """Put right what the wait has left, before the work begins; or end this run if the work is done."""
@@ -40,15 +43,15 @@ class TaskCall:
             coalescing.begin(self._task)
             copies.settle(self._task)
 
-    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> Any:
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
         """Send the task again, or end it; called eagerly or directly, it can only be skipped, or raise."""
         if self._by_worker:
-            return policies.refused(self._task, error, lock, policy, options)
-        if policy == "skip" and isinstance(error, LockNotAcquired):
+            return policies.refused(self._task, error, lock, options)
+        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error
 
-    def lost(self, error: LockLost, policy: str, options: LockOptions) -> Any:
+    def lost(self, error: LockLost, options: LockOptions) -> Any:
         """Fail, or have it run once more."""
         if self._by_worker:
             policies.lost(self._task, error, options)
@@ -65,6 +68,16 @@ def about(task: Task[..., Any]) -> dict[str, str]:
         "queue": str(queue),
         "retries": str(request.retries),
     }
+
+
+def work_of_task() -> Work | None:
+    """Return what a lock is for that is taken, by whatever means, in the body of a task."""
+    task: Task[..., Any] | None = get_current_task()
+    return None if task is None or not task.request.id else (_what(task), about(task))
+
+
+def _what(task: Task[..., Any]) -> str:
+    return f"task {task.name} {task.request.id}"
 
 
 def running_task(wrapper: Callable[..., Any]) -> TaskCall | None:
@@ -92,4 +105,5 @@ def _is_run_by(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
     return function is wrapper
 
 
+work.sources.append(work_of_task)
 connect()  # for a process that imports Celery only after Django was set up
