@@ -50,16 +50,16 @@ class Surroundings(Protocol):
     def on_conflict(self) -> str:
         """What to do after that where nothing else is said."""
 
-    def entering(self, lock: Lock) -> None:
+    def entering(self, lock: Lock, options: LockOptions) -> None:
         """Learn that the call is about to take its lock; may raise to keep it from that. Not for async functions."""
 
     def admitted(self) -> None:
         """Learn that the call has its lock; may raise to keep it from its work. Not for async functions."""
 
-    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> Any:
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
         """Return what the call returns without having had the lock, or raise."""
 
-    def lost(self, error: LockLost, policy: str, options: LockOptions) -> Any:
+    def lost(self, error: LockLost, options: LockOptions) -> Any:
         """Return what the call returns when the lock was lost under it, or raise."""
 
 
@@ -73,15 +73,15 @@ class Code:
         self.what = what
         self.about: dict[str, str] = {}
 
-    def entering(self, lock: Lock) -> None: ...
+    def entering(self, lock: Lock, options: LockOptions) -> None: ...
 
     def admitted(self) -> None: ...
 
-    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> None:
-        if policy != "skip" or not isinstance(error, LockNotAcquired):
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> None:
+        if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
             raise error
 
-    def lost(self, error: LockLost, policy: str, options: LockOptions) -> None:
+    def lost(self, error: LockLost, options: LockOptions) -> None:
         raise error
 
 
@@ -116,9 +116,9 @@ def zk_locked(
             tasks, else 10.
         on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
             function returns None, a view answers 204, a task ends as REVOKED); "wait", which waits without end if no
-            timeout is given, and else raises after it (a view answers); "respond" (views: 409 with Retry-After); "retry"
-            (Celery: the task is sent again after a moment, its own retries uncounted); "coalesce" (Celery: the same,
-            for one task at a time, and those that come meanwhile are skipped). Elsewhere the last three raise.
+            timeout is given, and else raises after it (a view answers); "respond" (views: 409 with Retry-After);
+            "retry" (Celery: the task is sent again after a moment, its own retries uncounted); "coalesce" (Celery: the
+            same, for one task at a time, and those that come meanwhile are skipped). Elsewhere the last three raise.
             ZooKeeper away is no conflict: as nobody can tell who has the lock then, the work is not skipped but
             `ZooKeeperUnavailable` raised. A view answers 503, unless it is to raise, and "retry" and "coalesce" send
             the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
@@ -173,7 +173,7 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            call.around.entering(call.lock)
+            call.around.entering(call.lock, call.options)
             with call.handover as handover, call.lock as hold:
                 call.around.admitted()
                 call.entered = True
@@ -237,7 +237,7 @@ class Locked:
             what=around.what,
             about=around.about,
         )
-        return _Call(lock, around, policy, options)
+        return _Call(lock, around, replace(options, timeout=timeout, on_conflict=policy))
 
     def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""
@@ -278,24 +278,23 @@ class Locked:
 class _Call:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Lock, around: Surroundings, policy: str, options: LockOptions) -> None:
+    def __init__(self, lock: Lock, around: Surroundings, options: LockOptions) -> None:
         self.lock = lock
         self.around = around
+        self.options = options  # of this call, with the defaults of what is around it
         self.entered = False
         self.handover = Handover(lock, self._lost)
-        self._policy = policy
-        self._options = options
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return what the call returns, if the error is about this lock; one from inside the work goes on."""
         if not self.entered and not isinstance(error, LockLost):
-            return self.around.refused(error, self.lock, self._policy, self._options)
+            return self.around.refused(error, self.lock, self.options)
         if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
             return self._lost(error)
         raise error
 
     def _lost(self, error: LockLost) -> Any:
-        return self.around.lost(error, self._policy, self._options)
+        return self.around.lost(error, self.options)
 
 
 def _refuse_unlockable(function: object) -> None:

@@ -49,31 +49,31 @@ class ViewCall:
         self.about = {"request": f"{request.method} /{route}"}
         self._request = request
 
-    def entering(self, lock: Lock) -> None:
+    def entering(self, lock: Lock, options: LockOptions) -> None:
         """Do nothing."""
 
     def admitted(self) -> None:
         """Do nothing."""
 
-    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> HttpResponse:
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> HttpResponse:
         """Answer 409 when somebody else has the lock, 503 when nobody can tell who has."""
-        if policy == "skip" and isinstance(error, LockNotAcquired):
+        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return HttpResponse(status=204)
-        if policy not in ("respond", "skip", "wait"):
+        if options.on_conflict not in ("respond", "skip", "wait"):
             raise error
         if isinstance(error, LockNotAcquired):
             return self._answer(409, RETRY_AFTER_CONFLICT, CONFLICT)
         logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
 
-    def lost(self, error: LockLost, policy: str, options: LockOptions) -> HttpResponse:
+    def lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
         """
         Answer 503, and have the transaction round the view rolled back: its work was cut off in the middle.
 
         That of `ATOMIC_REQUESTS` or of a decorator above would be committed, as an answer is no exception. That of a
         `TestCase` is not the view's.
         """
-        if policy not in ("respond", "wait"):
+        if options.on_conflict not in ("respond", "wait"):
             raise error
         transactions.roll_back()
         logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})

@@ -25,7 +25,7 @@ from django_zklock.zk.session import Session
 if TYPE_CHECKING:
     from django_zklock.locks.lock import Lock
 
-LOOK_PATIENCE = 2.0  # seconds that ZooKeeper may take to say who is in a queue
+LOOK_AGAIN = 0.02  # seconds until it is asked again whether there is a connection
 MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
 
 
@@ -73,7 +73,10 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
     waiter: ThreadWaiter[_Seen] = ThreadWaiter()
     look_round = _Round(session, terms, waiter.set)
     session.post(look_round.begin)
-    found = waiter.wait(LOOK_PATIENCE)
+    try:
+        found = waiter.wait(session.options.connect_timeout)
+    finally:
+        look_round.give_up()
     if found is None:
         raise ZooKeeperUnavailable(f"ZooKeeper does not answer: {session.last_problem}.", lock=terms.key)
     if isinstance(found, ZkLockError):
@@ -96,11 +99,18 @@ class _Round:
         self._payloads: dict[str, Payload | None] = {}
 
     def begin(self) -> None:
-        if not self._session.connected:
-            self._conclude(ZooKeeperUnavailable(f"ZooKeeper does not answer: {self._session.last_problem}."))
+        """Ask, as soon as there is a connection."""
+        if self._done is None:
             return
-        gateway = self._session.attached(Registry).gateway
-        gateway.children(self._terms.parent, self._turns.pass_on(self._on_listed))
+        if self._session.connected:
+            gateway = self._session.attached(Registry).gateway
+            gateway.children(self._terms.parent, self._turns.pass_on(self._on_listed))
+        else:
+            self._session.loop.call_later(LOOK_AGAIN, self.begin)
+
+    def give_up(self) -> None:
+        """Ask no more."""
+        self._done = None
 
     def _on_listed(self, answer: Any) -> None:
         if isinstance(answer, ZkError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,12 +99,14 @@ def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> N
 
 
 def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> None:
-    """A lock of a thread of the process outlives the task that has begun it."""
+    """A lock of a thread of the process outlives the task that has begun it; it ends with the process."""
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, AT_ONCE)
         zoo.wait_contenders("kept", 1)
+        worker.process.send_signal(signal.SIGQUIT)
+        zoo.wait_contenders("kept", 0, timeout=4)
 
 
 @pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])

@@ -79,7 +79,7 @@ def configure(app: Celery, home: Path) -> Celery:
     return app
 
 
-app = Celery("celeryapp", set_as_current=False)
+app = Celery("celeryapp", set_as_current=False, include=["support.policytasks"])
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
 else:
@@ -96,6 +96,8 @@ def say_ready(**_kwargs: Any) -> None:
 
 def do(verb: str, argument: Any) -> Any:
     """Do the work of a task."""
+    if verb == "brief":
+        time.sleep(0.3)
     if verb == "fail":
         raise ValueError(argument)
     if verb in ("linger", "sleep", "spin"):

@@ -26,13 +26,14 @@ class TaskCall:
         self._task = task
         self._request = task.request
         self._by_worker = not (self._request.called_directly or self._request.is_eager)
-        self.what = f"task {task.name} {task.request.id}"
+        self.what = what(task)
         self.about = about(task)
 
-    def entering(self, lock: Lock) -> None:
-        """Refuse to wait for a lock whose holder waits for this task."""
+    def entering(self, lock: Lock, options: LockOptions) -> None:
+        """Refuse to wait for a lock whose holder waits for this task, or is this task."""
         if self._by_worker:
             callers.refuse_lock_of_caller(self._task, lock)
+            policies.entering(self._task, lock, options)
 
     def admitted(self) -> None:
         """Put right what the wait has left, before the work begins; or end this run if the work is done."""
@@ -40,15 +41,15 @@ class TaskCall:
             coalescing.begin(self._task)
             copies.settle(self._task)
 
-    def refused(self, error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> Any:
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
         """Send the task again, or end it; called eagerly or directly, it can only be skipped, or raise."""
         if self._by_worker:
-            return policies.refused(self._task, error, lock, policy, options)
-        if policy == "skip" and isinstance(error, LockNotAcquired):
+            return policies.refused(self._task, error, lock, options)
+        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error
 
-    def lost(self, error: LockLost, policy: str, options: LockOptions) -> Any:
+    def lost(self, error: LockLost, options: LockOptions) -> Any:
         """Fail, or have it run once more."""
         if self._by_worker:
             policies.lost(self._task, error, options)
@@ -65,6 +66,11 @@ def about(task: Task[..., Any]) -> dict[str, str]:
         "queue": str(queue),
         "retries": str(request.retries),
     }
+
+
+def what(task: Task[..., Any]) -> str:
+    """Return the running task in a few words."""
+    return f"task {task.name} {task.request.id}"
 
 
 def running_task(wrapper: Callable[..., Any]) -> TaskCall | None:

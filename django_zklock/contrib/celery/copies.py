@@ -45,6 +45,7 @@ Sessions that a node must have been seen for before its session can't be a dead 
 The session of a dead process ends within its timeout and two ticks, and a server grants no timeout under two ticks.
 """
 
+LONGEST_DELAY = 2.0  # seconds until a copy comes again: what it meets is done soon, or dead, and the work is late then
 MOST_MACHINES = 20  # in the header
 SHOWN = 64  # characters of an id
 
@@ -75,7 +76,7 @@ def meet_again(task: Task[..., Any], node: Contending, error: ZkLockError) -> No
         met = {"node": node.name, "seen": {}, "done": met.get("done", _stored(task))}
     seen = {_machine(): clock.now(), **met["seen"]}
     header = json.dumps({**met, "seen": dict(list(seen.items())[:MOST_MACHINES])})
-    messages.come_again(task, CONFLICTS_HEADER, error, **{COPY_HEADER: header})
+    messages.come_again(task, CONFLICTS_HEADER, error, longest=LONGEST_DELAY, **{COPY_HEADER: header})
 
 
 def settle(task: Task[..., Any]) -> None:
@@ -92,7 +93,8 @@ def settle(task: Task[..., Any]) -> None:
         raise Ignore(f"another copy of task {task.request.id} has done its work")
     if not met.get("calm"):
         gone = ZkLockError("another copy of this task has just let go of the lock")
-        messages.come_again(task, CONFLICTS_HEADER, gone, **{COPY_HEADER: json.dumps({**met, "calm": True})})
+        header = json.dumps({**met, "calm": True})
+        messages.come_again(task, CONFLICTS_HEADER, gone, longest=messages.FIRST_DELAY, **{COPY_HEADER: header})
 
 
 def _met(task: Task[..., Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from celery import Task
 from celery.signals import task_postrun, task_prerun
 
 from django_zklock import abort, work
-from django_zklock.contrib.celery.calls import about
+from django_zklock.contrib.celery.calls import about, what
 from django_zklock.locks.leftovers import Inventory
 from django_zklock.work import Work
 
@@ -20,8 +20,7 @@ _BEFORE = "_zklock_before"
 def begin(*, task: Task[..., Any], **kwargs: object) -> None:
     """Note what is held as a task begins, and say what work comes now."""
     request = task.request
-    what = f"task {task.name} {request.id}"
-    piece = Work(what, about(task))
+    piece = Work(what(task), about(task))
     setattr(request, _INVENTORY, Inventory(piece))
     setattr(request, _BEFORE, work.begin(piece))
 

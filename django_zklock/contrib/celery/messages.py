@@ -60,8 +60,10 @@ def leave(signature: Any, delay: float, error: Exception) -> NoReturn:
     raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
 
 
-def come_again(task: Task[..., Any], header: str, error: Exception, **headers: Any) -> NoReturn:
+def come_again(
+    task: Task[..., Any], header: str, error: Exception, *, longest: float = LONGEST_DELAY, **headers: Any
+) -> NoReturn:
     """Publish the running task anew after a pause that grows with what `header` counts, and end this run."""
     times = counted(task.request, header) + 1
-    delay = pause(times)
+    delay = min(pause(times), longest)
     leave(send(task, {header: times, **headers}, delay, error), delay, error)

@@ -11,16 +11,23 @@ from celery.exceptions import Ignore, TaskRevokedError
 from django_zklock.conf import UNSET, LockOptions
 from django_zklock.contrib.celery import coalescing, copies, messages
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
-from django_zklock.exceptions import LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
+from django_zklock.exceptions import LockBusy, LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.looking import contenders
+from django_zklock.locks.looking import Contending, contenders
 
 logger = logging.getLogger("django_zklock.celery")
 
 _COMES_AGAIN = ("retry", "coalesce")
 
 
-def refused(task: Task[..., Any], error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> Any:
+def entering(task: Task[..., Any], lock: Lock, options: LockOptions) -> None:
+    """Keep a copy of a task from waiting behind another one: it would not learn that the work is done by then."""
+    if options.timeout != 0:
+        error = LockBusy(f"The lock {lock.key!r} is held by another copy of this task.", lock=lock.key)
+        _refuse_copy(task, _seen(lock), error, options)
+
+
+def refused(task: Task[..., Any], error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
     """
     Return what a task returns that did not get its lock, or raise what ends this run of it.
 
@@ -28,8 +35,12 @@ def refused(task: Task[..., Any], error: ZkLockError, lock: Lock, policy: str, o
     """
     if isinstance(error, LockHeldByCaller):
         raise error
+    policy = options.on_conflict
     if isinstance(error, LockNotAcquired):
-        _refuse_copy(task, error, lock, policy, options)
+        queue = _seen(lock)
+        if not queue and policy == "skip":
+            messages.come_again(task, CONFLICTS_HEADER, error)  # whoever had it is gone, or unknown: a copy perhaps
+        _refuse_copy(task, queue, error, options)
         if policy == "skip":
             return skip(task, str(error), options)
         if policy == "coalesce" and not _spent(task, CONFLICTS_HEADER, options):
@@ -47,21 +58,21 @@ def lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoRetur
     raise error
 
 
-def _refuse_copy(task: Task[..., Any], error: ZkLockError, lock: Lock, policy: str, options: LockOptions) -> None:
-    """Deal with a task that met another copy of itself in the queue of its lock; it is no conflict."""
+def _seen(lock: Lock) -> tuple[Contending, ...]:
     try:
-        queue = contenders(lock)
+        return contenders(lock)
     except ZkLockError as unknown:
-        if policy == "skip":  # it may be one
-            messages.come_again(task, CONFLICTS_HEADER, unknown)
-        logger.debug("nobody can tell who has the lock of task %s: %s", task.request.id, unknown)
-        return
-    if not queue and policy == "skip":
-        messages.come_again(task, CONFLICTS_HEADER, error)  # whoever had it is gone, a copy perhaps
+        logger.info("nobody can tell who has the lock %s: %s", lock.key, unknown, extra={"lock": lock.key})
+        return ()
+
+
+def _refuse_copy(task: Task[..., Any], queue: tuple[Contending, ...], error: ZkLockError, options: LockOptions) -> None:
+    """Deal with a task that met another copy of itself in the queue of its lock; it is no conflict."""
     copy = copies.own(task, queue)
     if copy is None:
         return
-    over = _spent(task, CONFLICTS_HEADER, options) if policy in _COMES_AGAIN else copies.outlived(task, copy)
+    spent = _spent(task, CONFLICTS_HEADER, options)
+    over = spent if options.on_conflict in _COMES_AGAIN else copies.outlived(task, copy)
     if over:
         # Its result is the result, whatever it will be.
         raise Ignore(f"another copy of task {task.request.id} is at work")
