@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from django_zklock.exceptions import LockLostInterrupt
-from django_zklock.owner import Owner, gevent_patched
+from django_zklock.owner import Owner, eventlet_patched, gevent_patched
 
 ABORT_SIGNAL = signal.SIGURG
 """
@@ -134,13 +135,13 @@ class GreenletAbort(Abort):
 
     how = "greenlet"
 
-    def __init__(self, greenlet: Any, hub: Any) -> None:
+    def __init__(self, greenlet: Any, in_hub: Callable[..., object]) -> None:
         super().__init__()
         self._greenlet = greenlet
-        self._loop = hub.loop
+        self._in_hub = in_hub  # has a call made by the hub, as soon as it runs; from the protocol's thread
 
     def ask(self, reason: str) -> None:
-        self._loop.run_callback_threadsafe(self._deliver, reason)
+        self._in_hub(self._deliver, reason)
 
     def _deliver(self, reason: str) -> None:
         # In the hub, so the greenlet is switched out: inside the block if the abort is still armed. It may wait for the
@@ -152,7 +153,7 @@ class GreenletAbort(Abort):
 
 class NoAbort(Abort):
     """
-    Stops nothing: for greenlets that gevent does not run, which nobody can throw into from outside.
+    Stops nothing: for greenlets that neither gevent nor eventlet runs, which nobody can throw into from outside.
 
     Their work goes on to the end of its block, which raises `LockLost` then.
     """
@@ -274,11 +275,15 @@ def _set_async_exception(ident: int, exception: type[BaseException] | None) -> N
     )
 
 
-def _hub_of(greenlet: Any) -> Any:
-    """Return gevent's hub if that is what runs this greenlet, else None."""
+def _way_into_hub(greenlet: Any) -> Callable[..., object] | None:
+    """Return what has a call made by the hub that runs this greenlet, if it is gevent's or eventlet's."""
     gevent = sys.modules.get("gevent.hub")
     if gevent is not None and (gevent_patched() or isinstance(greenlet.parent, gevent.Hub)):
-        return gevent.get_hub()
+        into_hub: Callable[..., object] = gevent.get_hub().loop.run_callback_threadsafe
+        return into_hub
+    if eventlet_patched():
+        # The protocol runs in greenlets of the same hub then, which is as well, as it takes no calls from elsewhere.
+        return functools.partial(sys.modules["eventlet"].hubs.get_hub().schedule_call_global, 0)
     return None
 
 
@@ -287,8 +292,8 @@ def abort_for(owner: Owner) -> Abort:
     if owner.kind == "task":
         return TaskAbort(owner.subject)
     if owner.kind == "greenlet":
-        hub = _hub_of(owner.subject)
-        return GreenletAbort(owner.subject, hub) if hub is not None else NoAbort()
+        into_hub = _way_into_hub(owner.subject)
+        return GreenletAbort(owner.subject, into_hub) if into_hub is not None else NoAbort()
     if owner.subject is threading.main_thread():
         return MainThreadAbort()
     return ThreadAbort()

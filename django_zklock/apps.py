@@ -38,7 +38,7 @@ class ZkLockConfig(AppConfig):
         follow_requests()
         if "celery" in sys.modules:
             # A worker's processes end their sessions with them, whichever way its tasks take their locks.
-            import_module("django_zklock.contrib.celery")
+            import_module("django_zklock.contrib.celery").connect()
 
 
 def follow_requests() -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import difflib
 import enum
 import functools
+import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -30,7 +31,8 @@ DEFAULT_ROOT: Final = "/zklock"
 DEFAULT_SESSION_TIMEOUT: Final = 20.0
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 
-ON_CONFLICT: Final = ("raise", "skip", "respond", "retry")
+ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
+ON_LOST: Final = ("fail", "retry")
 ABORT_ON: Final = ("suspended", "lost", "never")
 RELEASE: Final = ("block", "on_commit")
 
@@ -55,6 +57,8 @@ class Unset(enum.Enum):
 
 UNSET: Final = Unset.UNSET
 """An option that was not given."""
+
+_GAPS: Final[Mapping[str, object]] = {"path": None}  # what says that an option was not given, where it is not UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +88,16 @@ class LockOptions:
     atomic: tuple[str, ...] | Unset = UNSET
     """The databases on which the block is a transaction, inside the lock."""
     release: str | Unset = UNSET
+    max_conflicts: int | Unset | None = UNSET
+    """How often a Celery task is sent again for the lock; None: as often as it takes."""
+    skip_value: Any = UNSET
+    """What a Celery task that is skipped returns; `UNSET`: nothing, it ends as REVOKED."""
+    on_lost: str | Unset = UNSET
 
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
-        return LockOptions(
-            path=other.path if self.path is None else self.path,
-            timeout=other.timeout if self.timeout is UNSET else self.timeout,
-            on_conflict=other.on_conflict if self.on_conflict is UNSET else self.on_conflict,
-            abort_on=other.abort_on if self.abort_on is UNSET else self.abort_on,
-            grace=other.grace if self.grace is UNSET else self.grace,
-            reentrant=other.reentrant if self.reentrant is UNSET else self.reentrant,
-            atomic=other.atomic if self.atomic is UNSET else self.atomic,
-            release=other.release if self.release is UNSET else self.release,
-        )
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(other, **{name: value for name, value in own.items() if value is not _GAPS.get(name, UNSET)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,6 +468,20 @@ def _flag(value: object) -> bool | Unset:
     return value if isinstance(value, bool) else UNSET
 
 
+def _count(value: object) -> int | Unset | None:
+    if value is None:
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else UNSET
+
+
+def _json(value: object) -> Any:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return UNSET
+    return value
+
+
 def _aliases(value: object) -> tuple[str, ...] | Unset:
     if isinstance(value, bool):
         return (DEFAULT_DB_ALIAS,) if value else ()
@@ -488,6 +503,9 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "reentrant": (_flag, "True or False."),
     "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases."),
     "release": (functools.partial(_one_of, RELEASE), f"One of: {', '.join(RELEASE)}."),
+    "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
+    "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
+    "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),
 }
 """For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
@@ -40,6 +40,10 @@ class Surroundings(Protocol):
         """The work, as others in the queue may see it; never its arguments."""
 
     @property
+    def about(self) -> Mapping[str, str]:
+        """The same, item by item, for programs that read the queue."""
+
+    @property
     def timeout(self) -> float:
         """Seconds to wait for the lock where nothing else is said."""
 
@@ -47,10 +51,16 @@ class Surroundings(Protocol):
     def on_conflict(self) -> str:
         """What to do after that where nothing else is said."""
 
-    def refused(self, error: ZkLockError, on_conflict: str) -> Any:
+    def entering(self, lock: Lock, options: LockOptions) -> None:
+        """Learn that the call is about to take its lock; may raise to keep it from that. Not for async functions."""
+
+    def admitted(self) -> None:
+        """Learn that the call has its lock; may raise to keep it from its work. Not for async functions."""
+
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
         """Return what the call returns without having had the lock, or raise."""
 
-    def lost(self, error: LockLost, on_conflict: str) -> Any:
+    def lost(self, error: LockLost, options: LockOptions) -> Any:
         """Return what the call returns when the lock was lost under it, or raise."""
 
 
@@ -62,12 +72,17 @@ class Code:
 
     def __init__(self, what: str) -> None:
         self.what = what
+        self.about: dict[str, str] = {}
 
-    def refused(self, error: ZkLockError, on_conflict: str) -> None:
-        if on_conflict != "skip" or not isinstance(error, LockNotAcquired):
+    def entering(self, lock: Lock, options: LockOptions) -> None: ...
+
+    def admitted(self) -> None: ...
+
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> None:
+        if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
             raise error
 
-    def lost(self, error: LockLost, on_conflict: str) -> None:
+    def lost(self, error: LockLost, options: LockOptions) -> None:
         raise error
 
 
@@ -84,6 +99,9 @@ def zk_locked(
     unique: str | None = None,
     on_duplicate: str | None = None,
     unique_for: float | timedelta | None = None,
+    max_conflicts: int | Unset | None = UNSET,
+    skip_value: Any = UNSET,
+    on_lost: str | Unset = UNSET,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -101,11 +119,13 @@ def zk_locked(
         timeout: seconds to wait for the lock; 0 does not wait, None waits for ever. Default: 5 in views, 0 in Celery
             tasks, else 10.
         on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
-            function returns None, a view answers 204, a task ends as REVOKED); "respond" (views: 409 with
-            Retry-After); "retry" (Celery: the task is sent again after a moment, its own retries uncounted).
-            Elsewhere the last two raise. ZooKeeper away is no conflict: as nobody can tell who has the lock then, the
-            work is not skipped but `ZooKeeperUnavailable` raised. A view answers 503 for "respond" and "skip", and
-            "retry" sends the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
+            function returns None, a view answers 204, a task ends as REVOKED); "wait", which waits without end if no
+            timeout is given, and else raises after it (a view answers); "respond" (views: 409 with Retry-After);
+            "retry" (Celery: the task is sent again after a moment, its own retries uncounted); "coalesce" (Celery: the
+            same, for one task at a time, and those that come meanwhile are skipped). Elsewhere the last three raise.
+            ZooKeeper away is no conflict: as nobody can tell who has the lock then, the work is not skipped but
+            `ZooKeeperUnavailable` raised. A view answers 503, unless it is to raise, and "retry" and "coalesce" send
+            the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
         abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
         grace: seconds that a suspended connection may last before that. Default 0.
         reentrant: whether its owner may take the lock again. Default True.
@@ -119,6 +139,12 @@ def zk_locked(
             "raise" `AlreadyQueued`.
         unique_for: seconds after which a task that neither came to a worker nor ended stands in nobody's way any
             more. Default None: such a one does so until its message expires.
+        max_conflicts: how often a Celery task is sent again before the error is raised. Default None: as often as it
+            takes.
+        skip_value: what a Celery task returns that is skipped, as its result; anything that JSON can say. If not
+            given, it ends as REVOKED.
+        on_lost: "fail" (default), or "retry": a Celery task whose lock was lost is sent again, its own retries
+            uncounted.
 
     """
     uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
@@ -130,6 +156,9 @@ def zk_locked(
         reentrant=reentrant,
         atomic=atomic,
         release=release,
+        max_conflicts=max_conflicts,
+        skip_value=skip_value,
+        on_lost=on_lost,
     )
     if not isinstance(name, str) and not callable(name):
         raise TypeError(f"zk_locked needs the name of a lock or a callable that returns it, not {name!r}.")
@@ -155,6 +184,7 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
+            call.around.entering(call.lock, call.options)
             with call.handover as handover, call.lock as hold:
                 call.begin()
                 return handover.keep(hold, _refuse_awaitable(locked.function(*args, **kwargs), locked))
@@ -207,7 +237,10 @@ class Locked:
         name, fields = self.naming.name_and_fields(args, kwargs)
         around = self._surroundings(args)
         options = self._options_for(name, responses.find_request(args))
+        policy = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
+        if policy == "wait" and isinstance(options.timeout, Unset):
+            timeout = None
         lock = Lock(
             name,
             fields=fields,
@@ -218,9 +251,14 @@ class Locked:
             atomic=options.atomic,
             release=options.release,
             what=around.what,
+            about=around.about,
         )
-        on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        return _Call(lock, around, on_conflict, self._begun and functools.partial(self._begun, self))
+        return _Call(
+            lock,
+            around,
+            replace(options, timeout=timeout, on_conflict=policy),
+            self._begun and functools.partial(self._begun, self),
+        )
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of the lock that a call needs. Raises `InvalidLockName`."""
@@ -247,7 +285,7 @@ class Locked:
             return responses.ViewCall(request, f"view {self!r}")
         if "celery" in sys.modules:
             # Not imported before Celery is, so that a project without it needs none.
-            task = import_module("django_zklock.contrib.celery").running_task(self.wrapper)
+            task = import_module("django_zklock.contrib.celery.calls").running_task(self.wrapper)
             if task is not None:
                 return cast("Surroundings", task)
         return Code(repr(self))
@@ -267,17 +305,18 @@ class _Call:
     """One call of a decorated function."""
 
     def __init__(
-        self, lock: Lock, around: Surroundings, on_conflict: str, begun: Callable[[], None] | None = None
+        self, lock: Lock, around: Surroundings, options: LockOptions, begun: Callable[[], None] | None = None
     ) -> None:
         self.lock = lock
+        self.around = around
+        self.options = options  # of this call, with the defaults of what is around it
         self.entered = False
         self.handover = Handover(lock, self._lost)
         self._begun = begun
-        self._around = around
-        self._on_conflict = on_conflict
 
     def begin(self) -> None:
         """Go to work, with the lock."""
+        self.around.admitted()
         if self._begun is not None:
             self._begun()
         self.entered = True
@@ -285,13 +324,13 @@ class _Call:
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return what the call returns, if the error is about this lock; one from inside the work goes on."""
         if not self.entered and not isinstance(error, LockLost):
-            return self._around.refused(error, self._on_conflict)
+            return self.around.refused(error, self.lock, self.options)
         if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
             return self._lost(error)
         raise error
 
     def _lost(self, error: LockLost) -> Any:
-        return self._around.lost(error, self._on_conflict)
+        return self.around.lost(error, self.options)
 
 
 def _refuse_unlockable(function: object) -> None:

@@ -28,6 +28,14 @@ class LockBusy(LockNotAcquired):
     """The lock is held by somebody else, and the caller asked not to wait."""
 
 
+class LockHeldByCaller(LockBusy):
+    """
+    The lock is held by a task that waits for the result of this one, so neither would ever go on.
+
+    Let the caller let go of the lock first, or call the work as a function: the lock is its owner's to take again.
+    """
+
+
 class LockTimeout(LockNotAcquired, TimeoutError):
     """The lock was still held by somebody else when the time to wait was over."""
 

@@ -21,6 +21,15 @@ class Owner:
     kind: Literal["task", "greenlet", "thread"]
     subject: Any
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, so that nobody can act for it any more."""
+        if self.kind == "task":
+            return bool(self.subject.done())
+        if self.kind == "greenlet":
+            return bool(self.subject.dead)
+        return not self.subject.is_alive()
+
 
 def current_owner() -> Owner:
     """Return the owner that calls."""
@@ -43,6 +52,17 @@ def gevent_patched() -> bool:
     """Tell whether gevent has replaced this process's threads by greenlets."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def eventlet_patched() -> bool:
+    """Tell whether eventlet has replaced this process's threads by greenlets."""
+    eventlet = sys.modules.get("eventlet")
+    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched("thread"))
+
+
+def threads_are_greenlets() -> bool:
+    """Tell whether what this process takes for threads are greenlets of one thread."""
+    return gevent_patched() or eventlet_patched()
 
 
 def loop_is_running() -> bool:

@@ -9,7 +9,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
 from django_zklock import transactions
+from django_zklock.conf import LockOptions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.locks.lock import Lock
 
 logger = logging.getLogger("django_zklock.responses")
 
@@ -42,27 +44,36 @@ class ViewCall:
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         self.what = what
+        # The route, not the path: that holds arguments, and a link to set a new password is one.
+        route = "" if request.resolver_match is None else request.resolver_match.route
+        self.about = {"request": f"{request.method} /{route}"}
         self._request = request
 
-    def refused(self, error: ZkLockError, on_conflict: str) -> HttpResponse:
+    def entering(self, lock: Lock, options: LockOptions) -> None:
+        """Do nothing."""
+
+    def admitted(self) -> None:
+        """Do nothing."""
+
+    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> HttpResponse:
         """Answer 409 when somebody else has the lock, 503 when nobody can tell who has."""
-        if on_conflict == "skip" and isinstance(error, LockNotAcquired):
+        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return HttpResponse(status=204)
-        if on_conflict not in ("respond", "skip"):
+        if options.on_conflict not in ("respond", "skip", "wait"):
             raise error
         if isinstance(error, LockNotAcquired):
             return self._answer(409, RETRY_AFTER_CONFLICT, CONFLICT)
         logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
 
-    def lost(self, error: LockLost, on_conflict: str) -> HttpResponse:
+    def lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
         """
         Answer 503, and have the transaction round the view rolled back: its work was cut off in the middle.
 
         That of `ATOMIC_REQUESTS` or of a decorator above would be committed, as an answer is no exception. That of a
         `TestCase` is not the view's.
         """
-        if on_conflict != "respond":
+        if options.on_conflict not in ("respond", "wait"):
             raise error
         transactions.roll_back()
         logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})

@@ -21,6 +21,10 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     in words for a log. `receipt` tells what the abort did: how the work was stopped, how long that took, and whether
     it swallowed the interrupt; None if nothing was to be stopped. Sent once that is known, instead of `lock_released`.
 
+`lock_waiting(lock, ahead, about)`
+    A lock was not free, and its caller begins to wait. `ahead` says in words who is just ahead, or is empty; `about`
+    what work the caller does, item by item (of a Celery task "task", "id" and more).
+
 `lock_contended(lock, waited)`
     A lock was not acquired, because somebody else had it until the time to wait was over. `waited` is the time since
     the call. Not sent when ZooKeeper was away: nobody can tell then who has the lock.
@@ -42,3 +46,4 @@ lock_acquired = Signal()
 lock_released = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
+lock_waiting = Signal()

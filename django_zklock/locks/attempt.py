@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
@@ -71,7 +72,15 @@ class Attempt(Generic[_Waiter]):
         )
 
     def _behind(self) -> str:
+        return f"; the one ahead is {self.one_ahead}" if self.one_ahead else ""
+
+    @property
+    def one_ahead(self) -> str:
+        """Who is just ahead, in words; empty if that is not known."""
         ahead = self.contender.ahead
-        if ahead is None:
-            return ""
-        return f"; the one ahead is {ahead.what!r} on {ahead.host}, process {ahead.pid}"
+        return "" if ahead is None else f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """The work that the lock is for."""
+        return self.contender.request.about

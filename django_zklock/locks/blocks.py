@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django_zklock import abort
+from django_zklock import abort, work
 from django_zklock.conf import Unset
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
@@ -130,7 +130,12 @@ class Blocks:
                 transaction.abandon()
             holds.live_holds.close_block(owner, guard)
             give_back(hold, hold._count - 1, release)  # a `finally` around the block may have released, meanwhile
-            logger.warning("an exception tore off the end of a block under lock %s, which is released now", hold.key)
+            logger.warning(
+                "an exception tore off the end of a block under lock %s, which is released now%s",
+                hold.key,
+                work.noted(hold._grant.about),
+                extra=hold._grant.logged(),
+            )
 
         return weakref.ref(block, on_dropped)
 

@@ -64,11 +64,12 @@ class Contender:
         self.session = session
         self.placed = False  # ZooKeeper has said where this one stands; read by the caller
         self.ahead: Payload | None = None  # of the one just ahead, if it can be read; read by the caller
-        self._request = request
+        self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
+        self.request = request
         self._done: Callable[[Outcome], object] | None = done
         self._left: list[Callable[[bool], object]] = []
         self._phase = Phase.AWAITING
-        self._turns = Turns(request.key, self.on_failure)
+        self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
         self._watch: Watch | None = None
         self._timer: Timer | None = None
@@ -77,7 +78,7 @@ class Contender:
         self._place: Place | None = None
 
     def __repr__(self) -> str:
-        return f"<contender for {self._request.key!r}: {self._phase.value}>"
+        return f"<contender for {self.request.key!r}: {self._phase.value}>"
 
     # --- from any thread ----------------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class Contender:
             self.on_closed()  # the others have been told, and nobody will tell this one
             return
         self._registry = self.session.attached(Registry)
-        self._place = Place(self._registry, self._request, self)
+        self._place = Place(self._registry, self.request, self)
         self._registry.admit(self)
         if self.session.connected:
             self._approach()
@@ -121,11 +122,11 @@ class Contender:
 
     def _approach(self) -> None:
         self._cancel_timer()
-        if self._request.patient:
+        if self.request.patient:
             self._enter()
         else:
             self._phase = Phase.PEEKING
-            self._registry.gateway.children(self._request.parent, self._turns.pass_on(self._on_peeked))
+            self._registry.gateway.children(self.request.parent, self._turns.pass_on(self._on_peeked))
 
     def _on_peeked(self, answer: Any) -> None:
         if isinstance(answer, NodeMissing):
@@ -137,10 +138,10 @@ class Contender:
         if queue is None:
             return
         last = queue[-1].sequence if queue else -1
-        me = nodes.Child("me", self._request.kind, "", last + 1)
-        if not isinstance(self._request.rule((*queue, me), me.name), rules.Granted):
+        me = nodes.Child("me", self.request.kind, "", last + 1)
+        if not isinstance(self.request.rule((*queue, me), me.name), rules.Granted):
             self._give_way()
-        elif self._request.only_look:
+        elif self.request.only_look:
             self._conclude(Free())
             self._leave(None)
         else:
@@ -176,7 +177,7 @@ class Contender:
         self._phase = Phase.LISTING
         gateway = self._registry.gateway
         ask = gateway.children_after_barrier if barrier else gateway.children
-        ask(self._request.parent, self._turns.pass_on(self._on_listed))
+        ask(self.request.parent, self._turns.pass_on(self._on_listed))
 
     def _on_listed(self, answer: Any) -> None:
         if isinstance(answer, NodeMissing):
@@ -189,7 +190,7 @@ class Contender:
         if queue is None or self._place is None or self._place.node is None:
             return
         faultpoints.reach("after_list")
-        verdict = self._request.rule(queue, self._place.node.name)
+        verdict = self.request.rule(queue, self._place.node.name)
         if isinstance(verdict, rules.Absent):
             self._on_absent()
             return
@@ -197,7 +198,7 @@ class Contender:
         self._place.confirmed()
         if isinstance(verdict, rules.Granted):
             self._first()
-        elif self._request.patient:
+        elif self.request.patient:
             self._await_turn(verdict)
         else:
             self._give_way()
@@ -216,6 +217,7 @@ class Contender:
                 self._advance(verdict)
             elif isinstance(answer, Node):
                 self.ahead = Payload.decode(answer.data)
+                self._tell_queued()
             elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
                 self._fail(answer)
 
@@ -227,9 +229,14 @@ class Contender:
 
         faultpoints.reach("before_watch")
         self._watch = self._registry.gateway.read(
-            f"{self._request.parent}/{verdict.child}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
+            f"{self.request.parent}/{verdict.child}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
         )
         faultpoints.reach("after_watch")
+
+    def _tell_queued(self) -> None:
+        told, self.on_queued = self.on_queued, None
+        if told is not None:
+            told()
 
     def _advance(self, verdict: rules.WaitFor) -> None:
         """The one ahead is gone."""
@@ -253,7 +260,8 @@ class Contender:
             return
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
-        self._grant = Grant(self.session, self._request.key, self._place.node.path, self._place.node.czxid)
+        self._grant = Grant(self.session, self.request.key, self._place.node.path, self._place.node.czxid)
+        self._grant.about = self.request.about
         self._conclude(self._grant)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
 
@@ -293,7 +301,7 @@ class Contender:
 
     def _fail(self, error: ZkLockError) -> None:
         if not error.lock:
-            error.lock = self._request.key
+            error.lock = self.request.key
         if self._grant is not None:
             self._grant.lose(str(error))  # before its node goes
         self._conclude(error)

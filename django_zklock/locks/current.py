@@ -8,6 +8,11 @@ from django_zklock.locks.hold import Hold
 from django_zklock.owner import current_owner
 
 
+def holds_any() -> bool:
+    """Tell whether the caller (this asyncio task, greenlet or thread) holds any lock."""
+    return holds.live_holds.any_of(current_owner())
+
+
 def current_hold(key: str | None = None) -> Hold:
     """
     Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.

@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from django_zklock import abort
+from django_zklock import abort, work
 from django_zklock.locks.hold import Grant, GrantObserver, Policy
 from django_zklock.owner import Owner
 from django_zklock.zk.loop import Timer
@@ -96,13 +96,14 @@ class Guard(GrantObserver):
             swallowed=self._abort.delivered and not stopped,
         )
         logger.warning(
-            "work under lock %s %s %.3f s after the abort (%s): %s",
+            "work under lock %s %s %.3f s after the abort (%s): %s%s",
             self.grant.key,
             "swallowed the interrupt and ended" if receipt.swallowed else "ended",
             receipt.stopped_after,
             receipt.how,
             receipt.reason,
-            extra={"lock": self.grant.key, "token": self.grant.token},
+            work.noted(self.grant.about),
+            extra=self.grant.logged(),
         )
         return receipt
 

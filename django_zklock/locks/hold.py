@@ -15,10 +15,11 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from django_zklock import work
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks import above
 from django_zklock.locks.waiting import ThreadWaiter
@@ -76,6 +77,7 @@ class Grant:
         self.key = key
         self.path = path
         self.token = token
+        self.about: Mapping[str, str] = {}  # the work it was taken for
         self.since = time.monotonic()
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
@@ -90,6 +92,10 @@ class Grant:
     def inherited(self) -> bool:
         """Tell whether this is a forked child, which holds nothing of its parent."""
         return self.pid != os.getpid()
+
+    def logged(self) -> dict[str, object]:
+        """Return what a log record about this grant carries beside its message."""
+        return {"lock": self.key, "token": self.token, **work.logged(self.about)}
 
     def why_invalid(self) -> str | None:
         """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
@@ -154,7 +160,7 @@ class Grant:
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
         # Last, as a handler of logs may take its time.
-        logger.warning("lock %s is lost: %s", self.key, reason, extra={"lock": self.key, "token": self.token})
+        logger.warning("lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
 
     def release(self) -> None:
         """The holder gives the lock back; nothing more will be told."""
@@ -168,7 +174,13 @@ class Grant:
                 call(observer)
             except Exception:
                 # What goes wrong with one of them must not keep the abort from the next.
-                logger.exception("%r failed on a change of the hold of %s", observer, self.key)
+                logger.exception(
+                    "%r failed on a change of the hold of %s%s",
+                    observer,
+                    self.key,
+                    work.noted(self.about),
+                    extra=self.logged(),
+                )
 
 
 class Hold:
@@ -178,13 +190,25 @@ class Hold:
     It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
     """
 
-    __slots__ = ("__weakref__", "_claim", "_contender", "_count", "_grant", "_kept_by", "_owner", "_policy", "_watch")
+    __slots__ = (
+        "__weakref__",
+        "_claim",
+        "_contender",
+        "_count",
+        "_grant",
+        "_kept_by",
+        "_owner",
+        "_policy",
+        "_watch",
+        "_work",
+    )
 
     def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
         self._contender = contender
         self._grant = grant
         self._owner = owner
         self._policy = policy
+        self._work = work.current()  # that it was taken in
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
         self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
         self._claim = object()
@@ -399,6 +423,17 @@ class Holds:
     def find(self, owner: Owner, key: str) -> Hold | None:
         """Return what this owner holds of this key."""
         return self._kept.get((owner, key)) or self._blocks.get((owner, key))
+
+    def all(self) -> list[Hold]:
+        """Return every live hold of this process."""
+        # Lists made in one step: other threads add and remove meanwhile.
+        found = dict.fromkeys(list(self._kept.values()))
+        found.update(dict.fromkeys(hold for reference in self._blocks.valuerefs() if (hold := reference()) is not None))
+        return list(found)
+
+    def any_of(self, owner: Owner) -> bool:
+        """Tell whether this owner holds anything."""
+        return any(hold._owner == owner for hold in self.all())
 
     def add(self, hold: Hold, *, keep: bool) -> None:
         """List a hold; `keep` it alive until it is released."""

@@ -34,6 +34,7 @@ from django_zklock.locks.taking import (
     let_go,
     listed,
     report_contention,
+    report_waiting,
     take_again,
 )
 from django_zklock.locks.terms import Terms, resolve
@@ -65,6 +66,7 @@ class Lock:
         release: when the lock is let go if a transaction is open round it: "on_commit", when that has ended, by COMMIT
             or ROLLBACK; or "block", with the block. If not given, taking it there raises `LockInTransaction`.
         what: the work it is for, shown to others in the queue.
+        about: the same, item by item, for programs that read the queue: a few short texts, never arguments.
 
     """
 
@@ -80,6 +82,7 @@ class Lock:
         atomic: Atomic | Unset = UNSET,
         release: str | Unset = UNSET,
         what: str = "",
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._fields = dict(fields or {})
@@ -87,6 +90,7 @@ class Lock:
             timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant, atomic=atomic, release=release
         )
         self._what = what
+        self._about = dict(about or {})
         self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
         self._blocks = Blocks()
 
@@ -101,7 +105,10 @@ class Lock:
     def _terms(self) -> Terms:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            self._resolved = config, resolve(config, self.name, self._fields, self._options, self._what)
+            self._resolved = (
+                config,
+                resolve(config, self.name, self._fields, self._options, what=self._what, about=self._about),
+            )
         return self._resolved[1]
 
     # --- as threading.Lock and RLock --------------------------------------------------------------------------
@@ -297,6 +304,7 @@ class Lock:
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
         attempt = Attempt(process.current(), terms, waiter, timeout=timeout)
         try:
+            report_waiting(attempt)
             attempt.contender.start()
             outcome = attempt.waiter.wait(timeout)
             if outcome is None:
@@ -316,6 +324,7 @@ class Lock:
             return held
         attempt = Attempt(process.current(), terms, TaskWaiter[Outcome](), timeout=timeout)
         try:
+            report_waiting(attempt)
             attempt.contender.start()
             outcome = await attempt.waiter.wait(timeout)
             if outcome is None:

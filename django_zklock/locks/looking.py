@@ -1,15 +1,32 @@
-"""Knows how to ask whether anybody holds a lock or waits for it, without taking part."""
+"""Knows how to ask who holds a lock and who waits for it, without taking part."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.contender import Busy, Outcome
+from django_zklock.locks.registry import Registry
 from django_zklock.locks.terms import Terms
+from django_zklock.locks.turns import Turns
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import current_owner
+from django_zklock.queue import order
+from django_zklock.queue.nodes import Child, Payload
 from django_zklock.zk import process
+from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.gateway import Node
+from django_zklock.zk.session import Session
+
+if TYPE_CHECKING:
+    from django_zklock.locks.lock import Lock
+
+LOOK_AGAIN = 0.02  # seconds until it is asked again whether there is a connection
+MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
 
 
 def look(terms: Terms) -> bool:
@@ -30,6 +47,95 @@ async def alook(terms: Terms) -> bool:
     finally:
         attempt.contender.abandon()
     return _is_busy(attempt, outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Contending:
+    """One contender in a queue, as others see it."""
+
+    name: str
+    """Of its node; no two contenders have had the same."""
+    payload: Payload | None
+    """None if it is no client of ours, or its node was gone when it was read."""
+
+
+_Seen: TypeAlias = "tuple[Contending, ...] | ZkLockError"
+
+
+def contenders(lock: Lock) -> tuple[Contending, ...]:
+    """
+    Return who holds a lock and who waits for it now: the holder first, then the others as they come.
+
+    One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
+    """
+    terms = lock._terms()
+    session = process.current()
+    waiter: ThreadWaiter[_Seen] = ThreadWaiter()
+    look_round = _Round(session, terms, waiter.set)
+    session.post(look_round.begin)
+    try:
+        found = waiter.wait(session.options.connect_timeout)
+    finally:
+        look_round.give_up()
+    if found is None:
+        raise ZooKeeperUnavailable(f"ZooKeeper does not answer: {session.last_problem}.", lock=terms.key)
+    if isinstance(found, ZkLockError):
+        found.lock = found.lock or terms.key
+        raise found
+    return found
+
+
+class _Round:
+    """One look at a queue; it runs on the protocol's thread."""
+
+    def __init__(self, session: Session, terms: Terms, done: Callable[[_Seen], object]) -> None:
+        self._session = session
+        self._terms = terms
+        self._done: Callable[[_Seen], object] | None = done
+        self._turns = Turns(
+            terms.key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}."))
+        )
+        self._queue: tuple[Child, ...] = ()
+        self._payloads: dict[str, Payload | None] = {}
+
+    def begin(self) -> None:
+        """Ask, as soon as there is a connection."""
+        if self._done is None:
+            return
+        if self._session.connected:
+            gateway = self._session.attached(Registry).gateway
+            gateway.children(self._terms.parent, self._turns.pass_on(self._on_listed))
+        else:
+            self._session.loop.call_later(LOOK_AGAIN, self.begin)
+
+    def give_up(self) -> None:
+        """Ask no more."""
+        self._done = None
+
+    def _on_listed(self, answer: Any) -> None:
+        if isinstance(answer, ZkError):
+            self._conclude(() if isinstance(answer, NodeMissing) else answer)
+            return
+        self._queue = order.ordered(answer)
+        if not self._queue:
+            self._conclude(())
+        gateway = self._session.attached(Registry).gateway
+        for child in self._queue[:MOST_READ]:
+            read = self._turns.pass_on(functools.partial(self._on_read, child))
+            gateway.read(f"{self._terms.parent}/{child.name}", read)
+
+    def _on_read(self, child: Child, answer: Any) -> None:
+        if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
+            self._conclude(answer)
+            return
+        self._payloads[child.name] = Payload.decode(answer.data) if isinstance(answer, Node) else None
+        if len(self._payloads) == len(self._queue[:MOST_READ]):
+            self._conclude(tuple(Contending(each.name, self._payloads.get(each.name)) for each in self._queue))
+
+    def _conclude(self, found: _Seen) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(found)
 
 
 def _begin(terms: Terms, waiter: Any) -> Attempt[Any]:

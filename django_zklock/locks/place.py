@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError
@@ -35,6 +35,7 @@ class Request:
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
+    about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for what is logged
 
 
 class Occupant(Protocol):
@@ -71,7 +72,7 @@ class Place:
         self._registry = registry
         self._request = request
         self._occupant = occupant
-        self._turns = Turns(request.key, self._on_failure)
+        self._turns = Turns(request.key, self._on_failure, request.about)
         self._state = State.NONE
         self._guid = ""
         self._entries = 0  # since the queue last showed the node
@@ -279,7 +280,7 @@ class Place:
         if path is not None:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
-        self._registry.depart(self._request.parent, self._guid, path, left)
+        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about)
 
     def _report(self, *, gone: bool) -> None:
         left, self._left = self._left, None

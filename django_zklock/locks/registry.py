@@ -7,9 +7,10 @@ Runs on the loop's thread of the session it belongs to. Nothing here deletes a n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from django_zklock import work
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import faultpoints
 from django_zklock.queue import nodes
@@ -57,15 +58,22 @@ class Registry:
         """Pass on no more."""
         self.members.pop(member, None)
 
-    def depart(self, parent: str, guid: str, path: str | None, done: Callable[[bool], object] | None = None) -> None:
+    def depart(
+        self,
+        parent: str,
+        guid: str,
+        path: str | None,
+        done: Callable[[bool], object] | None = None,
+        about: Mapping[str, str] | None = None,
+    ) -> None:
         """
         See to it that a node goes, however long it takes.
 
         `path` is None when it is unknown whether the node was created; it is then looked for by its guid. `done` is
         called once: with True when the node is gone, or with False as soon as it is clear that this will take
-        longer than one request.
+        longer than one request. `about` is the work it was for.
         """
-        departure = Departure(self, parent, guid, path, done)
+        departure = Departure(self, parent, guid, path, done, about or {})
         self._departures[departure] = None
         departure.proceed()
 
@@ -140,13 +148,20 @@ class Departure:
     """One node that has to go; tries until it is gone or its session is."""
 
     def __init__(
-        self, registry: Registry, parent: str, guid: str, path: str | None, done: Callable[[bool], object] | None
+        self,
+        registry: Registry,
+        parent: str,
+        guid: str,
+        path: str | None,
+        done: Callable[[bool], object] | None,
+        about: Mapping[str, str],
     ) -> None:
         self.guid = guid
         self._registry = registry
         self._parent = parent
         self._path = path
         self._done = done
+        self._about = about
         self._busy = False
 
     def proceed(self) -> None:
@@ -161,7 +176,12 @@ class Departure:
             self._ask()
         except Exception:
             # No answer may come, and nobody else would see to this node.
-            logger.exception("deleting the lock node %s failed, trying again", self._path or self.guid)
+            logger.exception(
+                "deleting the lock node %s failed, trying again%s",
+                self._path or self.guid,
+                work.noted(self._about),
+                extra=work.logged(self._about),
+            )
             self._busy = False
             self._report(False)
             self._registry.session.loop.call_later(RETRY_DELETE, self.proceed)
@@ -204,7 +224,13 @@ class Departure:
     def _again(self, error: ZkError) -> None:
         self._report(False)
         if not isinstance(error, (OutcomeUnknown, SessionGone)):  # those two are followed by news of the session
-            logger.error("deleting the lock node %s failed, trying again: %s", self._path or self.guid, error)
+            logger.error(
+                "deleting the lock node %s failed, trying again: %s%s",
+                self._path or self.guid,
+                error,
+                work.noted(self._about),
+                extra=work.logged(self._about),
+            )
             self._registry.session.loop.call_later(RETRY_DELETE, self.proceed)
 
     def _report(self, gone: bool) -> None:

@@ -167,6 +167,23 @@ def listed(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
     return hold
 
 
+def report_waiting(attempt: Attempt[Any]) -> None:
+    """Have `lock_waiting` sent if there turns out to be somebody ahead; before the attempt begins."""
+    if not _is_heard(signals.lock_waiting):
+        return
+
+    def on_queued() -> None:
+        send_from(
+            attempt.contender.session,
+            signals.lock_waiting,
+            lock=attempt.terms.key,
+            ahead=attempt.one_ahead,
+            about=attempt.about,
+        )
+
+    attempt.contender.on_queued = on_queued
+
+
 def report_contention(attempt: Attempt[Any], error: BaseException) -> None:
     """Send `lock_contended` if that is why the lock was not acquired."""
     if isinstance(error, LockNotAcquired):

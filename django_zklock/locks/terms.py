@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from django_zklock import work
 from django_zklock.conf import Config, LockOptions, Unset
 from django_zklock.locks.hold import Policy
 from django_zklock.locks.place import Request
@@ -32,34 +33,48 @@ class Terms:
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     release: str | Unset  # `block` or `on_commit`
-    what: str  # the work it is for, as others in the queue may see it
+    what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
+    about: Mapping[str, str]  # the same, item by item
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
+        around = work.current()  # now, as the lock may be an object that lives longer than the work
+        what = self.what or (around.what if around is not None else "") or os.path.basename(sys.argv[0]) or "python"
+        about = self.about or (around.about if around is not None else {})
         return Request(
             key=self.key,
             parent=self.parent,
             rule=rules.exclusive,
             kind=Kind.LOCK,
             patient=patient,
-            payload=lambda guid: self._payload(guid, thread),
+            payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
+            about=about,
         )
 
-    def _payload(self, guid: str, thread: str) -> bytes:
+    def _payload(self, guid: str, thread: str, what: str, about: Mapping[str, str]) -> bytes:
         return Payload(
             guid=guid,
             host=socket.gethostname(),
             pid=os.getpid(),
             thread=thread,
-            what=self.what,
+            what=what,
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=self.template,
+            about=about,
         ).encode()
 
 
-def resolve(config: Config, name: str, fields: Mapping[str, object], given: LockOptions, what: str) -> Terms:
+def resolve(
+    config: Config,
+    name: str,
+    fields: Mapping[str, object],
+    given: LockOptions,
+    *,
+    what: str,
+    about: Mapping[str, str],
+) -> Terms:
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
     options = given.merged_over(config.options_for(name))
@@ -79,5 +94,6 @@ def resolve(config: Config, name: str, fields: Mapping[str, object], given: Lock
         reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
         atomic=atomic,
         release=options.release,
-        what=what or os.path.basename(sys.argv[0]) or "python",
+        what=what,
+        about=about,
     )

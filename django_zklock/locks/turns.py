@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from django_zklock import work
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -16,11 +18,14 @@ class Turns:
     What makes its receiver fail is logged and reported, as nobody else would ever hear of it.
     """
 
-    __slots__ = ("_key", "_on_failure", "_turn")
+    __slots__ = ("_about", "_key", "_on_failure", "_turn")
 
-    def __init__(self, key: str, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, key: str, on_failure: Callable[[Exception], None], about: Mapping[str, str] | None = None
+    ) -> None:
         self._key = key
         self._on_failure = on_failure
+        self._about = about or {}  # the work that the lock is for
         self._turn = 0
 
     def next(self) -> None:
@@ -42,5 +47,10 @@ class Turns:
         try:
             call(*args)
         except Exception as error:
-            logger.exception("the protocol failed for lock %s", self._key, extra={"lock": self._key})
+            logger.exception(
+                "the protocol failed for lock %s%s",
+                self._key,
+                work.noted(self._about),
+                extra={"lock": self._key, **work.logged(self._about)},
+            )
             self._on_failure(error)

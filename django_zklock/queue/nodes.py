@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
@@ -19,6 +20,8 @@ _READABLE = 64 * 1024
 _KEPT = frozenset({"guid", "since"})
 _SHORT = 40
 _LIMITS = (512, 256, 128, 64, 32, 16)
+_MOST_ITEMS = 8
+_ITEM = 64  # characters that an item of `about` keeps, unless all of them have to go
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -100,17 +103,22 @@ class Payload:
     since: str
     """When the contender came, ISO 8601 in UTC; by the clock of its host."""
     template: str
+    about: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What `what` says, item by item, for programs: of a task "task", "id", "queue", "retries"; of a view "request",
+    its method and route."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes; what does not fit is cut, and ends in an ellipsis."""
-        attempts = (self._json(limit) for limit in _LIMITS)
-        return next(data for data in attempts if len(data) <= MAX_PAYLOAD)
+        attempts = [(limit, max(limit, _ITEM)) for limit in _LIMITS] + [(_LIMITS[-1], 0)]
+        return next(data for data in (self._json(*limits) for limits in attempts) if len(data) <= MAX_PAYLOAD)
 
-    def _json(self, limit: int) -> bytes:
-        fields = {
+    def _json(self, limit: int, item: int) -> bytes:
+        fields: dict[str, object] = {
             name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
-            for name, value in ((name, getattr(self, name)) for name in self.__slots__)
+            for name, value in ((name, getattr(self, name)) for name in self.__slots__ if name != "about")
         }
+        items = list(self.about.items())[:_MOST_ITEMS] if item else ()
+        fields["about"] = {_cut(name, _ITEM): _cut(value, item) for name, value in items}
         return _to_json(fields).encode()
 
     @classmethod
@@ -138,6 +146,7 @@ class Payload:
             what=_text(found.get("what")),
             since=_text(found.get("since")),
             template=_text(found.get("template")),
+            about=_items(found.get("about")),
         )
 
 
@@ -150,6 +159,12 @@ def _cut(text: str, limit: int) -> str:
 def _text(value: object) -> str:
     # A lone surrogate would make every page or log line that shows the payload fail to encode.
     return value[:MAX_PAYLOAD].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+
+
+def _items(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {_text(name): _text(item) for name, item in list(value.items())[:_MOST_ITEMS] if isinstance(item, str)}
 
 
 def _number(value: object) -> int:

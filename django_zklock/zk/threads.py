@@ -6,14 +6,14 @@ import signal
 import threading
 from collections.abc import Callable
 
-from django_zklock.owner import gevent_patched
+from django_zklock.owner import threads_are_greenlets
 
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # meant for the thread they strike
 
 
 def protocol_thread(name: str, call: Callable[[], object]) -> threading.Thread:
     """
-    Return a thread (a greenlet where gevent has patched threads) for `call()` that takes no signals.
+    Return a thread (a greenlet where gevent or eventlet has patched threads) for `call()` that takes no signals.
 
     The kernel gives a signal to any thread of the process that does not block it. Who blocks one in the main thread,
     because something must not be torn apart, would be betrayed by ours. So would a pool process of Celery's that ends
@@ -22,7 +22,7 @@ def protocol_thread(name: str, call: Callable[[], object]) -> threading.Thread:
     """
 
     def run() -> None:
-        if hasattr(signal, "pthread_sigmask") and not gevent_patched():  # a greenlet's mask is the main thread's
+        if hasattr(signal, "pthread_sigmask") and not threads_are_greenlets():  # a greenlet's mask is the main thread's
             signal.pthread_sigmask(signal.SIG_BLOCK, {each for each in signal.Signals if each.name not in _FAULTS})
         call()
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 from support.chaos.report import Figures
+from support.proxy import Proxy
 from support.worker import Gate, Worker
-from support.zoo import Zoo, eventually
+from support.zoo import TESTS, Zoo, eventually
 
+from django_zklock.exceptions import LockLost
 from django_zklock.testing.ensemble import four_letter
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
@@ -107,21 +109,24 @@ def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_free_in_time(
         figure("locks free after", time.monotonic() - began, "s")
 
 
-def forget_in(worker: Worker, key: str) -> tuple[int, Gate]:
-    """Have a task take a lock that it will not release; return its process, and what keeps it there."""
+TASKS = "--include=support.endingtasks"
+
+
+def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
+    """Have a thread take a lock that it will not release; return its process, and what keeps a task there."""
     gate = worker.gate()
-    worker.send("forget", key, "linger", str(gate))
+    worker.send("keep", key, "linger", str(gate))
     return gate.wait_entered(), gate
 
 
 @pytest.mark.scenario("F44")
 def test_a_process_that_has_had_its_tasks_closes_its_session(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
-    option = ["--max-tasks-per-child=1"]
+    option = ["--max-tasks-per-child=1", TASKS]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker, worker.log_shown():
         longest = 0.0
         for number in range(5):
-            pid, gate = forget_in(worker, f"one/{number}")
+            pid, gate = keep_in(worker, f"one/{number}")
             (node,) = zoo.contenders(f"{zoo.base}/one/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
             gate.open()
@@ -143,12 +148,12 @@ def running(worker: Worker) -> list[int]:
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
 def test_a_pool_that_shrinks_leaves_no_session_behind(zoo: Zoo, tmp_path: Path, figure: Figures, way: str) -> None:
     """The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works."""
-    options, env = (["--autoscale=3,3"], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([], {})
+    options, env = (["--autoscale=3,3", TASKS], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([TASKS], {})
     with (
         Worker(zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env) as worker,
         worker.log_shown(),
     ):
-        held = [forget_in(worker, f"shrunk/{number}") for number in range(3)]
+        held = [keep_in(worker, f"shrunk/{number}") for number in range(3)]
         assert len({pid for pid, _ in held}) == 3
         (*leaving, (stays, gate_of_last)) = held
         if way == "autoscale":
@@ -194,3 +199,75 @@ def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(z
         os.kill(worker.process.pid, signal.SIGKILL)
         worker.wait_ended(5)
         zoo.wait_contenders("waited", 1, timeout=4 + 2 * TICK + 1)
+
+
+SOFT_TIMEOUT = 3.0  # seconds
+SOFT = f"""
+from support.celeryapp import *
+from support.celeryapp import app
+app.conf.worker_soft_shutdown_timeout = {SOFT_TIMEOUT}
+"""
+
+
+def test_a_soft_shutdown_gives_the_work_its_time(zoo: Zoo, tmp_path: Path) -> None:
+    """Who is done in time is done; the others are struck down after it; the locks of both are free at once."""
+    (tmp_path / "soft.py").write_text(SOFT)
+    path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
+    with (
+        Worker(zoo, tmp_path, tasks="soft", session_timeout=LONG, env={"PYTHONPATH": path}) as worker,
+        worker.log_shown(),
+    ):
+        gates = [worker.gate(), worker.gate()]
+        done, cut = [worker.send("plain", gate.path.name, "linger", str(gate)) for gate in gates]
+        for gate in gates:
+            gate.wait_entered()
+        worker.process.send_signal(signal.SIGQUIT)
+        eventually(lambda: "Initiating Soft Shutdown" in worker.log.read_text())
+        assert len(zoo.contenders()) == 2
+        gates[0].open()
+        zoo.wait_contenders(gates[0].path.name, 0, timeout=1)
+        worker.get(done)
+        zoo.assert_empty(timeout=SOFT_TIMEOUT + 3)
+        assert not cut.successful()
+        worker.wait_ended(15)
+
+
+def test_a_process_that_takes_too_much_memory_is_replaced_after_its_task(zoo: Zoo, tmp_path: Path) -> None:
+    """With `max_memory_per_child` it ends in order after the task: what a thread of it holds is free then."""
+    options = ["--max-memory-per-child=1", TASKS]  # one kilobyte: each process has more
+    with Worker(zoo, tmp_path, session_timeout=LONG, options=options) as worker, worker.log_shown():
+        pid, gate = keep_in(worker, "heavy")
+        gate.open()
+        eventually(lambda: not psutil.pid_exists(pid), 10, "the process goes on")
+        zoo.wait_contenders("heavy", 0, timeout=1)
+        worker.run("plain", "heavy")
+
+
+def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_path: Path) -> None:
+    """A worker that the network swallows stops its task before the copy, which waits elsewhere, is granted the lock."""
+    homes = [tmp_path / "cut", tmp_path / "sound"]
+    for home in homes:
+        home.mkdir()
+    with (
+        Proxy(zoo.address) as proxy,
+        Worker(zoo, homes[0], concurrency=1, hosts=proxy.address) as cut,
+        cut.log_shown(),
+        Worker(zoo, homes[1], concurrency=1) as sound,
+        sound.log_shown(),
+    ):
+        gate = cut.gate()
+        first = cut.send("late", "copy", "linger", str(gate))
+        pid = gate.wait_entered()
+        (old,) = zoo.contenders()
+        (gate.path / "entered").unlink()
+        # Each worker has a broker of its own, so that it is known who gets the copy.
+        copy = sound.send("late", "copy", "linger", str(gate), task_id=first.id)
+        zoo.wait_contenders("copy", 2)
+        proxy.hang = True
+        assert isinstance(cut.wait_failed(first), LockLost)
+        assert zoo.client.exists(old)  # nobody else could have the lock until the task was stopped
+        assert gate.wait_entered() != pid
+        assert not zoo.client.exists(old)
+        gate.open()
+        sound.get(copy)
+        proxy.hang = False

@@ -13,7 +13,7 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
-from django_zklock.contrib.celery import CONFLICTS_HEADER, FIRST_DELAY
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY
 from django_zklock.exceptions import LockBusy, LockInTransaction
 
 pytestmark = pytest.mark.zookeeper
@@ -192,6 +192,7 @@ def test_the_queue_tells_which_task_and_not_its_arguments(worker: Worker) -> Non
     gate.open()
     assert payload is not None
     assert payload.what == f"task plain {result.id}"
+    assert payload.about == {"task": "plain", "id": result.id, "queue": "celery", "retries": "0"}
     assert b"linger" not in data
     assert gate.path.name.encode() not in data
     worker.get(result)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import celery
 import pytest
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockLost
 from django_zklock.testing.ensemble import Ensemble
@@ -15,14 +19,23 @@ from django_zklock.testing.ensemble import Ensemble
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.fixture(params=["threads", "solo", "gevent"])
+TASKS = ["--include=support.endingtasks"]
+
+EVENTLET = pytest.param(
+    "eventlet", marks=pytest.mark.skipif(find_spec("eventlet") is None, reason="eventlet is not installed")
+)
+
+
+@pytest.fixture(params=["threads", "solo", "gevent", EVENTLET])
 def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
-    with Worker(zoo, tmp_path, pool=request.param, concurrency=4) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, pool=request.param, concurrency=4, options=TASKS) as worker, worker.log_shown():
         yield worker
 
 
 def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
     """Tasks of one process exclude each other; a conflict sends a task again; the session ends with the worker."""
+    warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
+    assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
     assert len({worker.get(result) for result in results}) == 1
@@ -33,13 +46,21 @@ def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
         eventually(lambda: result.state == "RETRY")
     assert worker.get(result)["retries"] == 0
 
-    worker.run("forget", "forgotten")  # takes the lock and does not let go
-    worker.zoo.wait_contenders("forgotten", 1)
+    worker.run("keep", "kept")  # by a thread that does not let go
+    worker.zoo.wait_contenders("kept", 1)
     assert worker.stop() == 0
-    worker.zoo.wait_contenders("forgotten", 0, timeout=1)
+    worker.zoo.wait_contenders("kept", 0, timeout=1)
 
 
-@pytest.mark.parametrize(("pool", "way"), [("threads", "thread"), ("gevent", "greenlet"), ("solo", "signal")])
+@pytest.mark.parametrize(
+    ("pool", "way"),
+    [
+        ("threads", "thread"),
+        ("gevent", "greenlet"),
+        ("solo", "signal"),
+        pytest.param("eventlet", "greenlet", marks=EVENTLET.marks),
+    ],
+)
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
     """Threads are stopped while they compute, greenlets while they wait, and the worker's own thread either way."""
     with Ensemble(nodes=1) as ensemble:
@@ -55,3 +76,33 @@ def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str)
             ensemble.servers[0].wait_ready()
             worker.run("late", "work")
         zoo.close()
+
+
+SPAWN = """
+from support.celeryapp import *
+from support.celeryapp import app
+app.conf.worker_pool_start_method = "spawn"
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery has it from 5.7 on")
+def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Path) -> None:
+    """No fork handler runs there: the session is made on first use, a crash frees the lock, the end closes it."""
+    (tmp_path / "spawning.py").write_text(SPAWN)
+    path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
+    options = ["--include=support.endingtasks", "--task-events"]
+    with Worker(zoo, tmp_path, tasks="spawning", options=options, env={"PYTHONPATH": path}) as worker, worker.log_shown():
+        counter = worker.home / "counter"
+        results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
+        assert {worker.get(result) for result in results} <= worker.children()
+        assert counter.read_text() == "12"
+        worker.run("forgetful_end", "forgotten", "success", "tell", None)
+        zoo.wait_contenders("forgotten", 0, timeout=1)
+        gate = worker.gate()
+        worker.send("patient", "killed", "linger", str(gate))
+        os.kill(gate.wait_entered(), signal.SIGKILL)
+        zoo.wait_contenders("killed", 0, timeout=6)
+        worker.run("keep", "kept")
+        assert worker.stop() == 0
+        zoo.wait_contenders("kept", 0, timeout=1)

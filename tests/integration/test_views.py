@@ -204,6 +204,8 @@ def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
         (payload,) = zoo.payloads("stock/secret-sku")
         assert payload is not None
         assert payload.what == "view support.viewsite.buy"
+        assert payload.about == {"request": "GET /buy/<str:sku>/"}
+        assert "secret" not in str(payload)
         assert payload.template == "stock/{sku}"
     finally:
         viewsite.go_on.set()

@@ -88,7 +88,7 @@ def _first_unproven(self: Contender) -> None:
     if self._place is None or self._place.node is None:
         return
     self._phase = Phase.HOLDING
-    self._grant = Grant(self.session, self._request.key, self._place.node.path, self._place.node.czxid)
+    self._grant = Grant(self.session, self.request.key, self._place.node.path, self._place.node.czxid)
     self._conclude(self._grant)
 
 

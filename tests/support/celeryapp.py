@@ -85,7 +85,7 @@ def configure(app: Celery, home: Path) -> Celery:
     return app
 
 
-app = Celery("celeryapp", set_as_current=False, include=["support.uniquetasks"])
+app = Celery("celeryapp", set_as_current=False, include=["support.policytasks", "support.uniquetasks"])
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
 else:
@@ -102,6 +102,8 @@ def say_ready(sender: Any, **_kwargs: Any) -> None:
 
 def do(verb: str, argument: Any) -> Any:
     """Do the work of a task."""
+    if verb == "brief":
+        time.sleep(0.3)
     if verb == "fail":
         raise ValueError(argument)
     if verb in ("linger", "sleep", "spin"):
@@ -236,13 +238,6 @@ def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
         return do(verb, argument)
     finally:
         lock.release()
-
-
-@app.task(name="forget")
-def forget(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Take a lock for the rest of the worker's days."""
-    zk_lock(key).acquire()
-    do(verb, argument)
 
 
 @app.task(name="atomic_above")

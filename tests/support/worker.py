@@ -61,6 +61,7 @@ class Worker:
         pool: str = "prefork",
         concurrency: int = 2,
         session_timeout: float = 4,
+        hosts: str | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         conf: Mapping[str, Any] | None = None,
@@ -84,7 +85,7 @@ class Worker:
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
             "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-            "ZKLOCK_URL": zoo.url(session_timeout=session_timeout),
+            "ZKLOCK_URL": zoo.url(hosts, session_timeout),
             celeryapp.HOME: str(home),
             **(env or {}),
         }

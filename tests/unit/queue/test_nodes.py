@@ -24,6 +24,7 @@ PAYLOAD = Payload(
     what="shop.views.buy",
     since="2026-11-20T10:00:00.000000+00:00",
     template="inventory/{sku}",
+    about={"task": "shop.tasks.restock", "id": HEX, "queue": "celery", "retries": "0"},
 )
 ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.sampled_from(["\ud800" * 2000, "\x00" * 2000, "é" * 9000])
 JSON = st.recursive(
@@ -116,7 +117,16 @@ def test_a_payload_never_exceeds_its_limit(
     guid: str, host: str, thread: str, what: str, since: str, template: str, pid: int
 ) -> None:
     """Whatever the fields hold, it is JSON in UTF-8 of at most 1 KiB."""
-    payload = Payload(guid=guid, host=host, pid=pid, thread=thread, what=what, since=since, template=template)
+    payload = Payload(
+        guid=guid,
+        host=host,
+        pid=pid,
+        thread=thread,
+        what=what,
+        since=since,
+        template=template,
+        about={"task": what, "request": template, host: thread},
+    )
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
     assert json.loads(data.decode()).keys() == asdict(payload).keys()
@@ -129,6 +139,14 @@ def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
     assert payload.what.startswith("xxx")
     assert payload.what.endswith("…")
     assert (payload.guid, payload.since) == (PAYLOAD.guid, PAYLOAD.since)
+
+
+def test_the_id_of_a_task_is_kept_beside_long_fields() -> None:
+    """A copy of a task is told from another one by it, however long the names of the queue and the host are."""
+    long = dict.fromkeys(("host", "thread", "what", "template"), "x" * 5000)
+    payload = Payload.decode(replace(PAYLOAD, **long, about={**PAYLOAD.about, "queue": "x" * 5000}).encode())  # type: ignore[arg-type]
+    assert payload is not None
+    assert payload.about["id"] == PAYLOAD.about["id"]
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
@@ -150,8 +168,9 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
     assert payload is not None
     assert payload.guid == GUID
     for name, value in asdict(payload).items():
-        assert type(value) is (int if name in ("pid", "version") else str)
+        assert type(value) is {"pid": int, "version": int, "about": dict}.get(name, str)
         str(value).encode()
+    assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
 
 
 @pytest.mark.parametrize(

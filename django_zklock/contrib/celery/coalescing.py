@@ -1,0 +1,82 @@
+"""
+Knows how many calls of a task are made one: while one runs, one waits, and stands for all that come meanwhile.
+
+The one that waits has a reservation (`django_zklock.reservations`) of the lock's key among the tasks of its name. It
+gives that up when it has the lock and before it begins to work: a call that comes later finds none, and waits itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import Task
+from celery.signals import task_revoked
+
+from django_zklock import reservations
+from django_zklock.contrib.celery import messages
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+from django_zklock.exceptions import LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.queue.names import escape
+from django_zklock.reservations import Reserved, Taken
+
+WAITING_HEADER = "zklock_waiting"
+"""The key of the reservation that the task has while it waits."""
+
+BELIEVED_FOR = 120.0
+"""
+Seconds after it was to come again that a task is believed to.
+
+Its message may have been thrown away, and nobody says so. If it was only late, another one waits beside it: one run
+more, and no call that is forgotten.
+"""
+
+
+def wait_or_yield(task: Task[..., Any], lock_key: str, error: ZkLockError) -> str | None:
+    """
+    Send the task again if no other of its name waits for this lock; else return the id of the one that does.
+
+    Raises what ends this run where it is sent again.
+    """
+    key = f"waiting/{escape(str(task.name), what='task name')}/{lock_key}"
+    request: Any = task.request
+    times = messages.counted(request, CONFLICTS_HEADER) + 1
+    delay = messages.pause(times)
+    try:
+        place = reservations.reserve(
+            key, str(request.id), late=bool(task.acks_late), until=time.time() + delay + BELIEVED_FOR
+        )
+    except (ZooKeeperUnavailable, LockTimeout) as unknown:
+        messages.come_again(task, CONFLICTS_HEADER, unknown)
+    if isinstance(place, Taken):
+        return place.task_id
+    messages.leave(_send(task, place, {CONFLICTS_HEADER: times, WAITING_HEADER: key}, delay, error), delay, error)
+
+
+def _send(task: Task[..., Any], place: Reserved, headers: dict[str, Any], delay: float, error: ZkLockError) -> Any:
+    try:
+        sent = messages.send(task, headers, delay, error)
+    except BaseException:
+        reservations.withdraw(place)
+        raise
+    reservations.confirm(place)
+    return sent
+
+
+def begin(task: Task[..., Any]) -> None:
+    """Stop waiting, as the work is about to begin; where that can't be made sure of, come again instead."""
+    request: Any = task.request
+    key = messages.text(request, WAITING_HEADER)
+    if key and not reservations.free(key, str(request.id), deadline=reservations.DEADLINE):
+        unsure = ZooKeeperUnavailable("ZooKeeper did not confirm that the task no longer waits.", lock=key)
+        messages.come_again(task, CONFLICTS_HEADER, unsure)
+
+
+def on_revoked(request: Any, **_more: Any) -> None:
+    """Let another one wait instead of one that was revoked, or has expired; in the worker's main process."""
+    key = messages.text(request, WAITING_HEADER)
+    if key:
+        reservations.free(key, str(request.id), deadline=0)
+
+
+task_revoked.connect(on_revoked, dispatch_uid="zklock.on_waiting_revoked")

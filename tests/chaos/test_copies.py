@@ -1,0 +1,66 @@
+"""A task that is delivered twice, to a worker that lives and to one that died: the work is done once, and not lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.policytasks import POLICIES
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(150)]
+
+SESSION = 2.0  # seconds
+
+
+def runs(journal: Path) -> int:
+    return len(journal.read_text().splitlines())
+
+
+@pytest.mark.scenario("F40", "F54")
+def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_path: Path) -> None:
+    """Its node is there for a while yet; none of the tasks takes that for a conflict, and skips or fails."""
+    with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
+        results = {}
+        for policy in POLICIES:
+            gate, journal = worker.gate(), tmp_path / f"{policy}.journal"
+            results[policy] = worker.send(f"policy.{policy}.late", policy, "linger", str(gate), str(journal))
+            pid = gate.wait_entered()
+            gate.open()
+            os.kill(pid, signal.SIGKILL)
+        assert {policy: worker.get(result, 40) for policy, result in results.items()} == dict.fromkeys(POLICIES, "done")
+        assert {policy: runs(tmp_path / f"{policy}.journal") for policy in POLICIES} == dict.fromkeys(POLICIES, 2)
+
+
+@pytest.mark.scenario("F54")
+@pytest.mark.parametrize("policy", ["skip", "raise", "value"])
+def test_a_copy_of_a_task_that_lives_is_given_up(zoo: Zoo, tmp_path: Path, policy: str) -> None:
+    """Once the node has outlived any session of the dead, the copy goes, and the result stays that of the first."""
+    with Worker(zoo, tmp_path, session_timeout=SESSION) as worker, worker.log_shown():
+        gate, journal = worker.gate(), tmp_path / "journal"
+        result = worker.send(f"policy.{policy}", "copy", "linger", str(gate), str(journal))
+        gate.wait_entered()
+        worker.send(f"policy.{policy}", "copy", "linger", str(gate), str(journal), task_id=result.id)
+        eventually(lambda: f"policy.{policy}[{result.id}] ignored" in worker.log.read_text(), 30)
+        assert zoo.children("copy")[1:] == []
+        gate.open()
+        assert worker.get(result) == "done"
+        assert runs(journal) == 1
+
+
+@pytest.mark.scenario("F54")
+def test_of_two_workers_that_are_sent_one_task_one_runs_it(zoo: Zoo, tmp_path: Path) -> None:
+    """Two deliveries at the same moment, to idle processes, come to one run under a lock that nobody else wants."""
+    with Worker(zoo, tmp_path, concurrency=4) as worker, worker.log_shown():
+        journals = []
+        for number in range(20):
+            journal = tmp_path / f"{number}.journal"
+            journals.append(journal)
+            first = worker.send("policy.skip", f"key{number}", "brief", None, str(journal))
+            worker.send("policy.skip", f"key{number}", "brief", None, str(journal), task_id=first.id)
+            eventually(lambda first=first: first.state == "SUCCESS", 20)  # type: ignore[misc]
+        eventually(lambda: worker.log.read_text().count("] ignored") == len(journals), 20)
+        assert {runs(journal) for journal in journals} == {1}

@@ -1,0 +1,128 @@
+"""However a task ends by itself, nothing that it took outlives it, released by its own code or not."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+SESSION_TIMEOUT = 10.0  # long, so that what is free sooner was released
+AT_ONCE = 1.5  # seconds
+TASKS = ("--include=support.endingtasks",)
+
+
+@pytest.fixture(scope="module")
+def running(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    zoo = Zoo(single.hosts, single)
+    home = tmp_path_factory.mktemp("worker")
+    with Worker(zoo, home, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
+        yield worker
+    zoo.close()
+
+
+@pytest.fixture
+def worker(running: Worker) -> Iterator[Worker]:
+    with running.log_shown():
+        yield running
+        running.zoo.assert_empty()
+
+
+WAYS = ["success", "exception", "retry", "Ignore", "Reject", "Reject and requeue"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("task", ["locked_end", "block_end", "forgetful_end"])
+def test_whatever_a_task_ends_with_its_lock_is_free_at_once(worker: Worker, task: str, way: str) -> None:
+    """The next task has it long before the session of the process is over, which goes on."""
+    key, gate = f"{task}-{way.replace(' ', '-')}", worker.gate()
+    processes = worker.children()
+    worker.send(task, key, way, "linger", str(gate))
+    pid = gate.wait_entered()
+    (node,) = worker.zoo.wait_contenders(key, 1)
+    gate.open()
+    eventually(lambda: node not in worker.zoo.children(key), AT_ONCE, "the lock is kept")
+    worker.zoo.wait_contenders(key, 0)
+    assert pid in processes
+    assert worker.children() == processes
+
+
+def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path) -> None:
+    """Celery ends the whole worker then, with a `MemoryError`; the lock is free as soon as the block is left."""
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
+        gate = worker.gate()
+        worker.send("block_end", "memory", "out of memory", "linger", str(gate))
+        gate.wait_entered()
+        gate.open()
+        zoo.wait_contenders("memory", 0, SESSION_TIMEOUT + 2)
+
+
+def test_what_a_task_forgets_is_reported(worker: Worker) -> None:
+    """The log says which task has left which lock, in the message and in the record."""
+    result = worker.send("forgetful_end", "reported", "success", "tell", None)
+    worker.get(result)
+    line = rf"without releasing the lock reported, which is released now \[task forgetful_end {result.id}\]"
+    eventually(lambda: re.search(line, worker.log.read_text()))
+
+
+def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
+    """Its lock is released, and its process works on, as do later blocks on the same lock."""
+    for _ in range(3):
+        worker.run("half_open", "half-open")
+        worker.zoo.wait_contenders("half-open", 0, AT_ONCE)
+    worker.run("plain", "half-open")
+
+
+def test_what_a_coroutine_of_the_task_has_left_is_released(worker: Worker) -> None:
+    """It ran in a loop of its own, which is over; nobody could release it any more."""
+    worker.run("forget_in_coroutine", "coroutine")
+    worker.zoo.wait_contenders("coroutine", 0, AT_ONCE)
+
+
+def test_a_lock_that_was_taken_twice_is_released(worker: Worker) -> None:
+    """However often a reentrant lock was taken, it is free."""
+    worker.run("take_twice", "twice")
+    worker.zoo.wait_contenders("twice", 0, AT_ONCE)
+
+
+def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> None:
+    """What the outer one held before is held after, as often as before; then its block releases it."""
+    assert worker.run("careful_whole", "outer", "inner") == [True, False, False, False]
+
+
+def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> None:
+    """A lock of a thread of the process outlives the task that has begun it; it ends with the process."""
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
+        worker.run("keep", "kept")
+        worker.run("forgetful_end", "forgotten", "success", "tell", None)
+        zoo.wait_contenders("forgotten", 0, AT_ONCE)
+        zoo.wait_contenders("kept", 1)
+        worker.process.send_signal(signal.SIGQUIT)
+        zoo.wait_contenders("kept", 0, timeout=4)
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
+def test_tasks_of_one_process_release_what_is_theirs(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+    """While one task holds a lock, others of its process come and go, and forget theirs."""
+    with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
+        gate = worker.gate()
+        held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None
+        if held is not None:
+            gate.wait_entered()
+        for number in range(5):
+            worker.run("forgetful_end", f"forgotten{number}", "success", "tell", None)
+            worker.run("half_open", f"open{number}")
+        eventually(lambda: len(zoo.contenders()) == (0 if held is None else 1), AT_ONCE)
+        if held is not None:
+            zoo.wait_contenders("held", 1)
+            gate.open()
+            worker.get(held)
+        zoo.assert_empty()

@@ -1,0 +1,434 @@
+"""What becomes of a task whose lock is busy, for each policy, alone and in each canvas, on a real worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.canvas import Signature, xmap, xstarmap
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from kazoo.exceptions import NoNodeError
+from support import celeryapp
+from support.policytasks import POLICIES, VALUE
+from support.worker import Gate, Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+from django_zklock.exceptions import LockBusy, LockLost
+
+pytestmark = pytest.mark.zookeeper
+
+FINAL = ("raise", "skip", "value")  # end where they find the lock busy; the others go on when it is free
+Send = Callable[[str, str], AsyncResult[Any]]
+
+
+def task(worker: Worker, name: str, *args: Any, **options: Any) -> Signature[Any]:
+    return worker.app.signature(name, args, **options)
+
+
+def outcomes(worker: Worker, send: Send) -> dict[str, Any]:
+    """Send something that needs a lock once for each policy, while it is busy; return what came of each."""
+    sent: dict[str, AsyncResult[Any]] = {}
+    with contextlib.ExitStack() as busy:
+        for policy in POLICIES:  # "wait" is the last, as it occupies a process
+            key = f"{policy}-{send.__name__}"
+            busy.enter_context(worker.zoo.hold_elsewhere(key))
+            sent[policy] = send(f"policy.{policy}", key)
+        found = {policy: outcome(sent[policy]) for policy in FINAL}
+        assert all(
+            sent[policy].state not in ("SUCCESS", "FAILURE", "REVOKED") for policy in POLICIES if policy not in found
+        )
+        worker.zoo.wait_contenders(f"wait-{send.__name__}", 2)
+    return {policy: found.get(policy) or outcome(sent[policy]) for policy in POLICIES}
+
+
+def outcome(result: AsyncResult[Any]) -> Any:
+    """Return the result, or the name of the error."""
+    value = result.get(timeout=20, interval=0.01, propagate=False)
+    return type(value).__name__ if isinstance(value, BaseException) else value
+
+
+# --- each policy, in each canvas ------------------------------------------------------------------------------------
+
+
+def test_a_task_alone(worker: Worker) -> None:
+    """Some end where they find the lock busy, the others do their work when it is free."""
+
+    def alone(name: str, key: str) -> AsyncResult[Any]:
+        return worker.send(name, key)
+
+    assert outcomes(worker, alone) == {
+        "raise": "LockBusy",
+        "skip": "TaskRevokedError",
+        "value": VALUE,
+        **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
+    }
+
+
+def test_a_chain(worker: Worker) -> None:
+    """The steps behind a task that is skipped end with it, so that nobody waits for the last one in vain."""
+
+    def steps(name: str, key: str) -> AsyncResult[Any]:
+        follow = task(worker, "policy.next")
+        return chain(task(worker, name, key), follow, follow, app=worker.app).apply_async()
+
+    assert outcomes(worker, steps) == {
+        "raise": "LockBusy",
+        "skip": "TaskRevokedError",
+        "value": VALUE,
+        **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
+    }
+
+
+def test_a_group(worker: Worker) -> None:
+    """The parts of a group are independent of one another."""
+
+    def parts(name: str, key: str) -> AsyncResult[Any]:
+        sent: Any = group([task(worker, name, key), task(worker, name, f"{key}-free")], app=worker.app).apply_async()
+        assert worker.get(sent.results[1]) == "done"
+        part: AsyncResult[Any] = sent.results[0]
+        return part
+
+    assert outcomes(worker, parts) == {
+        "raise": "LockBusy",
+        "skip": "TaskRevokedError",
+        "value": VALUE,
+        **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
+    }
+
+
+def test_a_chord(worker: Worker) -> None:
+    """The body of a chord gets every part's result, or the chord fails; it never waits for a part that was skipped."""
+
+    def parts(name: str, key: str) -> AsyncResult[Any]:
+        header = [task(worker, name, key), task(worker, name, f"{key}-free")]
+        result: AsyncResult[Any] = chord(header, app=worker.app)(task(worker, "policy.body"))
+        return result
+
+    assert outcomes(worker, parts) == {
+        "raise": "ChordError",
+        "skip": "ChordError",
+        "value": [VALUE, "done"],
+        **{policy: ["done", "done"] for policy in ("retry", "coalesce", "wait")},
+    }
+
+
+def test_a_chain_in_a_chord(worker: Worker) -> None:
+    """Also where the task is not the last step of its part, which is the one that the chord counts."""
+
+    def parts(name: str, key: str) -> AsyncResult[Any]:
+        step = chain(task(worker, name, key), task(worker, "policy.next"), app=worker.app)
+        header = [step, task(worker, name, f"{key}-free")]
+        result: AsyncResult[Any] = chord(header, app=worker.app)(task(worker, "policy.body"))
+        return result
+
+    assert outcomes(worker, parts) == {
+        "raise": "ChordError",
+        "skip": "ChordError",
+        "value": [VALUE, "done"],
+        **{policy: ["done", "done"] for policy in ("retry", "coalesce", "wait")},
+    }
+
+
+def test_link_and_link_error(worker: Worker) -> None:
+    """A callback follows the work, or the value in its place; an errback an error, and to be skipped is none."""
+    marks = worker.home / "links"
+    marks.mkdir()
+
+    def linked(name: str, key: str) -> AsyncResult[Any]:
+        return worker.send(
+            name,
+            key,
+            link=task(worker, "policy.next", str(marks / f"{key}-link")),
+            link_error=task(worker, "policy.errback", str(marks / f"{key}-error")),
+        )
+
+    outcomes(worker, linked)
+    expected = {"raise-linked-error", *(f"{policy}-linked-link" for policy in ("value", "retry", "coalesce", "wait"))}
+    eventually(lambda: {path.name for path in marks.iterdir()} >= expected)
+    worker.run("ping")
+    worker.run("ping")
+    assert {path.name for path in marks.iterdir()} == expected
+
+
+def test_map_and_starmap(worker: Worker) -> None:
+    """These call the function within a task of their own, which can't be sent again: what does not wait, raises."""
+    for kind in ("map", "starmap"):
+
+        def mapped(name: str, key: str, kind: str = kind) -> AsyncResult[Any]:
+            items = [key, f"{key}-free"] if kind == "map" else [(key,), (f"{key}-free",)]
+            of = {"map": xmap, "starmap": xstarmap}[kind]
+            return of(task(worker, name), items, app=worker.app).apply_async()  # type: ignore[arg-type]
+
+        mapped.__name__ = kind
+        with contextlib.ExitStack() as busy:
+            for policy in POLICIES:
+                busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}-{kind}"))
+            found = {name: outcome(mapped(f"policy.{name}", f"{name}-{kind}")) for name in POLICIES if name != "wait"}
+            waits = mapped("policy.wait", f"wait-{kind}")
+            worker.zoo.wait_contenders(f"wait-{kind}", 2)
+        assert {**found, "wait": outcome(waits)} == {
+            **dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"),
+            "skip": [None, "done"],
+            "value": [VALUE, "done"],
+            "wait": ["done", "done"],
+        }
+
+
+def test_eager(zoo: Zoo) -> None:
+    """In the caller's own process nothing can be sent again, and no result be revoked."""
+    tasks = {policy: celeryapp.app.tasks[f"policy.{policy}"] for policy in POLICIES if policy != "wait"}
+    with zoo.hold_elsewhere("eager"):
+        found = {policy: each.apply(("eager",)).get(propagate=False) for policy, each in tasks.items()}
+    assert {
+        policy: type(value).__name__ if policy not in ("skip", "value") else value for policy, value in found.items()
+    } == {
+        **dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"),
+        "skip": None,
+        "value": VALUE,
+    }
+
+
+# --- retry ----------------------------------------------------------------------------------------------------------
+
+
+def test_conflicts_may_be_bounded(worker: Worker) -> None:
+    """With `max_conflicts` the error is raised in the end, for good."""
+    with worker.zoo.hold_elsewhere("bounded"):
+        result = worker.send("policy.bounded", "bounded")
+        assert isinstance(worker.wait_failed(result), LockBusy)
+        assert worker.log.read_text().count(f"policy.bounded[{result.id}] retry") == 2
+
+
+def test_a_task_that_comes_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
+    """Its group, root, parent, stamps, name for monitors and headers are those of the first message."""
+    options = {
+        "root_id": "root",
+        "parent_id": "parent",
+        "group_id": "group",
+        "group_index": 3,
+        "shadow": "shown",
+        "stamped_headers": ["stamp"],
+        "stamp": "value",
+        "headers": {"mine": "x"},
+    }
+    with worker.zoo.hold_elsewhere("everything"):
+        result = worker.send("policy.everything", "everything", **options)
+        eventually(lambda: result.state == "RETRY")
+    account = worker.get(result)
+    assert account.pop("stamps") == {"stamp": "value"}
+    assert account.pop("reply_to") is not None
+    assert set(account.pop("headers")) >= {"mine", CONFLICTS_HEADER}
+    assert account == {
+        "root_id": "root",
+        "parent_id": "parent",
+        "group": "group",
+        "group_index": 3,
+        "shadow": "shown",
+    }
+
+
+def test_a_broker_that_is_away_costs_no_task(worker: Worker) -> None:
+    """A task that can't be sent again gives its message back, if it is not acknowledged yet."""
+    offline = worker.home / "offline"
+    offline.touch()
+    with worker.zoo.hold_elsewhere("offline"):
+        result = worker.send("policy.offline", "offline")
+        eventually(lambda: worker.log.read_text().count(f"policy.offline[{result.id}] received") > 2)
+        offline.unlink()
+        eventually(lambda: result.state == "RETRY")
+    assert worker.get(result) == "done"
+
+
+# --- the lock is lost -------------------------------------------------------------------------------------------------
+
+
+def lose(worker: Worker, key: str, gate: Gate) -> None:
+    """Have a task lose its lock in the middle of its work."""
+    gate.wait_entered()
+    (gate.path / "entered").unlink()
+    (name,) = worker.zoo.children(key)
+    with contextlib.suppress(NoNodeError):
+        worker.zoo.client.delete(f"{worker.zoo.base}/{key}/{name}")
+
+
+def test_a_task_that_lost_its_lock_may_run_again(worker: Worker) -> None:
+    """With `on_lost="retry"` it is sent again, its own retries uncounted."""
+    gate = worker.gate()
+    result = worker.send("policy.unlucky", "unlucky", str(gate))
+    for _ in range(2):
+        lose(worker, "unlucky", gate)
+    gate.open()
+    assert worker.get(result)["retries"] == 0
+
+
+def test_a_lost_lock_fails_the_task_by_default_and_in_the_end(worker: Worker) -> None:
+    """As it does when it has been sent again as often as `max_conflicts` allows."""
+    gates = [worker.gate(), worker.gate()]
+    plain = worker.send("plain", "lost", "linger", str(gates[0]))
+    lose(worker, "lost", gates[0])
+    assert isinstance(worker.wait_failed(plain), LockLost)
+    twice = worker.send("policy.unlucky_twice", "twice", str(gates[1]))
+    for _ in range(2):
+        lose(worker, "twice", gates[1])
+    assert isinstance(worker.wait_failed(twice), LockLost)
+
+
+# --- coalesce ---------------------------------------------------------------------------------------------------------
+
+
+def lines(journal: Path) -> list[str]:
+    return journal.read_text().splitlines() if journal.exists() else []
+
+
+@pytest.fixture
+def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[Worker, str, Path, Gate]]:
+    """A task that runs, of a key and with a journal of its own."""
+    key = re.sub(r"\W", "-", request.node.name)
+    journal, gate = worker.home / f"{key}.journal", worker.gate()
+    running = worker.send("policy.coalesce", key, "linger", str(gate), str(journal))
+    gate.wait_entered()
+    yield worker, key, journal, gate
+    gate.open()
+    worker.get(running)
+
+
+def waiting(worker: Worker, key: str) -> list[str]:
+    """The reservations of a key."""
+    return [name for name in worker.zoo.client.get_children(f"{worker.zoo.base}/!unique") if name.endswith(f"!{key}")]
+
+
+def call(worker: Worker, key: str, journal: Path, **options: Any) -> AsyncResult[Any]:
+    """Call the task, and wait until it waits, or was skipped, or has run."""
+    result = worker.send("policy.coalesce", key, "tell", None, str(journal), **options)
+    eventually(lambda: result.state != "PENDING")
+    return result
+
+
+def test_calls_that_come_meanwhile_are_one_more_run(coalesced: tuple[Worker, str, Path, Gate]) -> None:
+    """While one runs and one waits, more are skipped; the one that waits begins after the last of them came."""
+    worker, key, journal, gate = coalesced
+    results = [call(worker, key, journal) for _ in range(5)]
+    states = [str(result.state) for result in results]
+    assert states == ["RETRY", *["REVOKED"] * 4]
+    with pytest.raises(TaskRevokedError, match=results[0].id):
+        worker.get(results[-1])
+    gate.open()
+    assert worker.get(results[0]) == "done"
+    assert [line.split()[0] for line in lines(journal)][1:] == [results[0].id]
+
+
+def test_a_call_that_comes_when_the_waiting_one_has_begun_waits_itself(
+    coalesced: tuple[Worker, str, Path, Gate],
+) -> None:
+    """What changed after it began would be forgotten else."""
+    worker, key, journal, gate = coalesced
+    second_gate = worker.gate()
+    second = worker.send("policy.coalesce", key, "linger", str(second_gate), str(journal))
+    eventually(lambda: second.state == "RETRY")
+    gate.open()
+    second_gate.wait_entered()
+    third = call(worker, key, journal)
+    assert third.state == "RETRY"
+    second_gate.open()
+    assert worker.get(third) == "done"
+    assert len(lines(journal)) == 3
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_one_that_never_comes_makes_room_for_another(coalesced: tuple[Worker, str, Path, Gate], end: str) -> None:
+    """A waiting task that is revoked, or expires, is no longer one that the others rely on."""
+    worker, key, journal, gate = coalesced
+    first = call(worker, key, journal, **({"expires": 1} if end == "expired" else {}))
+    if end == "revoked":
+        worker.app.control.revoke(first.id)
+    eventually(lambda: str(first.state) == "REVOKED", 20)
+    eventually(lambda: not waiting(worker, key))
+    second = call(worker, key, journal)
+    assert second.state == "RETRY"
+    gate.open()
+    assert worker.get(second) == "done"
+
+
+# --- another copy of the same task ------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("F54")
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_of_two_copies_of_a_task_one_runs(worker: Worker, policy: str) -> None:
+    """A message that is delivered twice, as brokers do, changes neither the work nor its result."""
+    key, journal, gate = f"copy-{policy}", worker.home / f"copy-{policy}", worker.gate()
+    result = worker.send(f"policy.{policy}", key, "linger", str(gate), str(journal))
+    gate.wait_entered()
+    worker.send(f"policy.{policy}", key, "linger", str(gate), str(journal), task_id=result.id)
+    again = f"policy.{policy}[{result.id}] retry"
+    eventually(lambda: again in worker.log.read_text(), message="the copy did not come")
+    assert worker.zoo.children(key)[1:] == []
+    gate.open()
+    eventually(lambda: result.state == "SUCCESS", 20)
+    ignored = f"policy.{policy}[{result.id}] ignored"
+    eventually(lambda: ignored in worker.log.read_text(), 20, "the copy did not end")
+    assert worker.get(result) == "done"
+    assert len(lines(journal)) == 1
+
+
+@pytest.mark.scenario("F40", "F54")
+def test_a_copy_that_meets_a_dead_one_runs(worker: Worker) -> None:
+    """What a killed process leaves looks like a running copy until its session is over; the task is not skipped."""
+    gate, journal = worker.gate(), worker.home / "dead"
+    result = worker.send("policy.skip.late", "dead", "linger", str(gate), str(journal))
+    pid = gate.wait_entered()
+    gate.open()
+    os.kill(pid, signal.SIGKILL)
+    assert worker.get(result, timeout=25) == "done"
+    assert len(lines(journal)) == 2
+
+
+def test_a_retry_that_comes_before_the_release_is_not_skipped(worker: Worker) -> None:
+    """A task that retries under its lock, at once, may meet its own node, and is no conflict."""
+    assert worker.run("policy.itself", "itself") == 1
+
+
+# --- calls inside a task ----------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) -> None:
+    """What the inner call meets is an error of the work, not a conflict of the task: that would be skipped here."""
+    with worker.zoo.hold_elsewhere("inner"):
+        assert worker.run("policy.own_run", "own-run", "inner") == "refused"
+    assert worker.run("policy.own_run", "own-run", "inner") == "went through"
+
+
+@pytest.mark.scenario("F55")
+@pytest.mark.parametrize("name", ["policy.retry", "policy.wait", "policy.skip"])
+def test_who_waits_for_a_task_that_needs_its_lock_is_told(worker: Worker, name: str) -> None:
+    """Neither would ever go on; the error names the lock and both tasks."""
+    told = worker.run("policy.waits", "caller", name)
+    assert told.startswith("LockHeldByCaller: The lock 'caller' is held by task policy.waits[")
+    assert "waits for the result of policy." in told
+
+
+@pytest.mark.scenario("F55")
+def test_who_waits_for_one_that_waits_is_told(zoo: Zoo, tmp_path: Path) -> None:
+    """Also where a task that takes no lock is in between."""
+    with Worker(zoo, tmp_path, concurrency=3) as worker, worker.log_shown():
+        told = worker.run("policy.waits", "caller", "policy.between")
+    assert "held by task policy.waits[" in told
+    assert "waits for the result of policy.retry[" in told
+
+
+def test_a_task_sent_under_a_lock_that_it_needs_comes_when_that_is_free(worker: Worker) -> None:
+    """Nobody waits for it, so it only has to come again until its caller is done."""
+    gate = worker.gate()
+    caller = worker.send("policy.sends", "sender", str(gate))
+    gate.wait_entered()
+    gate.open()
+    assert worker.get(worker.app.AsyncResult(worker.get(caller))) == "done"

@@ -1,0 +1,157 @@
+"""What can be seen of a worker's locks: events, `inspect zklocks` and log lines, each with the task it is about."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.events.state import State
+from support import celeryapp
+from support.worker import Worker
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+TASKS = "--include=support.endingtasks"
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def running(
+    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    zoo = Zoo(single.hosts, single)
+    home = tmp_path_factory.mktemp("worker")
+    with Worker(zoo, home, pool=request.param, options=[TASKS, "--task-events"]) as worker:
+        yield worker
+    zoo.close()
+
+
+@pytest.fixture
+def worker(running: Worker) -> Iterator[Worker]:
+    with running.log_shown():
+        yield running
+        running.zoo.assert_empty()
+
+
+@contextlib.contextmanager
+def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
+    """What a receiver hears of a worker's events meanwhile."""
+    found: list[dict[str, Any]] = []
+    stop = threading.Event()
+    ready = threading.Event()
+
+    def receive() -> None:
+        with worker.app.connection_for_read() as connection:
+            receiver = worker.app.events.Receiver(connection, handlers={"*": found.append})
+            with receiver.consumer_context() as (consuming, _, _):
+                ready.set()
+                while not stop.is_set():
+                    with contextlib.suppress(TimeoutError, OSError):
+                        consuming.drain_events(timeout=0.2)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield found
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
+    """A receiver hears which task waits for which lock behind whom, and when it has it."""
+    with events(worker) as heard:
+        gate = worker.gate()
+        first = worker.send("patient", "seen", "linger", str(gate))
+        gate.wait_entered()
+        second = worker.send("patient", "seen")
+        worker.zoo.wait_contenders("seen", 2)
+        (waiting,) = eventually(lambda: [event for event in heard if event["type"] == "task-lock-waiting"])
+        assert (waiting["uuid"], waiting["name"], waiting["lock"]) == (second.id, "patient", "seen")
+        assert first.id in waiting["ahead"]
+        gate.open()
+        worker.get(second)
+        granted = eventually(lambda: [event for event in heard if event["type"] == "task-lock-acquired"][1:])
+        assert granted[-1]["uuid"] == second.id
+        assert granted[-1]["token"] > 0
+        eventually(lambda: sum(event["type"] == "task-succeeded" for event in heard) == 2)
+
+    state: Any = State()  # as monitors use it
+    for event in heard:
+        state.event(event)
+    assert state.tasks[second.id].state == "SUCCESS"
+
+
+def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> None:
+    """`inspect zklocks` names lock, task and process, of this worker only."""
+    with worker.zoo.hold_elsewhere("foreign"):
+        gate = worker.gate()
+        held = worker.send("patient", "inspected", "linger", str(gate))
+        gate.wait_entered()
+        waits = worker.send("patient", "inspected")
+        worker.zoo.wait_contenders("inspected", 2)
+        replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
+        ((answer,),) = [reply.values() for reply in replies or []]
+        gate.open()
+    assert answer["problem"] == ""
+    ((mine,), (other,)) = answer["held"], answer["waiting"]
+    assert (mine["lock"], mine["task"], mine["id"]) == ("inspected", "patient", held.id)
+    assert (other["lock"], other["id"], other["ahead"]) == ("inspected", waits.id, 1)
+    assert {mine["pid"], other["pid"]} <= worker.children() | {worker.process.pid}
+    worker.get(waits)
+
+
+@pytest.mark.parametrize("running", ["prefork"], indirect=True)
+def test_the_command_line_inspects(worker: Worker) -> None:
+    """`celery inspect zklocks` works for an application that imports the command."""
+    command = [sys.executable, "-m", "celery", "-A", "support.endingtasks", "inspect", "zklocks", "--json", "-t", "3"]
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "settings",
+        "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+        "ZKLOCK_URL": worker.zoo.url(),
+        celeryapp.HOME: str(worker.home),
+    }
+    ended = subprocess.run(command, cwd=TESTS, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 0, ended.stderr
+    ((answer,),) = [json.loads(ended.stdout).values()]
+    assert answer == {"held": [], "waiting": [], "problem": ""}
+
+
+def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> None:
+    """Also one of the protocol's own thread, which runs no task; and an event tells of the loss."""
+    with (
+        Worker(zoo, tmp_path, options=[TASKS, "--task-events"]) as worker,
+        worker.log_shown(),
+        events(worker) as heard,
+    ):
+        gate = worker.gate()
+        result = worker.send("loses_block", "gone", str(gate))
+        gate.wait_entered()
+        (node,) = zoo.contenders()
+        zoo.client.delete(node)
+        worker.wait_failed(result)
+        for begin in ("lock gone is lost: ", "work under lock gone ended "):
+            (line,) = [line for line in worker.log.read_text().splitlines() if begin in line]
+            assert line.endswith(f"[task loses_block {result.id}]")
+        eventually(lambda: [event["uuid"] for event in heard if event["type"] == "task-lock-lost"] == [result.id])
+
+
+def test_without_task_events_none_are_sent(zoo: Zoo, tmp_path: Path) -> None:
+    """A worker that sends no events of its tasks sends none of their locks."""
+    with Worker(zoo, tmp_path, options=[TASKS]) as worker, worker.log_shown(), events(worker) as heard:
+        worker.run("plain", "silent")
+        with worker.app.events.default_dispatcher() as dispatcher:
+            dispatcher.send("mark")
+        eventually(lambda: [event["type"] for event in heard] == ["mark"])

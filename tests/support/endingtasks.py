@@ -1,0 +1,141 @@
+"""Tasks of the Celery application that end in every way there is, some of them without letting go of their locks."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from celery.exceptions import Ignore, Reject
+
+import django_zklock.contrib.celery.control  # noqa: F401 - for programs that ask for `inspect zklocks`
+from django_zklock import zk_lock, zk_locked
+from support.celeryapp import app, do
+
+LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
+
+
+def end(task: Any, way: str, argument: Any) -> str:
+    """End a task in one of the ways that its own code has; `argument` is a folder of its own."""
+    if way == "exception":
+        raise ValueError(way)
+    if way == "retry":
+        raise task.retry(countdown=LATER)
+    if way == "Ignore":
+        raise Ignore
+    if way == "Reject":
+        raise Reject("unwanted", requeue=False)
+    if way == "Reject and requeue" and not (mark := Path(argument, "again")).exists():
+        mark.touch()
+        raise Reject("once more", requeue=True)
+    if way == "out of memory":
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        bytearray(1 << 30)
+    return way
+
+
+@app.task(name="locked_end", bind=True, acks_late=True)
+@zk_locked("{key}", timeout=60)
+def locked_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
+    """End under the decorator's lock."""
+    do(verb, argument)
+    return end(self, way, argument)
+
+
+@app.task(name="block_end", bind=True, acks_late=True)
+def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
+    """End in a block."""
+    with zk_lock(key, timeout=60):
+        do(verb, argument)
+        return end(self, way, argument)
+
+
+@app.task(name="forgetful_end", bind=True, acks_late=True)
+def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
+    """End with a lock that was taken and never released."""
+    zk_lock(key).acquire()
+    do(verb, argument)
+    return end(self, way, argument)
+
+
+# --- ways to leave a lock behind ------------------------------------------------------------------------------------
+
+_suspended: list[Generator[None]] = []
+_held_by_thread = threading.Event()
+
+
+def _inside(key: str) -> Generator[None]:
+    with zk_lock(key):
+        yield
+
+
+@app.task(name="half_open")
+def half_open(key: str) -> None:
+    """Enter a block that is never left: its generator waits for ever."""
+    generator = _inside(key)
+    next(generator)
+    _suspended.append(generator)
+
+
+@app.task(name="forget_in_coroutine")
+def forget_in_coroutine(key: str) -> None:
+    """Take a lock in a coroutine that ends without releasing it."""
+
+    async def take() -> None:
+        await zk_lock(key).aacquire()
+
+    asyncio.run(take())
+
+
+@app.task(name="take_twice")
+def take_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
+    """Take a reentrant lock twice, and never release it."""
+    zk_lock(key).acquire()
+    with zk_lock(key):
+        zk_lock(key).acquire()
+    do(verb, argument)
+
+
+@app.task(name="careless_part")
+def careless_part(keys: list[str]) -> None:
+    for key in keys:
+        zk_lock(key).acquire()
+
+
+@app.task(name="careful_whole")
+def careful_whole(outer: str, inner: str) -> list[bool]:
+    """Run a part, eagerly, which forgets a lock of its own and one that this task holds; tell what is held then."""
+    locks = [zk_lock(outer), zk_lock(inner)]
+    with locks[0]:
+        careless_part.apply(([outer, inner],))
+        held = [lock.locked() for lock in locks]
+    return [*held, *(lock.locked() for lock in locks)]
+
+
+@app.task(name="keep")
+def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
+    """Have a thread of the process hold a lock for the rest of its days."""
+    taken = threading.Event()
+
+    def hold() -> None:
+        zk_lock(key).acquire()
+        taken.set()
+        threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    taken.wait()
+    do(verb, argument)
+
+
+@app.task(name="loses_block")
+def loses_block(key: str, mark: str) -> None:
+    """Work under a lock for as long as it takes, and say what is thrown at it."""
+    try:
+        with zk_lock(key):
+            do("sleep", mark)
+    except BaseException as error:
+        Path(mark, "error").write_text(type(error).__name__)
+        raise

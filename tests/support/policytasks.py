@@ -1,0 +1,153 @@
+"""Tasks for each policy: what becomes of them when their lock is busy, or lost, or held by themselves."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Task, current_task
+from celery.result import allow_join_result
+from kombu.exceptions import OperationalError
+
+from django_zklock import zk_lock, zk_locked
+from support.celeryapp import app, do
+
+VALUE = {"skipped": True}
+POLICIES: dict[str, dict[str, Any]] = {
+    "raise": {"on_conflict": "raise"},
+    "retry": {},
+    "skip": {"on_conflict": "skip"},
+    "value": {"on_conflict": "skip", "skip_value": VALUE},
+    "coalesce": {"on_conflict": "coalesce"},
+    "wait": {"on_conflict": "wait"},
+}
+
+
+def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") -> str:
+    """Note that the work was begun, do it, and return what can go into the next step of a chain."""
+    if journal:
+        with Path(journal).open("a", encoding="utf-8") as file:
+            file.write(f"{current_task.request.id} {time.monotonic()}\n")
+    do(verb, argument)
+    return "done"
+
+
+for _name, _options in POLICIES.items():
+    app.task(name=f"policy.{_name}")(zk_locked("{key}", **_options)(work))
+    app.task(name=f"policy.{_name}.late", acks_late=True, reject_on_worker_lost=True)(
+        zk_locked("{key}", **_options)(work)
+    )
+
+
+@app.task(name="policy.next")
+def follow(before: Any, mark: str = "") -> Any:
+    """Return what the step before returned."""
+    if mark:
+        Path(mark).write_text(str(before))
+    return before
+
+
+@app.task(name="policy.body")
+def body(parts: list[Any]) -> list[Any]:
+    return parts
+
+
+@app.task(name="policy.errback")
+def errback(request: Any, error: Any, traceback: Any, mark: str) -> None:
+    Path(mark).touch()
+
+
+@app.task(name="policy.bounded")
+@zk_locked("{key}", max_conflicts=2)
+def bounded(key: str) -> None: ...
+
+
+@app.task(name="policy.unlucky")
+@zk_locked("{key}", on_lost="retry", abort_on="lost")
+def unlucky(key: str, gate: str) -> Any:
+    return do("linger", gate)
+
+
+@app.task(name="policy.unlucky_twice")
+@zk_locked("{key}", on_lost="retry", abort_on="lost", max_conflicts=1)
+def unlucky_twice(key: str, gate: str) -> Any:
+    return do("linger", gate)
+
+
+@app.task(name="policy.everything", bind=True)
+@zk_locked("{key}")
+def everything(self: Any, key: str) -> dict[str, Any]:
+    """Return what the message said beside its arguments."""
+    request = self.request
+    return {
+        "root_id": request.root_id,
+        "parent_id": request.parent_id,
+        "group": request.group,
+        "group_index": request.group_index,
+        "stamps": request.stamps,
+        "shadow": request.shadow,
+        "reply_to": request.reply_to,
+        "headers": sorted(request.headers or ()),
+    }
+
+
+@app.task(name="policy.itself", bind=True, max_retries=1)
+@zk_locked("{key}", on_conflict="skip")
+def itself(self: Any, key: str) -> int:
+    """Retry under the lock, at once: the message is there before the lock is free."""
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+    return int(self.request.retries)
+
+
+@app.task(name="policy.own_run", bind=True)
+@zk_locked("{key}", on_conflict="skip", timeout=0)
+def own_run(self: Any, key: str, other: str = "") -> str:
+    """Call the own function under another key."""
+    if other:
+        return "refused" if self.run(other) is None else "went through"
+    return "inner"
+
+
+@app.task(name="policy.waits")
+@zk_locked("outer/{key}")
+def waits(key: str, name: str) -> str:
+    """Wait, under a lock, for a task that needs it."""
+    with zk_lock(key), allow_join_result():
+        try:
+            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+
+@app.task(name="policy.between")
+def between(key: str) -> str:
+    """Wait, without a lock, for a task that needs that of who waits here."""
+    with allow_join_result():
+        return str(app.send_task("policy.retry", (key,)).get(timeout=30, interval=0.01))
+
+
+@app.task(name="policy.sends")
+@zk_locked("{key}")
+def sends(key: str, gate: str) -> str:
+    """Send, under a lock, a task that needs it, and end some time later."""
+    sent = app.send_task("policy.retry", (key,))
+    do("linger", gate)
+    return str(sent.id)
+
+
+class Offline(Task[Any, Any]):
+    """A task whose messages the broker can't take while there is a file of that name."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        if Path(os.environ["CELERY_HOME"], "offline").exists():
+            raise OperationalError("no broker")
+        return super().apply_async(*args, **options)
+
+
+@app.task(name="policy.offline", base=Offline, acks_late=True)
+@zk_locked("{key}")
+def offline(key: str) -> str:
+    return "done"
