@@ -92,7 +92,10 @@ def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Pa
     (tmp_path / "spawning.py").write_text(SPAWN)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     options = ["--include=support.endingtasks", "--task-events"]
-    with Worker(zoo, tmp_path, tasks="spawning", options=options, env={"PYTHONPATH": path}) as worker, worker.log_shown():
+    with (
+        Worker(zoo, tmp_path, tasks="spawning", options=options, env={"PYTHONPATH": path}) as worker,
+        worker.log_shown(),
+    ):
         counter = worker.home / "counter"
         results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
         assert {worker.get(result) for result in results} <= worker.children()
