@@ -77,6 +77,26 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
+def test_the_examples_for_celery_run(zoo: Zoo) -> None:
+    """The code of `how-to/celery.md` makes tasks that do what their names say, and what the page says in a conflict."""
+    text = (DOCS / "how-to" / "celery.md").read_text()
+    blocks = BLOCK.findall(text)
+    assert text.count("```python\n") == len(blocks), "a block does not name its file"
+    code = "\n".join(["from celery import Celery", "Celery('documented')", *(block for _, block in blocks)])
+    shown = """
+print([settle.apply(("7",)).get(), close.apply(("7",)).get(), rebuild_index.apply(("lamps",)).get()])
+print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
+"""
+    with zoo.hold_elsewhere("rates"):
+        process = zoo.spawn(code + shown)
+        said, problems = process.communicate(timeout=30)
+    assert said == (
+        "['account 7 is settled', 'account 7 is closed', 'the index of lamps is new']\n"
+        "['report of monday', 'somebody else does it']\n"
+    ), problems
+
+
+@pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
     """The code of `how-to/transactions.md`, one block after the other, does what the page says."""

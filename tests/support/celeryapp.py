@@ -103,7 +103,7 @@ def say_ready(sender: Any, **_kwargs: Any) -> None:
 def do(verb: str, argument: Any) -> Any:
     """Do the work of a task."""
     if verb == "brief":
-        time.sleep(0.3)
+        time.sleep(1)
     if verb == "fail":
         raise ValueError(argument)
     if verb in ("linger", "sleep", "spin"):

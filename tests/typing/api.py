@@ -13,7 +13,15 @@ from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens
 from django_zklock.tokens import VerifiedToken
 
 
-@zk_locked("inventory/{sku}", timeout=timedelta(seconds=2), on_conflict="respond", abort_on="lost", grace=1)
+@zk_locked(
+    "inventory/{sku}",
+    timeout=timedelta(seconds=2),
+    on_conflict="respond",
+    abort_on="lost",
+    grace=1,
+    max_conflicts=3,
+    on_lost="retry",
+)
 def view(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse(sku)
 

@@ -358,8 +358,10 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     ("option", "value"),
     [
         ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", None), ("grace", -0.1),
-        ("on_conflict", "wait"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
+        ("on_conflict", "queue"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
         ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release", "commit"),
+        ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
+        ("on_lost", "skip"),
     ],
 )  # fmt: skip
 def test_option_without_a_meaning_is_refused(option: str, value: object) -> None:
@@ -370,9 +372,18 @@ def test_option_without_a_meaning_is_refused(option: str, value: object) -> None
     assert (problem.id, f'["stock"]["{option}"]' in problem.message) == ("E009", True)
 
 
-@pytest.mark.parametrize("value", ["raise", "skip", "respond", "retry"])
+def test_a_skipped_task_may_return_none() -> None:
+    """None is a value like any other, and another thing than none given."""
+    assert config(DEFAULTS={"skip_value": None}).options_for("x").skip_value is None
+    assert config(LOCKS={"x": {"path": "x", "skip_value": None}}, DEFAULTS={"skip_value": 1}).options_for(
+        "x"
+    ) == LockOptions(path="x", skip_value=None)
+    assert config().options_for("x").skip_value is UNSET
+
+
+@pytest.mark.parametrize("value", ["raise", "skip", "respond", "retry", "coalesce", "wait"])
 def test_every_conflict_has_its_word(value: str) -> None:
-    """The four policies are known."""
+    """The six policies are known."""
     assert config(DEFAULTS={"on_conflict": value}).defaults.on_conflict == value
 
 
