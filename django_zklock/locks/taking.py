@@ -127,16 +127,18 @@ def _check_before_commit(hold: Hold) -> None:
 
 
 @abort.shielded
-def _no_longer_kept(hold: Hold, witness: endings.Witness) -> None:
-    if hold._kept_by is not witness and hold._count >= 0:
-        return
+def _no_longer_kept(hold: Hold, witness: endings.Witness) -> Callable[[], object] | None:
+    if hold._grant.inherited or (hold._kept_by is not witness and hold._count >= 0):
+        return None
     if hold._count == 0:
         hold._count = -1  # nobody but the transaction has it
     hold._kept_by = None
-    if hold._count < 0:
-        waiter: ThreadWaiter[bool] = ThreadWaiter()
-        let_go(hold, 0, waiter.set)
-        waiter.wait(RELEASE_PATIENCE)
+    if hold._count > 0:
+        return None
+    waiter: ThreadWaiter[bool] = ThreadWaiter()
+    deadline = time.monotonic() + RELEASE_PATIENCE
+    let_go(hold, 0, waiter.set)
+    return lambda: waiter.wait(max(0.0, deadline - time.monotonic()))
 
 
 def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | None:
