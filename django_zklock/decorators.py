@@ -189,7 +189,8 @@ class Locked:
         _refuse_async_dispatch(self.function, args)
         name, fields = self.naming.name_and_fields(args, kwargs)
         around = self._surroundings(args)
-        options = self._options_for(name, responses.find_request(args))
+        request = responses.find_request(args)
+        options = self._options_for(name, request)
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
         lock = Lock(
             name,
@@ -203,7 +204,7 @@ class Locked:
             what=around.what,
         )
         on_conflict = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        return _Call(lock, around, on_conflict)
+        return _Call(lock, request, around, on_conflict)
 
     def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""
@@ -244,10 +245,10 @@ class Locked:
 class _Call:
     """One call of a decorated function."""
 
-    def __init__(self, lock: Lock, around: Surroundings, on_conflict: str) -> None:
+    def __init__(self, lock: Lock, request: HttpRequest | None, around: Surroundings, on_conflict: str) -> None:
         self.lock = lock
         self.entered = False
-        self.handover = Handover(lock, self._lost)
+        self.handover = Handover(lock, request, self._lost)
         self._around = around
         self._on_conflict = on_conflict
 

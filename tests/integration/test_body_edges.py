@@ -19,7 +19,11 @@ from django_zklock.locks import guard, hold, share, taking
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.share import Share
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.django_db(databases=[]),  # a response that is closed has Django look at the connections there are
+    pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
+]
 
 
 def functions_of_a_body() -> list[Callable[..., object]]:
