@@ -371,13 +371,13 @@ def on_finished(**kwargs: Any) -> None:
     _close_all(_bodies.get())
 
 
-def on_failed(request: HttpRequest | None = None, **kwargs: Any) -> None:
+def on_failed(request: object = None, **kwargs: Any) -> None:
     """
     Close what a response was to do in whose place an error is answered.
 
     Nobody else does, while the error is kept: by its traceback, it has the response.
     """
-    if request is not None:
+    if isinstance(request, HttpRequest):
         _close_all(_of_requests.get(request))
 
 
