@@ -366,7 +366,7 @@ def on_finished(**kwargs: Any) -> None:
     Close what is left of the request that ends.
 
     `response.close()` has done so before, where it is called. It is not when a client goes away in the middle of a
-    middleware under ASGI, nor for a response that another one took the place of, and that an exception keeps alive.
+    middleware under ASGI, nor for a response that another one took the place of, and that somebody keeps.
     """
     _close_all(_bodies.get())
 
