@@ -10,7 +10,7 @@ from django.apps import AppConfig
 from django.core import checks
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import request_finished, request_started, setting_changed
+from django.core.signals import got_request_exception, request_finished, request_started, setting_changed
 
 from django_zklock import bodies, conf
 from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport, check_views
@@ -42,9 +42,14 @@ class ZkLockConfig(AppConfig):
 
 
 def follow_requests() -> None:
-    """Have the end of a request end what its response holds, on the servers' handlers; the test client has others."""
+    """
+    Have the end of a request end what its response holds, on the servers' handlers; the test client has others.
+
+    An error that is answered in its place is the end of a response on all of them.
+    """
     request_started.connect(bodies.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
     request_started.connect(bodies.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
+    got_request_exception.connect(bodies.on_failed, dispatch_uid="zklock.on_failed")
     for handler in (WSGIHandler, ASGIHandler):
         request_finished.connect(bodies.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import markcoroutinefunction
-from django.http import StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 
 from django_zklock import abort
@@ -27,6 +27,9 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.share import Share
 
 logger = logging.getLogger("django_zklock.responses")
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""Of requests that may be repeated without harm (RFC 9110, 9.2.1)."""
 
 _Result = TypeVar("_Result")
 
@@ -41,8 +44,9 @@ class Work(Protocol):
 class Handover:
     """Hands the lock of a call over to the response that it returns; `with` round the lock's block."""
 
-    def __init__(self, lock: Lock, lost: Callable[[LockLost], Any]) -> None:
+    def __init__(self, lock: Lock, request: HttpRequest | None, lost: Callable[[LockLost], Any]) -> None:
         self._lock = lock
+        self._request = request
         self._lost = lost
         self._share: Share | None = None
 
@@ -53,11 +57,28 @@ class Handover:
         """Return the result of the call; if its body is still to come, with a share in the hold."""
         if isinstance(result, StreamingHttpResponse):
             self._share = share = Share(self._lock, hold)
-            _keep_while_streaming(result, share)
+            self._close_in_time(_keep_while_streaming(result, share))
         elif isinstance(result, SimpleTemplateResponse) and not result.is_rendered:
             self._share = share = Share(self._lock, hold)
-            _keep_until_rendered(result, share, self._lost)
+            self._close_in_time(_keep_until_rendered(result, share, self._lost_unrendered))
         return result
+
+    def _lost_unrendered(self, error: LockLost) -> Any:
+        """Return what to answer, or None to render it all the same."""
+        if self._request is not None and self._request.method not in SAFE_METHODS:
+            # The view has done its work, and COMMIT, under the lock. Who is told to try again would have it done twice.
+            logger.warning("an answer to %s is rendered without its lock: %s", self._request.method, error)
+            return None
+        return self._lost(error)
+
+    def _close_in_time(self, work: Work) -> None:
+        """Have the work closed at the end of the request, or as soon as that is answered by an error."""
+        reference = weakref.ref(work)
+        bodies = _bodies.get()
+        if bodies is not None:
+            bodies.append(reference)
+        if self._request is not None:
+            _of_requests.setdefault(self._request, []).append(reference)
 
     @abort.shielded
     def __exit__(
@@ -71,18 +92,19 @@ class Handover:
 # --- streamed responses -----------------------------------------------------------------------------------------
 
 
-def _keep_while_streaming(response: StreamingHttpResponse, share: Share) -> None:
+def _keep_while_streaming(response: StreamingHttpResponse, share: Share) -> Work:
     # As it was given: what `streaming_content` returns does not close it.
     parts: Any = response._iterator  # type: ignore[attr-defined]
     streamed = AsyncParts(parts, share) if response.is_async else Parts(parts, share)
     body = AsyncBody(streamed) if isinstance(streamed, AsyncParts) else Body(streamed)
-    _close_with(body, streamed, share)
+    _close_when_dropped(body, streamed, share)
     # The generator's own end is work under the lock. The response's other resources, such as files, are closed after
     # it as before, and the lock ends last, as the setter appends the body to them.
     closers: list[Callable[[], object]] = response._resource_closers  # type: ignore[attr-defined]
     own = getattr(parts, "close", None)
     closers[:] = [streamed.close_parts if closer == own else closer for closer in closers]
     response.streaming_content = body
+    return streamed
 
 
 class Parts:
@@ -239,18 +261,19 @@ def _report(error: BaseException) -> None:
 # --- rendered responses -----------------------------------------------------------------------------------------
 
 
-def _keep_until_rendered(response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> None:
+def _keep_until_rendered(response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> Work:
     rendering = Rendering(response, share, lost)
-    _close_with(rendering, rendering, share)
+    _close_when_dropped(rendering, rendering, share)
     response._resource_closers.append(share.end)  # type: ignore[attr-defined]
     response.render = rendering  # type: ignore[method-assign]
+    return rendering
 
 
 class Rendering:
     """
     Takes the place of a response's `render` for one call, which runs under the lock.
 
-    If the lock is lost by then, the answer is what the view would have answered had it lost the lock itself.
+    If the lock is lost by then, `lost` says what to answer; None is to render it without.
     """
 
     def __init__(self, response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> None:
@@ -277,7 +300,8 @@ class Rendering:
             self._share.break_off()
             if error.lock != self._share.key:
                 raise
-            return self._lost(error)
+            answer = self._lost(error)
+            return response.render() if answer is None else answer
         finally:
             self._share.break_off()
 
@@ -291,15 +315,15 @@ class Rendering:
 _bodies: ContextVar[list[weakref.ref[Work]] | None] = ContextVar("zklock_bodies", default=None)
 """What the current request's responses have to do under locks, as far as they are alive; None outside of a request."""
 
+_of_requests: weakref.WeakKeyDictionary[HttpRequest, list[weakref.ref[Work]]] = weakref.WeakKeyDictionary()
+"""The same by request, each written by who serves it; the test client's, too, who does not say when one is over."""
 
-def _close_with(body: Body | AsyncBody | Rendering, work: Work, share: Share) -> None:
-    """Close the work when the request is over, or else when what the response has of it is dropped."""
+
+def _close_when_dropped(body: Body | AsyncBody | Rendering, work: Work, share: Share) -> None:
+    """Close the work when what the response has of it is dropped."""
     # The work may refer to the response, and so to the body. While that is dropped, it is alive; unless both are found
     # in a cycle, by the collector: then nothing is left but to end the share.
     share.when_dropped(body, _on_dropped, weakref.ref(work))
-    bodies = _bodies.get()
-    if bodies is not None:
-        bodies.append(weakref.ref(work))
 
 
 def _on_dropped(share: Share, reference: weakref.ref[Work]) -> None:
@@ -342,9 +366,22 @@ def on_finished(**kwargs: Any) -> None:
     Close what is left of the request that ends.
 
     `response.close()` has done so before, where it is called. It is not when a client goes away in the middle of a
-    middleware under ASGI, nor for a response that another one took the place of, and that an exception keeps alive.
+    middleware under ASGI, nor for a response that another one took the place of, and that somebody keeps.
     """
-    bodies = _bodies.get()
+    _close_all(_bodies.get())
+
+
+def on_failed(request: object = None, **kwargs: Any) -> None:
+    """
+    Close what a response was to do in whose place an error is answered.
+
+    Nobody else does, while the error is kept: by its traceback, it has the response.
+    """
+    if isinstance(request, HttpRequest):
+        _close_all(_of_requests.get(request))
+
+
+def _close_all(bodies: list[weakref.ref[Work]] | None) -> None:
     while bodies:
         work = bodies.pop()()
         if work is not None:

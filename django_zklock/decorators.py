@@ -236,7 +236,8 @@ class Locked:
         _refuse_async_dispatch(self.function, args)
         name, fields = self.naming.name_and_fields(args, kwargs)
         around = self._surroundings(args)
-        options = self._options_for(name, responses.find_request(args))
+        request = responses.find_request(args)
+        options = self._options_for(name, request)
         policy = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
         if policy == "wait" and isinstance(options.timeout, Unset):
@@ -255,6 +256,7 @@ class Locked:
         )
         return _Call(
             lock,
+            request,
             around,
             replace(options, timeout=timeout, on_conflict=policy),
             self._begun and functools.partial(self._begun, self),
@@ -305,13 +307,18 @@ class _Call:
     """One call of a decorated function."""
 
     def __init__(
-        self, lock: Lock, around: Surroundings, options: LockOptions, begun: Callable[[], None] | None = None
+        self,
+        lock: Lock,
+        request: HttpRequest | None,
+        around: Surroundings,
+        options: LockOptions,
+        begun: Callable[[], None] | None,
     ) -> None:
         self.lock = lock
         self.around = around
         self.options = options  # of this call, with the defaults of what is around it
         self.entered = False
-        self.handover = Handover(lock, self._lost)
+        self.handover = Handover(lock, request, self._lost)
         self._begun = begun
 
     def begin(self) -> None:

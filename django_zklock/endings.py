@@ -23,10 +23,11 @@ class Witness:
 
     `check` refuses a COMMIT by raising: the transaction is rolled back, and the error goes on. `ended` is called with
     the witness itself, in the thread of the connection, after COMMIT, ROLLBACK or the close of the connection; once
-    more if an exception strikes it.
+    more if an exception strikes it. What it has to wait for, it returns as a function, which is called when all
+    witnesses have been told: their waits are one.
     """
 
-    def __init__(self, check: Callable[[], object], ended: Callable[[Witness], object]) -> None:
+    def __init__(self, check: Callable[[], object], ended: Callable[[Witness], Callable[[], object] | None]) -> None:
         self.check = check
         self._ended = ended
         self._at: set[_Ends] = set()
@@ -40,11 +41,10 @@ class Witness:
             ends.add(self)
 
     @abort.shielded
-    def leave(self, ends: _Ends) -> None:
-        """One of them has ended."""
+    def leave(self, ends: _Ends) -> Callable[[], object] | None:
+        """One of them has ended; return what is to be waited for."""
         self._at.discard(ends)
-        if not self._at:
-            self._ended(self)
+        return None if self._at else self._ended(self)
 
 
 class _Ends:
@@ -148,7 +148,10 @@ class _Ends:
             raise
 
     def _tell(self) -> None:
+        waits = []
         while self._witnesses:
-            self._witnesses[0].leave(self)
+            waits.append(self._witnesses[0].leave(self))
             self._witnesses.pop(0)
         self._remove()
+        for wait in filter(None, waits):
+            wait()

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_the_functions_do_as_they_say(zklock):
     work.open_account(1, "ann")
-    work.deposit(1, 100)
+    work.deposit(1, 130)
+    work.withdraw(1, 30)
     work.rename(Account(pk=1), "bob")
     work.add_interest(10)
     account = Account.objects.get()

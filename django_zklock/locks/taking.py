@@ -108,7 +108,7 @@ def hand_over(hold: Hold, count: int, release: str | Unset) -> None:
     unfinished = transactions.unfinished()
     if unfinished:
         witness = hold._kept_by or endings.Witness(
-            functools.partial(_check_before_commit, hold), functools.partial(_no_longer_kept, hold)
+            functools.partial(check_before_commit, hold), functools.partial(_no_longer_kept, hold)
         )
         witness.attend(unfinished)
         hold._kept_by = witness
@@ -121,22 +121,25 @@ def give_back(hold: Hold, count: int, release: str | Unset) -> None:
     let_go(hold, count)
 
 
-def _check_before_commit(hold: Hold) -> None:
+def check_before_commit(hold: Hold) -> None:
+    """Raise `LockLost` unless the lease is valid now; but for a lock whose loss is never to stop the work."""
     if hold._policy.abort_on != "never":
         hold.check()
 
 
 @abort.shielded
-def _no_longer_kept(hold: Hold, witness: endings.Witness) -> None:
-    if hold._kept_by is not witness and hold._count >= 0:
-        return
+def _no_longer_kept(hold: Hold, witness: endings.Witness) -> Callable[[], object] | None:
+    if hold._grant.inherited or (hold._kept_by is not witness and hold._count >= 0):
+        return None
     if hold._count == 0:
         hold._count = -1  # nobody but the transaction has it
     hold._kept_by = None
-    if hold._count < 0:
-        waiter: ThreadWaiter[bool] = ThreadWaiter()
-        let_go(hold, 0, waiter.set)
-        waiter.wait(RELEASE_PATIENCE)
+    if hold._count > 0:
+        return None
+    waiter: ThreadWaiter[bool] = ThreadWaiter()
+    deadline = time.monotonic() + RELEASE_PATIENCE
+    let_go(hold, 0, waiter.set)
+    return lambda: waiter.wait(max(0.0, deadline - time.monotonic()))
 
 
 def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | None:

@@ -336,7 +336,7 @@ def test_a_call_that_fails_after_all_hands_nothing_over(zoo: Zoo) -> None:
     """What comes after the function, such as a COMMIT, may fail; then its response has no part in the lock."""
     mutex = zk_lock(KEY)
     responses: list[HttpResponseBase] = []
-    with pytest.raises(ZeroDivisionError), Handover(mutex, lambda error: error) as handover, mutex as hold:
+    with pytest.raises(ZeroDivisionError), Handover(mutex, None, lambda error: error) as handover, mutex as hold:
         responses.append(handover.keep(hold, StreamingHttpResponse(three())))
         raise ZeroDivisionError
     assert is_free()

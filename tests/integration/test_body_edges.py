@@ -21,7 +21,7 @@ from django_zklock.locks.share import Share
 
 pytestmark = [
     pytest.mark.zookeeper,
-    pytest.mark.django_db(databases=[]),
+    pytest.mark.django_db(databases=[]),  # a response that is closed has Django look at the connections there are
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
 ]
 

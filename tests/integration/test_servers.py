@@ -217,11 +217,21 @@ def test_a_body_that_loses_its_lock_is_cut_off(zoo: Zoo, caplog: pytest.LogCaptu
 
 
 def test_an_error_in_a_middleware_ends_the_lock_of_the_response_it_replaces(zoo: Zoo, rf: RequestFactory) -> None:
-    """With the request, though the error, which is kept, keeps the response."""
+    """At once, though the error, which is kept, keeps the response."""
     with override_settings(MIDDLEWARE=["support.bodysite.failing_middleware"]):
         answer: Any = WSGIHandler()(rf.get("/stream/7/").environ, lambda *_: None)
-    assert len(zoo.children(KEY)) == 1
+    zoo.wait_contenders(KEY, 0)
     assert b"Server Error" in b"".join(answer)
+    answer.close()
+    assert bodysite.kept
+
+
+def test_an_answer_of_a_middleware_ends_the_lock_of_the_response_it_replaces(zoo: Zoo, rf: RequestFactory) -> None:
+    """With the request, though somebody keeps the response."""
+    with override_settings(MIDDLEWARE=["support.bodysite.replacing_middleware"]):
+        answer: Any = WSGIHandler()(rf.get("/stream/7/").environ, lambda *_: None)
+    assert len(zoo.children(KEY)) == 1
+    assert b"".join(answer) == b"something else"
     answer.close()
     zoo.wait_contenders(KEY, 0)
     assert bodysite.kept

@@ -93,6 +93,14 @@ def kept(ledger: Ledger, mutex: Lock) -> None:
             pass
 
 
+def several_kept(ledger: Ledger, mutex: Lock) -> None:
+    with transaction.atomic(using="ledger"):
+        with mutex:
+            ledger.write("x")
+        with Lock("another", release="on_commit"):
+            pass
+
+
 def kept_and_rolled_back(ledger: Ledger, mutex: Lock) -> None:
     with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
         with mutex:
@@ -113,6 +121,7 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
     failing: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
     # Django's own `atomic` cannot be struck without harm, so its functions are spared where it is the outer one.
     kept: ({"release": "on_commit"}, OURS),
+    several_kept: ({"release": "on_commit"}, OURS),
     kept_and_rolled_back: ({"release": "on_commit"}, OURS),
     kept_and_closed: ({"release": "on_commit"}, OURS),
 }

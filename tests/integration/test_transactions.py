@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
+import time
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +19,12 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase
 from django.utils.connection import ConnectionDoesNotExist
 from support.ledger import Ledger
-from support.zoo import Zoo
+from support.zoo import Zoo, namespace
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks.hold import Hold, live_holds
+from django_zklock.testing.server import DevServer
 
 pytestmark = pytest.mark.zookeeper
 
@@ -455,6 +458,39 @@ def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledg
         ledger.write("a")
     ledger.connection.close()
     assert zoo.children("kept") == []
+
+
+def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
+    """When ZooKeeper does not answer, the end of a transaction takes no longer for each lock that it has kept."""
+    with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
+        with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
+            for number in range(5):
+                with zk_lock(f"stock/{number}", release="on_commit"):
+                    pass
+            server.stall = True
+            began = time.monotonic()
+            raise ZeroDivisionError
+        took = time.monotonic() - began
+        server.stall = False
+        zoo.assert_empty(timeout=20)
+    assert took < 2
+
+
+def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo: Zoo, ledger: Ledger) -> None:
+    """The locks that a transaction keeps are the parent's, who has them still."""
+    with transaction.atomic(using="ledger"):
+        with zk_lock("stock", release="on_commit"):
+            pass
+        child = os.fork()
+        if not child:
+            began = time.monotonic()
+            try:
+                connections.close_all()
+            finally:
+                os._exit(int(time.monotonic() - began > 0.5))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(zoo.children("stock")) == 1
+    zoo.assert_empty(timeout=0)
 
 
 def test_methods_that_somebody_else_has_replaced_are_left_so(zoo: Zoo, ledger: Ledger) -> None:

@@ -166,8 +166,8 @@ def slow_sync(request: HttpRequest, name: str) -> HttpResponseBase:
     return StreamingHttpResponse(ticks())
 
 
-kept: list[BaseException] = []
-"""Exceptions of the middleware, as error reporting keeps them: with their frames, and what is in them."""
+kept: list[object] = []
+"""Exceptions of a middleware, as error reporting keeps them, with their frames and what is in them; and responses."""
 
 
 def lingering_middleware(get_response: Callable[..., Awaitable[HttpResponseBase]]) -> Callable[..., object]:
@@ -202,6 +202,16 @@ def failing_middleware(get_response: Callable[[HttpRequest], HttpResponseBase]) 
         except RuntimeError as error:
             kept.append(error)
             raise
+
+    return middleware
+
+
+def replacing_middleware(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Answer something else than the view, whose response it keeps and does not close."""
+
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        kept.append(get_response(request))
+        return HttpResponse("something else")
 
     return middleware
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -12,6 +13,7 @@ from django_zklock import abort, owner
 from django_zklock.contrib.fences import rows
 from django_zklock.fencing.fence import Fence
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.taking import check_before_commit
 from django_zklock.transactions import Transaction
 
 
@@ -20,7 +22,8 @@ class FencedBlock:
     A transaction that begins by raising a fence to a holder's token, and so keeps every other holder from it.
 
     Raises `StaleToken` when a newer holder was there, and `LockLost` when the lock is found lost just before the
-    commit; either way nothing is committed. Within another transaction the fence is kept to the end of that.
+    commit, unless its `abort_on` is "never"; either way nothing is committed. Within another transaction the fence is
+    kept to the end of that.
     """
 
     def __init__(self, fence: Fence, name: str, using: str = "default") -> None:
@@ -59,7 +62,7 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
         transaction.begin()
         rows.advance_fence(fence, name, using)
         yield
-        transaction.end(None, fence.check if isinstance(fence, Hold) else _nothing)
+        transaction.end(None, partial(check_before_commit, fence) if isinstance(fence, Hold) else _nothing)
     except BaseException as error:
         transaction.end(error, _nothing)
         raise
