@@ -33,8 +33,8 @@ from django.urls import get_resolver
 from django.views import View
 
 from django_zklock import address, conf, transactions
-from django_zklock.conf import UNSET
 from django_zklock.decorators import Locked
+from django_zklock.options import UNSET
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""

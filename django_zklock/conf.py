@@ -8,57 +8,28 @@ Django blanks keys named like that on its error pages, and it would show the URL
 
 from __future__ import annotations
 
-import difflib
-import enum
 import functools
-import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock import address
 from django_zklock.exceptions import InvalidLockName
+from django_zklock.findings import LONGEST, Findings, Problem, is_text, seconds
+from django_zklock.options import LockOptions, read_options
 from django_zklock.queue.names import Template
 
 DEFAULT_ROOT: Final = "/zklock"
 DEFAULT_SESSION_TIMEOUT: Final = 20.0
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 
-ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
-ON_LOST: Final = ("fail", "retry")
-ABORT_ON: Final = ("suspended", "lost", "never")
-RELEASE: Final = ("block", "on_commit")
-
-# ZooKeeper counts a session's timeout in milliseconds, in 32 bits. The same bound, 24 days, does for every wait.
-_LONGEST: Final = 2_147_483.0
-
-Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
-"""What may be given as the option `atomic`: the default database, one, or several."""
-
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Who may touch the znodes: everybody, who made them, or a list of (scheme, id, permissions out of "crwda")."""
-
-
-class Unset(enum.Enum):
-    """The type of `UNSET`, for which None cannot stand: a timeout of None waits for ever."""
-
-    UNSET = "unset"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-UNSET: Final = Unset.UNSET
-"""An option that was not given."""
-
-_GAPS: Final[Mapping[str, object]] = {"path": None}  # what says that an option was not given, where it is not UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,34 +41,6 @@ class Tls:
     key: str | None = None
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockOptions:
-    """What the settings say about one lock, or about all; `UNSET` where they say nothing."""
-
-    path: str | None = None
-    """A path template. None among the defaults, which have none."""
-    timeout: float | Unset | None = UNSET
-    """Seconds to wait for the lock; 0 does not wait, None waits for ever."""
-    on_conflict: str | Unset = UNSET
-    abort_on: str | Unset = UNSET
-    grace: float | Unset = UNSET
-    """Seconds a suspension may last before the work is stopped."""
-    reentrant: bool | Unset = UNSET
-    atomic: tuple[str, ...] | Unset = UNSET
-    """The databases on which the block is a transaction, inside the lock."""
-    release: str | Unset = UNSET
-    max_conflicts: int | Unset | None = UNSET
-    """How often a Celery task is sent again for the lock; None: as often as it takes."""
-    skip_value: Any = UNSET
-    """What a Celery task that is skipped returns; `UNSET`: nothing, it ends as REVOKED."""
-    on_lost: str | Unset = UNSET
-
-    def merged_over(self, other: LockOptions) -> LockOptions:
-        """Return these options, with the gaps filled from `other`."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(other, **{name: value for name, value in own.items() if value is not _GAPS.get(name, UNSET)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,35 +70,9 @@ class Config:
         return self.locks.get(name, LockOptions(path=name)).merged_over(self.defaults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong with the settings; `id` as in the table of `django_zklock.checks`."""
-
-    id: str
-    message: str
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.hint}"
-
-
 def problems(raw: object) -> list[Problem]:
     """Return everything that is wrong with `raw`, a value for `settings.ZKLOCK`; an empty list if nothing is."""
     return _read(raw)[1]
-
-
-def given_options(**options: object) -> LockOptions:
-    """
-    Return the options that a call gave, each checked as in the settings; `UNSET` ones count as not given.
-
-    Raises `ValueError`, naming all that mean nothing.
-    """
-    found = _Findings()
-    given = {name: value for name, value in options.items() if value is not UNSET}
-    checked = _options(given, "The call", found)
-    if found:
-        raise ValueError(" ".join(map(str, found)))
-    return checked
 
 
 def settings_problems() -> list[Problem]:
@@ -175,7 +92,7 @@ def token_keys(given: Sequence[str] | None = None) -> tuple[str | bytes, ...]:
     The first one signs, all verify. They are no part of `Config`, as who receives tokens needs no ZooKeeper. Raises
     `ImproperlyConfigured` for what is no list of keys.
     """
-    found = _Findings()
+    found = Findings()
     where = "keys" if given is not None else _at("TOKEN_KEYS")
     keys = _token_keys(_entry("TOKEN_KEYS") if given is None else given, where, found)
     if found:
@@ -229,26 +146,6 @@ def forget() -> None:
     current.cache_clear()
 
 
-class _Findings(list[Problem]):
-    """The problems found so far. A reader adds to them and goes on with a default, so that one run names them all."""
-
-    def add(self, id: str, message: str, hint: str) -> None:
-        self.append(Problem(id=id, message=message, hint=hint))
-
-    def unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
-        for key in keys:
-            if key not in known:
-                self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
-
-
-def _did_you_mean(word: object, known: Collection[str]) -> str:
-    by_lower_case = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(word).lower(), by_lower_case, n=1)
-    if near:
-        return f'Did you mean "{by_lower_case[near[0]]}"?'
-    return f"Known keys: {', '.join(known)}."
-
-
 def _at(*keys: object) -> str:
     return "ZKLOCK" + "".join(f'["{key}"]' for key in keys)
 
@@ -264,9 +161,9 @@ _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "
 _NOWHERE: Final = address.Address(hosts=(), chroot="")
 
 
-def _read(raw: object) -> tuple[Config | None, _Findings]:
+def _read(raw: object) -> tuple[Config | None, Findings]:
     """Return the configuration and no findings, or none and the findings. A key that is None counts as not given."""
-    found = _Findings()
+    found = Findings()
     if not isinstance(raw, Mapping):
         what = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"
         found.add("E001", f"settings.ZKLOCK is {what}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
@@ -286,13 +183,13 @@ def _read(raw: object) -> tuple[Config | None, _Findings]:
         auth=auth,
         acl=_acl(given.get("ACL"), auth, tls, found),
         tls=tls,
-        defaults=_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
+        defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
         locks=_locks(given.get("LOCKS", {}), found),
     )
     return (None if found else config), found
 
 
-def _address(url: object, found: _Findings) -> address.Address:
+def _address(url: object, found: Findings) -> address.Address:
     if not url or not isinstance(url, str):
         what = "missing or empty" if not url else f"a {type(url).__name__}, not a str"
         found.add("E003", f"{_at('URL')} is {what}.", address.EXAMPLE)
@@ -304,7 +201,7 @@ def _address(url: object, found: _Findings) -> address.Address:
         return _NOWHERE
 
 
-def _query(where: address.Address, found: _Findings) -> dict[str, str]:
+def _query(where: address.Address, found: Findings) -> dict[str, str]:
     query = dict(where.query)
     found.unknown_keys(f"The query of {_at('URL')}", query, _QUERY_KEYS)
     if len(query) < len(where.query):
@@ -312,7 +209,7 @@ def _query(where: address.Address, found: _Findings) -> dict[str, str]:
     return query
 
 
-def _root(root: object, where: address.Address, found: _Findings) -> str:
+def _root(root: object, where: address.Address, found: Findings) -> str:
     if not isinstance(root, str):
         found.add("E004", f"{_at('ROOT')} is a {type(root).__name__}, not a str.", f"For example {DEFAULT_ROOT}.")
         return ""
@@ -328,15 +225,15 @@ def _root(root: object, where: address.Address, found: _Findings) -> str:
 
 
 def _timeout(
-    key: str, given: Mapping[object, object], query: Mapping[str, str], default: float, found: _Findings
+    key: str, given: Mapping[object, object], query: Mapping[str, str], default: float, found: Findings
 ) -> float:
     """Read a session's or connection's time: the key of the dict wins over the URL's query."""
     value = given.get(key, query.get(key.lower(), default))
-    seconds = _seconds(_number(value))
-    if seconds:
-        return seconds
+    found_seconds = seconds(_number(value))
+    if found_seconds:
+        return found_seconds
     name = _at(key) if key in given else f"{key.lower()} in the query of {_at('URL')}"
-    found.add("E005", f"{name} is not a time above 0.", f"Seconds, up to {_LONGEST:.0f}, or a timedelta.")
+    found.add("E005", f"{name} is not a time above 0.", f"Seconds, up to {LONGEST:.0f}, or a timedelta.")
     return default
 
 
@@ -348,16 +245,7 @@ def _number(value: object) -> object:
         return value
 
 
-def _seconds(value: object) -> float | None:
-    """Return `value` in seconds, or None if it is no time from 0 to the longest."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value <= _LONGEST else None  # NaN is neither
-
-
-def _auth(value: object, where: address.Address, found: _Findings) -> tuple[tuple[str, str], ...]:
+def _auth(value: object, where: address.Address, found: Findings) -> tuple[tuple[str, str], ...]:
     if value is None:
         value = where.credential or ()
     pairs = [("digest", value)] if value and isinstance(value, str) else value
@@ -371,17 +259,10 @@ def _auth(value: object, where: address.Address, found: _Findings) -> tuple[tupl
 
 def _is_row_of_text(row: object, columns: int) -> bool:
     """Tell if `row` is so many non-empty texts, each fit to be sent (a lone surrogate would end kazoo's thread)."""
-    return isinstance(row, (list, tuple)) and len(row) == columns and all(map(_is_text, row))
+    return isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row))
 
 
-def _is_text(value: object) -> bool:
-    try:
-        return isinstance(value, str) and len(value.encode()) > 0
-    except UnicodeEncodeError:
-        return False
-
-
-def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, found: _Findings) -> Acl:
+def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, found: Findings) -> Acl:
     if value is None:
         return "creator" if auth else "open"
     if value == "open":
@@ -398,7 +279,7 @@ def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, foun
     return tuple((scheme, identity, permissions) for scheme, identity, permissions in rows)
 
 
-def _tls(value: object, where: address.Address, found: _Findings) -> Tls | None:
+def _tls(value: object, where: address.Address, found: Findings) -> Tls | None:
     if value is None:
         return Tls() if where.tls else None
     if not isinstance(value, (bool, Mapping)):
@@ -412,7 +293,7 @@ def _tls(value: object, where: address.Address, found: _Findings) -> Tls | None:
     return _tls_of({key: entry for key, entry in value.items() if entry is not None}, found)
 
 
-def _tls_of(given: Mapping[Any, Any], found: _Findings) -> Tls:
+def _tls_of(given: Mapping[Any, Any], found: Findings) -> Tls:
     for name in _TLS_FILES:
         if not isinstance(given.get(name, ""), (str, os.PathLike)):
             found.add("E008", f"{_at('TLS', name)} is not the path of a file.", "A PEM file.")
@@ -427,12 +308,12 @@ def _tls_of(given: Mapping[Any, Any], found: _Findings) -> Tls:
     return Tls(ca=ca, cert=cert, key=key, key_password=key_password, check_hostname=check_hostname)
 
 
-def _token_keys(value: object, where: str, found: _Findings) -> tuple[str, ...]:
+def _token_keys(value: object, where: str, found: Findings) -> tuple[str, ...]:
     if value is None:
         return ()
     # A single text would be a list, too: of keys of one character.
     keys = value if isinstance(value, (list, tuple)) else ()
-    if not keys or not all(_is_text(key) and len(key) >= _SHORTEST_KEY for key in keys):
+    if not keys or not all(is_text(key) and len(key) >= _SHORTEST_KEY for key in keys):
         hint = (
             f"Texts of {_SHORTEST_KEY} random characters or more, as `secrets.token_urlsafe(48)` makes; newest first."
         )
@@ -440,77 +321,7 @@ def _token_keys(value: object, where: str, found: _Findings) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _options(value: object, where: str, found: _Findings, *, more: tuple[str, ...] = ()) -> LockOptions:
-    """Read the options of one lock, or of all; `more` are keys that somebody else reads."""
-    if not isinstance(value, Mapping):
-        found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
-        return LockOptions()
-    found.unknown_keys(where, value, (*more, *_OPTIONS))
-    options: dict[str, Any] = {}
-    for key, (read, expected) in _OPTIONS.items():
-        if key in value:
-            options[key] = read(value[key])
-            if options[key] is UNSET:
-                found.add("E009", f'{where}["{key}"] has a value that means nothing here.', expected)
-    return LockOptions(**options)
-
-
-def _wait(value: object) -> float | Unset | None:
-    return None if value is None else _pause(value)
-
-
-def _pause(value: object) -> float | Unset:
-    seconds = _seconds(value)
-    return UNSET if seconds is None else seconds
-
-
-def _flag(value: object) -> bool | Unset:
-    return value if isinstance(value, bool) else UNSET
-
-
-def _count(value: object) -> int | Unset | None:
-    if value is None:
-        return None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else UNSET
-
-
-def _json(value: object) -> Any:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return UNSET
-    return value
-
-
-def _aliases(value: object) -> tuple[str, ...] | Unset:
-    if isinstance(value, bool):
-        return (DEFAULT_DB_ALIAS,) if value else ()
-    aliases = [value] if isinstance(value, str) else value
-    if not isinstance(aliases, (list, tuple)) or not all(map(_is_text, aliases)):
-        return UNSET
-    return tuple(dict.fromkeys(aliases))
-
-
-def _one_of(words: tuple[str, ...], value: object) -> object:
-    return value if value in words else UNSET
-
-
-_OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
-    "timeout": (_wait, "Seconds from 0 (do not wait), a timedelta, or None (wait for ever)."),
-    "on_conflict": (functools.partial(_one_of, ON_CONFLICT), f"One of: {', '.join(ON_CONFLICT)}."),
-    "abort_on": (functools.partial(_one_of, ABORT_ON), f"One of: {', '.join(ABORT_ON)}."),
-    "grace": (_pause, "Seconds from 0, or a timedelta."),
-    "reentrant": (_flag, "True or False."),
-    "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases."),
-    "release": (functools.partial(_one_of, RELEASE), f"One of: {', '.join(RELEASE)}."),
-    "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
-    "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
-    "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),
-}
-"""For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
-
-
-def _locks(value: object, found: _Findings) -> Mapping[str, LockOptions]:
+def _locks(value: object, found: Findings) -> Mapping[str, LockOptions]:
     if not isinstance(value, Mapping):
         found.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
         return MappingProxyType({})
@@ -519,15 +330,15 @@ def _locks(value: object, found: _Findings) -> Mapping[str, LockOptions]:
     return MappingProxyType({name: _lock(name, entry, found) for name, entry in value.items()})
 
 
-def _lock(name: str, entry: object, found: _Findings) -> LockOptions:
+def _lock(name: str, entry: object, found: Findings) -> LockOptions:
     where = _at("LOCKS", name)
-    options = _options(entry, where, found, more=("path",))
+    found_options = read_options(entry, where, found, more=("path",))
     path = entry.get("path") if isinstance(entry, Mapping) else None
     if not isinstance(path, str):
         found.add("E010", f"{where} has no path.", _LOCKS_EXAMPLE)
-        return options
+        return found_options
     try:
         Template.parse(path)
     except InvalidLockName as error:
         found.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
-    return replace(options, path=path)
+    return replace(found_options, path=path)

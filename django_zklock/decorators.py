@@ -23,9 +23,9 @@ from django.http import HttpRequest
 from django_zklock import conf, responses, transactions
 from django_zklock.arguments import Name, Naming, async_view
 from django_zklock.bodies import Handover
-from django_zklock.conf import UNSET, Atomic, LockOptions, Unset
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
+from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.reservations import Uniqueness
 
 P = ParamSpec("P")
@@ -148,7 +148,7 @@ def zk_locked(
 
     """
     uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
-    options = conf.given_options(
+    options = given_options(
         timeout=timeout,
         on_conflict=on_conflict,
         abort_on=abort_on,

@@ -9,9 +9,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 
 from django_zklock import transactions
-from django_zklock.conf import LockOptions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
+from django_zklock.options import LockOptions
 
 logger = logging.getLogger("django_zklock.responses")
 

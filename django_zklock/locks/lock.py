@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import abort, conf
-from django_zklock.conf import UNSET, Atomic, Unset
 from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt
@@ -39,6 +38,7 @@ from django_zklock.locks.taking import (
 )
 from django_zklock.locks.terms import Terms, resolve
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
+from django_zklock.options import UNSET, Atomic, Unset, given_options
 from django_zklock.owner import current_owner
 from django_zklock.transactions import Transaction
 from django_zklock.zk import process
@@ -86,7 +86,7 @@ class Lock:
     ) -> None:
         self.name = name
         self._fields = dict(fields or {})
-        self._options = conf.given_options(
+        self._options = given_options(
             timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant, atomic=atomic, release=release
         )
         self._what = what

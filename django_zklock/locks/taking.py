@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal
 
 from django_zklock import abort, endings, signals, transactions
-from django_zklock.conf import UNSET, Unset
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt
@@ -23,6 +22,7 @@ from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import GrantObserver, Hold
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.options import UNSET, Unset
 from django_zklock.owner import Owner
 from django_zklock.zk.session import Session
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock import work
-from django_zklock.conf import Config, LockOptions, Unset
+from django_zklock.conf import Config
 from django_zklock.locks.hold import Policy
 from django_zklock.locks.place import Request
+from django_zklock.options import LockOptions, Unset
 from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.transactions import refuse_unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from django.core import checks as django_checks
@@ -10,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
-from django_zklock import checks, conf
+from django_zklock import checks, conf, findings, options
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 
@@ -82,10 +83,9 @@ def test_warnings_wait_until_the_errors_are_gone() -> None:
 def test_table_lists_every_id() -> None:
     """The ids in the code and the ids in the documentation of the module are the same."""
     documented = set(IDS.findall(str(checks.__doc__)))
-    with open(str(conf.__file__)) as source:
-        errors = {f"zklock.{id}" for id in re.findall(r'"(E\d{3})"', source.read())}
-    with open(str(checks.__file__)) as source:
-        warnings = set(re.findall(r'id="(zklock\.W\d{3})"', source.read()))
+    texts = {module: Path(str(module.__file__)).read_text() for module in (conf, options, findings, checks)}
+    errors = {f"zklock.{id}" for text in texts.values() for id in re.findall(r'"(E\d{3})"', text)}
+    warnings = set(re.findall(r'id="(zklock\.W\d{3})"', texts[checks]))
     assert documented == errors | warnings
 
 

@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock import conf
-from django_zklock.conf import UNSET, Config, LockOptions, Problem, Tls
+from django_zklock.conf import Config, Tls
+from django_zklock.findings import Problem
+from django_zklock.options import UNSET, LockOptions, given_options
 
 URL = "zk://h1,h2:2182/app"
 
@@ -458,7 +460,7 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
 )
 def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
     """`atomic` is yes, no, a database or several; False overrides what the settings say."""
-    options = conf.given_options(atomic=given)
+    options = given_options(atomic=given)
     assert options.atomic == aliases
     assert options.merged_over(LockOptions(atomic=("x",))).atomic == aliases
     assert LockOptions().merged_over(options).atomic == aliases

@@ -8,10 +8,10 @@ from typing import Any
 from celery import Task
 from celery._state import get_current_task
 
-from django_zklock.conf import UNSET, LockOptions
 from django_zklock.contrib.celery import callers, coalescing, connect, copies, policies
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
+from django_zklock.options import UNSET, LockOptions
 
 _CALLED = "zklock_called"  # attribute of a request: the function of this task was called in this run of it
 

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from celery import Task, states
 from celery.exceptions import Ignore, TaskRevokedError
 
-from django_zklock.conf import UNSET, LockOptions
 from django_zklock.contrib.celery import coalescing, copies, messages
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
 from django_zklock.exceptions import LockBusy, LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.looking import Contending, contenders
+from django_zklock.options import UNSET, LockOptions
 
 logger = logging.getLogger("django_zklock.celery")
 

@@ -1,0 +1,149 @@
+"""Knows the options of a lock: what may be given for each, in a call or in the settings, and what it means."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeAlias
+
+from django.db import DEFAULT_DB_ALIAS
+
+from django_zklock.findings import Findings, is_text, seconds
+
+ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
+ON_LOST: Final = ("fail", "retry")
+ABORT_ON: Final = ("suspended", "lost", "never")
+RELEASE: Final = ("block", "on_commit")
+
+Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
+"""What may be given as the option `atomic`: the default database, one, or several."""
+
+
+class Unset(enum.Enum):
+    """The type of `UNSET`, for which None cannot stand: a timeout of None waits for ever."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNSET: Final = Unset.UNSET
+"""An option that was not given."""
+
+_GAPS: Final[Mapping[str, object]] = {"path": None}  # what says that an option was not given, where it is not UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockOptions:
+    """What the settings say about one lock, or about all; `UNSET` where they say nothing."""
+
+    path: str | None = None
+    """A path template. None among the defaults, which have none."""
+    timeout: float | Unset | None = UNSET
+    """Seconds to wait for the lock; 0 does not wait, None waits for ever."""
+    on_conflict: str | Unset = UNSET
+    abort_on: str | Unset = UNSET
+    grace: float | Unset = UNSET
+    """Seconds a suspension may last before the work is stopped."""
+    reentrant: bool | Unset = UNSET
+    atomic: tuple[str, ...] | Unset = UNSET
+    """The databases on which the block is a transaction, inside the lock."""
+    release: str | Unset = UNSET
+    max_conflicts: int | Unset | None = UNSET
+    """How often a Celery task is sent again for the lock; None: as often as it takes."""
+    skip_value: Any = UNSET
+    """What a Celery task that is skipped returns; `UNSET`: nothing, it ends as REVOKED."""
+    on_lost: str | Unset = UNSET
+
+    def merged_over(self, other: LockOptions) -> LockOptions:
+        """Return these options, with the gaps filled from `other`."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(other, **{name: value for name, value in own.items() if value is not _GAPS.get(name, UNSET)})
+
+
+def given_options(**options: object) -> LockOptions:
+    """
+    Return the options that a call gave, each checked as in the settings; `UNSET` ones count as not given.
+
+    Raises `ValueError`, naming all that mean nothing.
+    """
+    found = Findings()
+    said = {name: value for name, value in options.items() if value is not UNSET}
+    checked = read_options(said, "The call", found)
+    if found:
+        raise ValueError(" ".join(map(str, found)))
+    return checked
+
+
+def read_options(value: object, where: str, found: Findings, *, more: tuple[str, ...] = ()) -> LockOptions:
+    """Read the options of one lock, or of all; `more` are keys that somebody else reads."""
+    if not isinstance(value, Mapping):
+        found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
+        return LockOptions()
+    found.unknown_keys(where, value, (*more, *_OPTIONS))
+    options: dict[str, Any] = {}
+    for key, (reader, expected) in _OPTIONS.items():
+        if key in value:
+            options[key] = reader(value[key])
+            if options[key] is UNSET:
+                found.add("E009", f'{where}["{key}"] has a value that means nothing here.', expected)
+    return LockOptions(**options)
+
+
+def _wait(value: object) -> float | Unset | None:
+    return None if value is None else _pause(value)
+
+
+def _pause(value: object) -> float | Unset:
+    found = seconds(value)
+    return UNSET if found is None else found
+
+
+def _flag(value: object) -> bool | Unset:
+    return value if isinstance(value, bool) else UNSET
+
+
+def _count(value: object) -> int | Unset | None:
+    if value is None:
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else UNSET
+
+
+def _json(value: object) -> Any:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return UNSET
+    return value
+
+
+def _aliases(value: object) -> tuple[str, ...] | Unset:
+    if isinstance(value, bool):
+        return (DEFAULT_DB_ALIAS,) if value else ()
+    aliases = [value] if isinstance(value, str) else value
+    if not isinstance(aliases, (list, tuple)) or not all(map(is_text, aliases)):
+        return UNSET
+    return tuple(dict.fromkeys(aliases))
+
+
+def _one_of(words: tuple[str, ...], value: object) -> object:
+    return value if value in words else UNSET
+
+
+_OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
+    "timeout": (_wait, "Seconds from 0 (do not wait), a timedelta, or None (wait for ever)."),
+    "on_conflict": (functools.partial(_one_of, ON_CONFLICT), f"One of: {', '.join(ON_CONFLICT)}."),
+    "abort_on": (functools.partial(_one_of, ABORT_ON), f"One of: {', '.join(ABORT_ON)}."),
+    "grace": (_pause, "Seconds from 0, or a timedelta."),
+    "reentrant": (_flag, "True or False."),
+    "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases."),
+    "release": (functools.partial(_one_of, RELEASE), f"One of: {', '.join(RELEASE)}."),
+    "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
+    "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
+    "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),
+}
+"""For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
