@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.contender import Busy, Contender, Free, Outcome
-from django_zklock.locks.hold import Grant, Hold
+from django_zklock.locks.grant import Grant
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import Owner

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import faultpoints
-from django_zklock.locks.hold import Grant
+from django_zklock.locks.grant import Grant
 from django_zklock.locks.place import Place, Request
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.turns import Turns

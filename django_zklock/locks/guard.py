@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from django_zklock import abort, work
-from django_zklock.locks.hold import Grant, GrantObserver, Policy
+from django_zklock.locks.grant import Grant, GrantObserver, Policy
 from django_zklock.owner import Owner
 from django_zklock.zk.loop import Timer
 

@@ -18,8 +18,9 @@ from django_zklock import abort, endings, signals, transactions
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt
+from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.guard import Guard, Receipt
-from django_zklock.locks.hold import GrantObserver, Hold
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.options import UNSET, Unset

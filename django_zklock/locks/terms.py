@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 from django_zklock import work
 from django_zklock.conf import Config
-from django_zklock.locks.hold import Policy
+from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
 from django_zklock.options import LockOptions, Unset
 from django_zklock.queue import names, rules

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.attempt import ANSWER_PATIENCE
 from django_zklock.locks.contender import Contender, Outcome
-from django_zklock.locks.hold import Grant, GrantObserver
+from django_zklock.locks.grant import Grant, GrantObserver
 from django_zklock.locks.place import Request
 from django_zklock.queue import rules
 from django_zklock.queue.nodes import Kind

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_zklock.locks.hold import Grant
+from django_zklock.locks.grant import Grant
 from django_zklock.zk.lease import LEASE_SHARE
 from model.ensemble import Change, Ensemble
 from model.process import Process
