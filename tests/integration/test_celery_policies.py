@@ -427,8 +427,9 @@ def test_who_waits_for_one_that_waits_is_told(zoo: Zoo, tmp_path: Path) -> None:
 
 def test_a_task_sent_under_a_lock_that_it_needs_comes_when_that_is_free(worker: Worker) -> None:
     """Nobody waits for it, so it only has to come again until its caller is done."""
-    gate = worker.gate()
+    gate, begin = worker.gate(), len(worker.log.read_text())
     caller = worker.send("policy.sends", "sender", str(gate))
     gate.wait_entered()
+    eventually(lambda: re.search(r"policy\.retry\[\S+ retry", worker.log.read_text()[begin:]))
     gate.open()
     assert worker.get(worker.app.AsyncResult(worker.get(caller))) == "done"
