@@ -26,21 +26,20 @@ NOT_ATOMIC = ["opted_out_above", "opted_out_below", "handler_opted_out"]
 
 @pytest.fixture
 def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), override_settings(ROOT_URLCONF="support.ledgersite"):
-        ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+    with (
+        django_db_blocker.unblock(),
+        override_settings(ROOT_URLCONF="support.ledgersite"),
+        Ledger.opened("ledger", tmp_path) as ledger,
+    ):
         ledger.settings["ATOMIC_REQUESTS"] = True
         yield ledger
         ledgersite.then.clear()
-        ledger.assert_idle()
-        ledger.close()
 
 
 @pytest.fixture
 def audit(tmp_path: Path, ledger: Ledger) -> Iterator[Ledger]:
-    audit = Ledger("audit", tmp_path / "audit.sqlite3")
-    yield audit
-    audit.assert_idle()
-    audit.close()
+    with Ledger.opened("audit", tmp_path) as audit:
+        yield audit
 
 
 def lose_in_vain(hold: Hold) -> None:

@@ -24,7 +24,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import signals, zk_lock, zk_locked
 from django_zklock.bodies import Handover
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
-from django_zklock.locks.hold import Hold, live_holds
+from django_zklock.locks.hold import Hold
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -39,14 +39,8 @@ ASTREAMS = ["astream", "sync-astream", "async-class"]
 
 @pytest.fixture(autouse=True)
 def site() -> Iterator[None]:
-    bodysite.events.clear()
-    bodysite.kept.clear()
-    bodysite.inside.clear()
-    bodysite.go_on.clear()
-    with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=bodysite.TEMPLATES):
+    with bodysite.served():
         yield
-    bodysite.go_on.set()
-    assert not live_holds._guards
 
 
 @pytest.fixture

@@ -21,19 +21,12 @@ TASKS = ("--include=support.endingtasks",)
 
 
 @pytest.fixture(scope="module")
-def running(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def shared_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     zoo = Zoo(single.hosts, single)
     home = tmp_path_factory.mktemp("worker")
     with Worker(zoo, home, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
         yield worker
     zoo.close()
-
-
-@pytest.fixture
-def worker(running: Worker) -> Iterator[Worker]:
-    with running.log_shown():
-        yield running
-        running.zoo.assert_empty()
 
 
 WAYS = ["success", "exception", "retry", "Ignore", "Reject", "Reject and requeue"]

@@ -26,7 +26,7 @@ TASKS = "--include=support.endingtasks"
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def running(
+def shared_worker(
     request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
     zoo = Zoo(single.hosts, single)
@@ -34,13 +34,6 @@ def running(
     with Worker(zoo, home, pool=request.param, options=[TASKS, "--task-events"]) as worker:
         yield worker
     zoo.close()
-
-
-@pytest.fixture
-def worker(running: Worker) -> Iterator[Worker]:
-    with running.log_shown():
-        yield running
-        running.zoo.assert_empty()
 
 
 @contextlib.contextmanager
@@ -112,7 +105,7 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
     worker.get(waits)
 
 
-@pytest.mark.parametrize("running", ["prefork"], indirect=True)
+@pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)
 def test_the_command_line_inspects(worker: Worker) -> None:
     """`celery inspect zklocks` works for an application that imports the command."""
     command = [sys.executable, "-m", "celery", "-A", "support.endingtasks", "inspect", "zklocks", "--json", "-t", "3"]

@@ -23,7 +23,6 @@ from support.bodysite import PARTS
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.locks.hold import live_holds
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -37,15 +36,8 @@ VIEWS = ["stream", "astream", "sync-astream", "async-stream", "buffer", "class",
 
 @pytest.fixture(autouse=True)
 def site() -> Iterator[None]:
-    bodysite.events.clear()
-    bodysite.kept.clear()
-    bodysite.inside.clear()
-    bodysite.go_on.clear()
-    with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=bodysite.TEMPLATES, ALLOWED_HOSTS=["*"]):
+    with bodysite.served():
         yield
-    bodysite.go_on.set()
-    bodysite.kept.clear()
-    assert not live_holds._guards
 
 
 @contextlib.contextmanager

@@ -29,20 +29,14 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 @pytest.fixture
 def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock():
-        ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
         yield ledger
-        ledger.assert_idle()
-        ledger.close()
 
 
 @pytest.fixture
 def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock():
-        ledger = Ledger("audit", tmp_path / "audit.sqlite3")
-        yield ledger
-        ledger.assert_idle()
-        ledger.close()
+    with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
+        yield audit
 
 
 def functions_of(*modules: Any) -> list[Callable[..., object]]:

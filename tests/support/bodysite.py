@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,11 +14,13 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
+from django.test import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_zklock import zk_lock, zk_locked
+from django_zklock.locks.hold import live_holds
 
 LOCK = "report/{name}"
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
@@ -237,3 +240,15 @@ urlpatterns = [
 def application() -> ASGIHandler:
     """The site as a server runs it, with the middleware of the settings."""
     return ASGIHandler()
+
+
+@contextlib.contextmanager
+def served() -> Iterator[None]:
+    """Have the site be the project's, with nothing left of what happened on it before or since."""
+    for left in (events, kept, inside, go_on):
+        left.clear()
+    with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=TEMPLATES, ALLOWED_HOSTS=["*"]):
+        yield
+    go_on.set()
+    kept.clear()
+    assert not live_holds._guards

@@ -31,6 +31,15 @@ class Ledger:
         self.settings: dict[str, Any] = configured[alias]
         connections.settings[alias] = self.settings
 
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, alias: str, folder: Path) -> Iterator[Ledger]:
+        """Have one in a folder, with nothing left of a transaction at the end."""
+        ledger = cls(alias, folder / f"{alias}.sqlite3")
+        yield ledger
+        ledger.assert_idle()
+        ledger.close()
+
     @property
     def connection(self) -> BaseDatabaseWrapper:
         """The connection of the calling thread."""
