@@ -109,6 +109,7 @@ def kept_and_closed(ledger: Ledger, mutex: Lock) -> None:
         ledger.connection.close()
 
 
+ROUNDS = 80
 WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[..., object]]]] = {
     begun_inside: ({"atomic": ["ledger", "audit"]}, [*OURS, *DJANGOS]),
     begun_inside_twice: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
@@ -167,7 +168,7 @@ def test_an_exception_at_any_moment_leaves_neither_lock_nor_transaction(zoo: Zoo
     """A soft time limit at a random moment of lock, BEGIN, work, COMMIT and release."""
     struck = 0
     shared = Lock("alarm", atomic="ledger")
-    for _ in range(300):
+    for _ in range(ROUNDS):
         try:
             with alarm(random.uniform(1e-5, 6e-3)):
                 end = time.monotonic() + 5
@@ -179,7 +180,7 @@ def test_an_exception_at_any_moment_leaves_neither_lock_nor_transaction(zoo: Zoo
         gc.collect()
         ledger.assert_idle()
         assert not shared._blocks
-    assert struck == 300
+    assert struck == ROUNDS
     zoo.assert_empty()
 
 
