@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 def sqlite(path: Path) -> dict[str, Any]:
     """What Django's DATABASES say of a file."""
-    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": SQLITE}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": dict(SQLITE)}
 
 
 def fenced_models() -> list[type[models.Model]]:
