@@ -232,7 +232,11 @@ class _Entry:
         return Write(
             (
                 Require(path=f"{self._path}/{own.mark}"),
-                Put(path=self._path, data=replace(own, state=State.PUBLISHING).encode(), version=found.version),
+                Put(
+                    path=self._path,
+                    data=replace(own, state=State.PUBLISHING, until=self._mine.until).encode(),
+                    version=found.version,
+                ),
                 Make(path=f"{self._path}/{name}", ephemeral=True),
             ),
             self._reserved(own.token),
