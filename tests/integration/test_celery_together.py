@@ -6,16 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import states
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.result import AsyncResult
+from support.uniquetasks import known_to, until_done
 from support.worker import Worker
-from support.zoo import TESTS, eventually
+from support.zoo import TESTS, Zoo, eventually
 
+from django_zklock import reservations
+from django_zklock.contrib.celery import unique
 from django_zklock.exceptions import LockBusy
+from django_zklock.reservations import Reserved
 
 pytestmark = pytest.mark.zookeeper
 
@@ -82,9 +88,10 @@ def test_a_caller_that_waits_no_more_is_not_in_the_way(worker: Worker) -> None:
     gate = worker.gate()
     result = worker.send("joint.parent", "gave-up", str(gate))
     gate.wait_entered()
-    time.sleep(4)
+    child = worker.app.AsyncResult((gate.path / "child").read_text())
+    assert settled(child) == "RETRY"
     gate.open()
-    child = worker.app.AsyncResult(worker.get(result))
+    worker.get(result)
     assert worker.get(child) == "done"
 
 
@@ -107,6 +114,16 @@ def test_long_ids_are_told_apart(worker: Worker) -> None:
     assert worker.get(first) == "done"
 
 
+def test_an_id_may_be_a_uuid(zoo: Zoo, tmp_path: Path) -> None:
+    """As it may without a lock; what is told of it is text."""
+    task_id = uuid.uuid4()
+    with zoo.configured(), Worker(zoo, tmp_path) as worker:
+        sent = known_to(worker.app).tasks["until_done"].apply_async(("uuid",), task_id=task_id)  # type: ignore[arg-type]
+        assert sent.id == str(task_id)
+        worker.get(sent)
+        eventually(lambda: not waiting(worker, "uuid"))
+
+
 def test_coalesce_and_unique_go_together(worker: Worker) -> None:
     """One runs, one waits in the broker; both keys are free in the end."""
     gate = worker.gate()
@@ -114,13 +131,28 @@ def test_coalesce_and_unique_go_together(worker: Worker) -> None:
     gate.wait_entered()
     second = worker.send("joint.unique_coalesce", "both")
     assert settled(second) == "RETRY"
-    third = worker.send("joint.unique_coalesce", "both")
-    time.sleep(1)
+    third = worker.send("joint.unique_coalesce", "both")  # by a process that does not know it to be unique
+    assert settled(third) == "REVOKED"
     gate.open()
     assert worker.get(first) == "done"
     assert worker.get(second) == "done"
-    print(third.state)
     eventually(lambda: not waiting(worker, "both"))
+
+
+def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
+    """ZooKeeper was slow as it began, and then it was ignored, as another copy is at work: that one has the key."""
+    with zoo.configured():
+        key = "task/until_done/unique/copy"
+        place = reservations.reserve(key, "one")
+        assert isinstance(place, Reserved)
+        reservations.confirm(place)
+        assert reservations.start(key, "one") is not None
+        until_done.push_request(id="one", headers={unique.HEADER: key})
+        try:
+            unique.detach(until_done, "one", state=states.IGNORED)
+        finally:
+            until_done.pop_request()
+        assert reservations.holder(key) == "one"
 
 
 LATE = """

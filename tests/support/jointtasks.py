@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+from pathlib import Path
 from typing import Any
 
 from celery import current_task
@@ -40,27 +41,20 @@ def two_locks(key: str) -> int:
 def stores_errors(key: str) -> None: ...
 
 
-@app.task(name="joint.stores_nothing", ignore_result=True)
-@zk_locked("{key}", on_conflict="skip")
-def stores_nothing(key: str) -> None: ...
-
-
 @app.task(name="joint.parent", bind=True, max_retries=1)
 @zk_locked("outer/{key}")
-def parent(self: Any, key: str, gate: str) -> str:
+def parent(self: Any, key: str, gate: str) -> None:
     """Wait for a task under the lock that it needs, then give up, and work under that lock once more."""
     with zk_lock(key):
         if self.request.retries:
             do("linger", gate)
-            return str(self.request.headers["child"])
+            return
         with allow_join_result():
-            child = app.send_task("policy.retry", (key,), countdown=3)
-            try:
+            child = app.send_task("policy.retry", (key,), countdown=2)
+            Path(gate, "child").write_text(child.id)
+            with contextlib.suppress(WaitedTooLong):
                 child.get(timeout=0.1)
-            except WaitedTooLong:
-                pass
-    headers = {**(self.request.headers or {}), "child": child.id}
-    raise self.retry(countdown=0, headers=headers)
+    raise self.retry(countdown=0)
 
 
 @app.task(name="joint.unique_coalesce")
@@ -68,9 +62,3 @@ def parent(self: Any, key: str, gate: str) -> str:
 def unique_coalesce(key: str, verb: str = "tell", argument: Any = None) -> str:
     do(verb, argument)
     return "done"
-
-
-@app.task(name="joint.slow")
-@zk_locked("{key}", timeout=5)
-def slow(key: str) -> float:
-    return time.time()

@@ -66,7 +66,8 @@ class Publishing:
         self._task = task
         self._uniqueness = locked.uniqueness or Uniqueness()
         self._options = options
-        self._promised: str | None = options.get("task_id")  # somebody may wait for this id
+        promised = options.get("task_id")  # somebody may wait for this id; a UUID will do for Celery, too
+        self._promised = str(promised) if promised else None
         self.task_id = self._promised or uuid()
         headers = dict(options.get("headers") or {})
         inherited: Any = headers.pop(HEADER, None)
@@ -245,8 +246,9 @@ def detach(task: Task[..., Any], task_id: str, retval: Any = None, state: str | 
     waits = messages.is_given_back(task, state, retval)
     # Without a state the process is being ended, and whether the task comes again is not for it to say.
     if not waits and state not in (None, states.RETRY):
-        # A copy of a task that runs elsewhere is ignored, and says nothing about that one.
-        reservations.free(key, task_id, attached=attached if state == states.IGNORED else None)
+        # A copy of a task that runs elsewhere is ignored, and says nothing about that one; also if it could not attach.
+        mine = attached or Attached(key, task_id, token="", attachment="none")
+        reservations.free(key, task_id, attached=mine if state == states.IGNORED else None)
     elif attached is not None:
         reservations.leave(attached, waits=waits)
 
