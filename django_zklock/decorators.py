@@ -225,6 +225,8 @@ class Locked:
         self._check_fields()
         self.uniqueness = uniqueness
         self._begun: Callable[[Locked], None] | None = None
+        if "celery" in sys.modules:  # perhaps only since Django was set up
+            import_module("django_zklock.contrib.celery").connect()
         if uniqueness is not None:
             self._begun = import_module("django_zklock.contrib.celery.unique").begun
 
@@ -266,6 +268,10 @@ class Locked:
         """Return the key of the lock that a call needs. Raises `InvalidLockName`."""
         name, fields = self.naming.name_and_fields(args, kwargs)
         return Lock(name, fields=fields).key
+
+    def options_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockOptions:
+        """Return the options of a call, without those that its surroundings give. Raises `InvalidLockName`."""
+        return self.options.merged_over(conf.current().options_for(self.naming.name_and_fields(args, kwargs)[0]))
 
     def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""

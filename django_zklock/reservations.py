@@ -225,6 +225,7 @@ class _Entry:
 
     def _again(self, found: Family, own: Reservation, session_id: int) -> Step:
         name = rules.publisher(self._mine.token, session_id)
+        now = replace(own, state=State.PUBLISHING, until=self._mine.until)
         if own.state is State.PUBLISHING and name in found.children:
             return Answer(self._reserved(own.token))
         if own.state is not State.PUBLISHING:
@@ -232,7 +233,7 @@ class _Entry:
         return Write(
             (
                 Require(path=f"{self._path}/{own.mark}"),
-                Put(path=self._path, data=replace(own, state=State.PUBLISHING).encode(), version=found.version),
+                Put(path=self._path, data=now.encode(), version=found.version),
                 Make(path=f"{self._path}/{name}", ephemeral=True),
             ),
             self._reserved(own.token),

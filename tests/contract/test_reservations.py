@@ -202,6 +202,13 @@ def test_a_reservation_ends_when_nobody_is_behind_it(zoo: Zoo) -> None:
     assert taken(task_id="three") == "two"
 
 
+def test_a_task_that_comes_again_counts_for_as_long_as_its_new_message(zoo: Zoo) -> None:
+    """It has shown that it is alive, so the time begins anew."""
+    queued(until=time.time() - 1)
+    queued(until=time.time() + 60)
+    assert taken() == "one"
+
+
 def test_a_task_that_is_known_to_be_over_does_not_count(zoo: Zoo) -> None:
     """Its result is there before its worker has freed the key, and that worker then frees nothing of the next one's."""
     queued()

@@ -85,7 +85,9 @@ def configure(app: Celery, home: Path) -> Celery:
     return app
 
 
-app = Celery("celeryapp", set_as_current=False, include=["support.policytasks", "support.uniquetasks"])
+app = Celery(
+    "celeryapp", set_as_current=False, include=["support.policytasks", "support.uniquetasks", "support.jointtasks"]
+)
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
 else:

@@ -2,12 +2,16 @@
 Knows which tasks wait for the running one under a lock, so that one which needs that lock is told, and does not wait.
 
 That a task waits for another can be known only where it says so: inside `allow_join_result()`, without which Celery
-forbids to. What is sent there under a lock carries the ids of the tasks that wait.
+forbids to. What is sent there under a lock names the tasks that wait, and at which of their tries: one that was tried
+again since does not wait for what its former try has sent.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from celery import Task
 from celery._state import get_current_task, task_join_will_block  # type: ignore[attr-defined]
@@ -21,7 +25,7 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.looking import contenders
 
 CALLERS_HEADER = "zklock_callers"
-"""The ids of the tasks that hold a lock and wait for this one, joined by spaces; the nearest one last."""
+"""The tries of tasks that hold a lock and wait for this one, joined by spaces; the nearest one last."""
 
 MOST_CALLERS = 8
 
@@ -35,7 +39,7 @@ def refuse_lock_of_caller(task: Task[..., Any], lock: Lock) -> None:
         return
     holder = next(iter(contenders(lock)), None)
     about = {} if holder is None or holder.payload is None else holder.payload.about
-    if about.get("id") in callers:
+    if holder is not None and holder.payload is not None and _try_of(about, holder.payload.pid) in callers:
         raise LockHeldByCaller(
             f"The lock {lock.key!r} is held by task {about.get('task')}[{about['id']}], which waits for the result of "
             f"{task.name}[{task.request.id}], so neither would ever go on. Let the caller let go of the lock first, or "
@@ -59,9 +63,14 @@ def name_callers(headers: Any = None, **_more: Any) -> None:
         return
     callers = messages.text(request, CALLERS_HEADER).split()
     if holds_any():
-        callers.append(short_id(request.id))
+        callers.append(_try_of({"id": short_id(request.id), "retries": str(request.retries)}, os.getpid()))
     if callers:
         headers[CALLERS_HEADER] = " ".join(dict.fromkeys(callers[-MOST_CALLERS:]))
+
+
+def _try_of(about: Mapping[str, str], pid: int) -> str:
+    """Return what tells this try of a task from others of the same; in one word, whatever its id is."""
+    return f"{quote(about.get('id', ''))}/{about.get('retries', '')}/{pid}"
 
 
 task_prerun.connect(note_rules, dispatch_uid="zklock.note_rules")

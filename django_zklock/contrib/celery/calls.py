@@ -9,11 +9,12 @@ from celery import Task
 from celery._state import get_current_task
 
 from django_zklock.contrib.celery import callers, coalescing, connect, copies, policies
+from django_zklock.contrib.celery.functions import function_of
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.options import UNSET, LockOptions
 
-_CALLED = "zklock_called"  # attribute of a request: the function of this task was called in this run of it
+_CALLED = "zklock_called"  # attribute of a request: the locks round its task that were come to in this run of it
 
 
 class TaskCall:
@@ -78,20 +79,22 @@ def running_task(wrapper: Callable[..., Any]) -> TaskCall | None:
     Return the task that a worker is running, if this call of a decorated function is what it runs.
 
     It is not if the function is a helper of it; nor if it is the task's own, called a second time, by itself: what
-    that call may wait for, and how it fails, is no concern of the task's message.
+    that call may wait for, and how it fails, is no concern of the task's message. A task with two decorators has two
+    locks, and each of them is come to once.
     """
     task: Task[..., Any] | None = get_current_task()
     if task is None or not _is_run_by(task, wrapper):
         return None
     request: Any = task.request
-    if hasattr(request, _CALLED):
+    called: set[Callable[..., Any]] = request.__dict__.setdefault(_CALLED, set())
+    if wrapper in called:
         return None
-    setattr(request, _CALLED, True)
+    called.add(wrapper)
     return TaskCall(task)
 
 
 def _is_run_by(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
-    run = getattr(task, "_orig_run", task.run)  # autoretry_for puts another function in front
+    run = function_of(task)
     function = getattr(run, "__func__", run)
     while function is not None and function is not wrapper:
         function = getattr(function, "__wrapped__", None)

@@ -9,6 +9,7 @@ result backend whether the task has ended; or until the node has outlived any se
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -53,7 +54,11 @@ SHOWN = 64  # characters of an id
 def short_id(task_id: object) -> str:
     """Return a task's id as the queue of a lock shows it; ids that somebody made up may be long."""
     found = str(task_id or "")
-    return found if len(found) <= SHOWN else f"{found[: SHOWN - 33]}…{found[-32:]}"
+    if len(found) <= SHOWN:
+        return found
+    # By its two ends alone, it could be taken for a copy of another task, and be dropped.
+    digest = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{found[: SHOWN - 33]}…{digest}"
 
 
 def own(task: Task[..., Any], queue: Iterable[Contending]) -> Contending | None:

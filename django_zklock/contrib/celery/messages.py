@@ -1,12 +1,12 @@
-"""Knows how a running task is sent again, as the same task: what of its message stays, and what is counted in it."""
+"""Knows how a task comes again as the same task: how it is sent, what of its message stays, what is counted in it."""
 
 from __future__ import annotations
 
 import random
 from typing import Any, NoReturn
 
-from celery import Task
-from celery.exceptions import Reject, Retry
+from celery import Task, states
+from celery.exceptions import Reject, Retry, TimeLimitExceeded, WorkerLostError
 
 CONFLICTS_HEADER = "zklock_conflicts"
 """How often the task was sent again because others had its lock."""
@@ -53,6 +53,18 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
             raise Reject(broken, requeue=True) from broken
         raise broken from error
     return signature
+
+
+def is_given_back(task: Task[..., Any], state: str | None, ended_with: object) -> bool:
+    """Tell whether a task that ended in this state has given its message back to the broker."""
+    return state == states.REJECTED and bool(getattr(ended_with, "requeue", False)) and bool(task.acks_late)
+
+
+def died(task: Task[..., Any], error: BaseException) -> bool:
+    """Tell whether a task failed with its process, and does not come again; as the worker's main process sees it."""
+    if isinstance(error, TimeLimitExceeded):
+        return not task.acks_late or bool(getattr(task, "acks_on_timeout", True))
+    return isinstance(error, WorkerLostError)
 
 
 def leave(signature: Any, delay: float, error: Exception) -> NoReturn:

@@ -93,7 +93,7 @@ def skip(task: Task[..., Any], reason: str, options: LockOptions) -> Any:
         str(request.id),
         TaskRevokedError(reason),
         request=request,
-        store_result=not request.ignore_result,
+        store_result=not request.ignore_result or bool(task.store_errors_even_if_ignored),
         call_errbacks=False,  # nothing failed
         state=states.REVOKED,
     )

@@ -14,18 +14,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery, Task, states
 from celery._state import get_current_task
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
-from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.signals import task_failure, task_postrun, task_prerun, task_revoked
 from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
 from django_zklock import reservations
+from django_zklock.contrib.celery import messages
+from django_zklock.contrib.celery.functions import Locked, arguments, locked_of
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.queue.names import escape
 from django_zklock.reservations import Attached, Reserved, Taken, Uniqueness
@@ -39,30 +40,15 @@ _ATTACHED = "zklock_attached"  # attribute of a request, in the worker
 _FREED = "zklock_freed"  # the same
 
 
-class Locked(Protocol):
-    """What `@zk_locked` makes of a function."""
-
-    @property
-    def uniqueness(self) -> Uniqueness | None:
-        """What was asked for."""
-
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the key of a call."""
-
-
-def locked_of(task: object) -> Locked | None:
+def unique_of(task: object) -> Locked | None:
     """Return what is known of a task's function, if the task is to be unique."""
-    run = getattr(task, "_orig_run", getattr(task, "run", None))  # autoretry_for puts another function in front
-    locked: Locked | None = getattr(run, "zk_locked", None)
+    locked = locked_of(task)
     return locked if locked is not None and locked.uniqueness is not None else None
 
 
 def key_of(task: Task[..., Any], locked: Locked, args: Any, kwargs: Any) -> str:
     """Return the key by which a call of a task is unique: that of its lock, among the tasks of its name."""
-    run = getattr(task, "_orig_run", task.run)
-    bound = getattr(run, "__self__", None)
-    before = () if bound is None else (bound,)
-    return _prefix(task) + locked.key((*before, *(args or ())), dict(kwargs or {}))
+    return _prefix(task) + locked.key(*arguments(task, args, kwargs))
 
 
 def _prefix(task: Task[..., Any]) -> str:
@@ -80,7 +66,8 @@ class Publishing:
         self._task = task
         self._uniqueness = locked.uniqueness or Uniqueness()
         self._options = options
-        self._promised: str | None = options.get("task_id")  # somebody may wait for this id
+        promised = options.get("task_id")  # somebody may wait for this id; a UUID will do for Celery, too
+        self._promised = str(promised) if promised else None
         self.task_id = self._promised or uuid()
         headers = dict(options.get("headers") or {})
         inherited: Any = headers.pop(HEADER, None)
@@ -177,8 +164,8 @@ class Publishing:
                 "errbacks": told.get("link_error"),
             }
         )
-        stored = not told.get("ignore_result", self._task.ignore_result)
-        self._task.backend.mark_as_revoked(task_id, reason, request=request, store_result=stored)
+        stored = not told.get("ignore_result", self._task.ignore_result) or self._task.store_errors_even_if_ignored
+        self._task.backend.mark_as_revoked(task_id, reason, request=request, store_result=bool(stored))
 
 
 def is_over(app: Celery, task_id: str) -> bool:
@@ -207,7 +194,7 @@ def stop_duplicates() -> None:
         options.update(zip(positional[1:], args, strict=False))
         name = options.pop("name")
         task = options.get("task_type") or _registered(self, name)
-        locked = locked_of(task)
+        locked = unique_of(task)
         if locked is None or task is None:
             return original(self, name, **options)
         return Publishing(self, task, locked, options).send(functools.partial(original, self, name))
@@ -256,11 +243,12 @@ def detach(task: Task[..., Any], task_id: str, retval: Any = None, state: str | 
     if key is None or hasattr(task.request, _FREED):
         return
     attached: Attached | None = getattr(task.request, _ATTACHED, None)
-    waits = state == states.REJECTED and bool(getattr(retval, "requeue", False)) and bool(task.acks_late)
+    waits = messages.is_given_back(task, state, retval)
     # Without a state the process is being ended, and whether the task comes again is not for it to say.
     if not waits and state not in (None, states.RETRY):
-        # A copy of a task that runs elsewhere is ignored, and says nothing about that one.
-        reservations.free(key, task_id, attached=attached if state == states.IGNORED else None)
+        # A copy of a task that runs elsewhere is ignored, and says nothing about that one; also if it could not attach.
+        mine = attached or Attached(key, task_id, token="", attachment="none")
+        reservations.free(key, task_id, attached=mine if state == states.IGNORED else None)
     elif attached is not None:
         reservations.leave(attached, waits=waits)
 
@@ -284,13 +272,8 @@ def on_failure(
     sender: Task[..., Any], task_id: str, exception: BaseException, args: Any = (), kwargs: Any = None, **_more: Any
 ) -> None:
     """Free the key of a task whose process could not: it died, or was ended by a time limit."""
-    if isinstance(exception, TimeLimitExceeded):
-        if sender.acks_late and not getattr(sender, "acks_on_timeout", True):
-            return  # it is delivered again
-    elif not isinstance(exception, WorkerLostError):
-        return
-    locked = locked_of(sender)
-    if locked is None:
+    locked = unique_of(sender)
+    if locked is None or not messages.died(sender, exception):
         return
     request = sender.request
     key = _reserved_key(request) if request.id == task_id else None

@@ -1,0 +1,189 @@
+"""What the parts of locks for Celery do to each other: two options on one task, two locks, a task in a task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import states
+from celery.exceptions import TaskRevokedError, WorkerLostError
+from celery.result import AsyncResult
+from support.uniquetasks import known_to, until_done
+from support.worker import Worker
+from support.zoo import TESTS, Zoo, eventually
+
+from django_zklock import reservations
+from django_zklock.contrib.celery import unique
+from django_zklock.exceptions import LockBusy
+from django_zklock.reservations import Reserved
+
+pytestmark = pytest.mark.zookeeper
+
+
+def waiting(worker: Worker, key: str) -> list[str]:
+    """The reservations of a key."""
+    path = f"{worker.zoo.base}/!unique"
+    found = worker.zoo.client.get_children(path) if worker.zoo.client.exists(path) else []
+    return [name for name in found if name.endswith(f"!{key}")]
+
+
+def settled(result: AsyncResult[Any]) -> str:
+    """Wait until a task has come to something; return what."""
+    return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))
+
+
+def test_a_waiting_call_that_gives_up_makes_room_for_another(worker: Worker) -> None:
+    """The next call must not be told that this one will do the work."""
+    with worker.zoo.hold_elsewhere("gives-up"):
+        first = worker.send("joint.bounded", "gives-up")
+        assert isinstance(worker.wait_failed(first), LockBusy)
+        eventually(lambda: not waiting(worker, "gives-up"))
+        second = worker.send("joint.bounded", "gives-up")
+        assert settled(second) == "RETRY"
+    assert worker.get(second) == "done"
+
+
+def test_a_waiting_call_that_dies_makes_room_for_another(worker: Worker) -> None:
+    """Also in its slot, where it waits for a while before it is sent again."""
+    with worker.zoo.hold_elsewhere("dies"):
+        first = worker.send("joint.patient", "dies")
+        assert settled(first) == "RETRY"
+        assert waiting(worker, "dies")
+        worker.zoo.wait_contenders("dies", 2)
+        payload = worker.zoo.payloads("dies")[1]
+        assert payload is not None
+        os.kill(payload.pid, signal.SIGKILL)
+        assert isinstance(worker.wait_failed(first), WorkerLostError)
+        eventually(lambda: not waiting(worker, "dies"))
+        second = worker.send("joint.patient", "dies")
+        assert settled(second) == "RETRY"
+    assert worker.get(second) == "done"
+
+
+def test_a_task_may_have_two_locks(worker: Worker) -> None:
+    """It comes again, whichever of them is busy."""
+    with worker.zoo.hold_elsewhere("inner/two"):
+        result = worker.send("joint.two_locks", "two")
+        assert settled(result) == "RETRY"
+        assert worker.zoo.children("outer/two") == []
+    assert worker.get(result) > 0
+
+
+def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
+    """As Celery does itself with a revoked task."""
+    with worker.zoo.hold_elsewhere("stores"):
+        sent = worker.send("joint.stores_errors", "stores", ignore_result=True)
+        with pytest.raises(TaskRevokedError):
+            worker.get(worker.app.AsyncResult(sent.id), timeout=5)
+
+
+def test_a_caller_that_waits_no_more_is_not_in_the_way(worker: Worker) -> None:
+    """A task that has given up waiting, and is at its next try, is a holder like any other."""
+    gate = worker.gate()
+    result = worker.send("joint.parent", "gave-up", str(gate))
+    gate.wait_entered()
+    child = worker.app.AsyncResult((gate.path / "child").read_text())
+    assert settled(child) == "RETRY"
+    gate.open()
+    worker.get(result)
+    assert worker.get(child) == "done"
+
+
+@pytest.mark.parametrize("task_id", ["with blanks in it", "x" * 31 + "1" * 120 + "x" * 32])
+def test_ids_that_somebody_made_up_work(worker: Worker, task_id: str) -> None:
+    """Two tasks are told apart by all of their ids, and a caller is known by any."""
+    told = worker.run("policy.waits", "made-up", "policy.retry", task_id=task_id)
+    assert told.startswith("LockHeldByCaller"), told
+
+
+def test_long_ids_are_told_apart(worker: Worker) -> None:
+    """A task whose id begins and ends as another's is no copy of that."""
+    gate = worker.gate()
+    ids = ["x" * 40 + str(number) + "x" * 40 for number in range(2)]
+    first = worker.send("policy.skip", "long", "linger", str(gate), task_id=ids[0])
+    gate.wait_entered()
+    second = worker.send("policy.skip", "long", task_id=ids[1])
+    assert settled(second) == "REVOKED"
+    gate.open()
+    assert worker.get(first) == "done"
+
+
+def test_an_id_may_be_a_uuid(zoo: Zoo, tmp_path: Path) -> None:
+    """As it may without a lock; what is told of it is text."""
+    task_id = uuid.uuid4()
+    with zoo.configured(), Worker(zoo, tmp_path) as worker:
+        sent = known_to(worker.app).tasks["until_done"].apply_async(("uuid",), task_id=task_id)  # type: ignore[arg-type]
+        assert sent.id == str(task_id)
+        worker.get(sent)
+        eventually(lambda: not waiting(worker, "uuid"))
+
+
+def test_coalesce_and_unique_go_together(worker: Worker) -> None:
+    """One runs, one waits in the broker; both keys are free in the end."""
+    gate = worker.gate()
+    first = worker.send("joint.unique_coalesce", "both", "linger", str(gate))
+    gate.wait_entered()
+    second = worker.send("joint.unique_coalesce", "both")
+    assert settled(second) == "RETRY"
+    third = worker.send("joint.unique_coalesce", "both")  # by a process that does not know it to be unique
+    assert settled(third) == "REVOKED"
+    gate.open()
+    assert worker.get(first) == "done"
+    assert worker.get(second) == "done"
+    eventually(lambda: not waiting(worker, "both"))
+
+
+def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
+    """ZooKeeper was slow as it began, and then it was ignored, as another copy is at work: that one has the key."""
+    with zoo.configured():
+        key = "task/until_done/unique/copy"
+        place = reservations.reserve(key, "one")
+        assert isinstance(place, Reserved)
+        reservations.confirm(place)
+        assert reservations.start(key, "one") is not None
+        until_done.push_request(id="one", headers={unique.HEADER: key})
+        try:
+            unique.detach(until_done, "one", state=states.IGNORED)
+        finally:
+            until_done.pop_request()
+        assert reservations.holder(key) == "one"
+
+
+LATE = """
+import sys, threading, django
+django.setup()
+assert "celery" not in sys.modules
+from celery import shared_task, signals
+from django_zklock import zk_locked
+
+@shared_task
+@zk_locked("late/{key}")
+def task(key): ...
+
+ids = {receiver[0][0] for name in NAMES for receiver in getattr(signals, name).receivers}
+print(sorted(each for each in ids if str(each).startswith("zklock.")))
+print([thread.name for thread in threading.enumerate()])
+"""
+SIGNALS = ("task_prerun", "task_postrun", "worker_init", "worker_process_shutdown")
+
+
+def test_celery_may_be_imported_after_django_was_set_up() -> None:
+    """A decorated task is enough for its worker to sweep, to close its session and to answer; nothing is connected."""
+    found = subprocess.run(
+        [sys.executable, "-c", f"NAMES = {SIGNALS}\n{LATE}"],
+        cwd=TESTS,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    for name in ("begin", "end", "begin_worker", "close_session"):
+        assert f"'zklock.{name}'" in found
+    assert "['MainThread']" in found
