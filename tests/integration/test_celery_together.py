@@ -75,6 +75,17 @@ def test_a_task_may_have_two_locks(worker: Worker) -> None:
     assert worker.get(result) > 0
 
 
+def test_a_task_that_comes_again_keeps_what_its_call_hides(worker: Worker) -> None:
+    """Arguments that are not to be shown, and a result that is not to be kept."""
+    begin = worker.log.stat().st_size
+    with worker.zoo.hold_elsewhere("hides"):
+        sent = worker.send("joint.hides", "hides", ignore_result=True, argsrepr="(hidden)", kwargsrepr="{hidden}")
+        eventually(lambda: f"joint.hides[{sent.id}] retry" in worker.log.read_bytes()[begin:].decode())
+    said = f"joint.hides[{sent.id}] succeeded"
+    eventually(lambda: said in worker.log.read_bytes()[begin:].decode(), 20)
+    assert "(hidden) {hidden} True" in worker.log.read_bytes()[begin:].decode()
+
+
 def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
     """As Celery does itself with a revoked task."""
     with worker.zoo.hold_elsewhere("stores"):

@@ -45,6 +45,9 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
     """
     request: Any = task.request
     signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
+    for shown in ("argsrepr", "kwargsrepr"):  # Celery would make them anew, from arguments that are to be hidden
+        if getattr(request, shown, None) is not None:
+            signature.options[shown] = getattr(request, shown)
     signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}
     try:
         signature.apply_async()
