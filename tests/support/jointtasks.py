@@ -40,7 +40,7 @@ def two_locks(key: str) -> int:
 @zk_locked("{key}")
 def hides(key: str) -> str:
     """Return what the message says of what may be seen."""
-    request = current_task.request
+    request: Any = current_task.request
     return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
 
 
