@@ -2,8 +2,9 @@
 Knows what a piece of work has taken and not released, and lets go of it once the work is over.
 
 What was held before stays held, and so does what others hold, threads and greenlets that the work has begun and that
-still run among them. What an asyncio task or a greenlet of the work holds that has ended by now is let go of: nobody
-else could ever release it.
+still run among them. What an asyncio task, a greenlet or a thread of the work holds that has ended by now is let go of:
+nobody else could ever release it. A plain thread does not know what work it is part of; one that came and went with
+the work is taken for its own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Inventory:
         self._work = work
         self._owner = current_owner()
         self._counts = {hold: hold._count for hold in holds.live_holds.all() if hold._owner == self._owner}
+        self._known = frozenset(holds.live_holds.all())  # anybody's
         self._guards = holds.live_holds.guards(self._owner)
 
     @abort.shielded
@@ -69,7 +71,8 @@ class Inventory:
             return hold._count > self._counts[hold]
         if hold._owner == self._owner:
             return True
-        return hold._work is self._work and hold._owner.is_over
+        mine = hold._work is self._work or (hold._work is None and hold not in self._known)
+        return mine and hold._owner.is_over
 
     def _close_blocks(self, owner: Owner) -> None:
         """End to watch over the blocks that will not be left any more: their abort would strike other work."""

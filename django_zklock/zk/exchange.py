@@ -50,6 +50,10 @@ UNKNOWN: Final = object()
 """No guess of what is there."""
 
 
+MOST_MISSING: Final = 20
+"""Writes that fail for want of a node until it is plain that it will not come: others are not first so often."""
+
+
 class Exchange:
     """
     A plan for one node, followed until it is done, over any number of broken connections and sessions.
@@ -77,6 +81,7 @@ class Exchange:
         self._orphaned = orphaned
         self._outcome: Any = UNKNOWN
         self._abandoned = False
+        self._missing = 0  # how often a node was not there for a write
         self._idle = True  # no request is under way
         self._watch: Watch | None = None
         self._gateway: Gateway  # made on the protocol's thread
@@ -143,6 +148,12 @@ class Exchange:
             self._conclude(step.value)
         elif isinstance(answer, NodeMissing):
             # Somebody was first, or the directory is missing; it costs little to see to that one.
+            self._missing += 1
+            if self._missing > MOST_MISSING:
+                self._conclude(
+                    ZkLockError(f"A part of {self._path} is missing, deleted by hand perhaps; delete the rest of it.")
+                )
+                return
             self._ask(lambda: self._gateway.make_parents(self._path.rpartition("/")[0], self._taking(self._on_made)))
         elif isinstance(answer, (NodeExists, NotEmpty, Outdated)):
             self._look()

@@ -7,11 +7,12 @@ import uuid
 from functools import partial
 
 import pytest
-from support.faults import Elsewhere, within
+from support.faults import Elsewhere, proxied, within
+from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
 from django_zklock import reservations
-from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.queue import reservations as rules
 from django_zklock.queue.reservations import Reservation
 from django_zklock.reservations import Attached, Reserved, Taken
@@ -280,6 +281,22 @@ def test_a_reservation_that_nobody_can_read_stays(zoo: Zoo) -> None:
     with pytest.raises(UnreadableQueue):
         reservations.reserve("a/b", "two")
     assert zoo.client.get(rules.place(zoo.base, "a/b"))[0] == b"{}"
+
+
+def test_a_torn_reservation_is_no_work_without_end(zoo: Zoo) -> None:
+    """Where somebody has deleted a part of it by hand, that is said, and tried no more."""
+    with proxied(zoo, 10) as proxy:
+        place = reserved()
+        path = rules.place(zoo.base, "a/b")
+        for name in zoo.client.get_children(path):
+            zoo.client.delete(f"{path}/{name}")
+        proxy.reset()
+        reservations.confirm(place)
+        with pytest.raises(ZkLockError, match="delete the rest"):
+            reservations.start("a/b", "one")
+        assert proxy.counts[MULTI] < 100
+        assert reservations.free("a/b", "one")
+        queued(task_id="two")
 
 
 def test_one_of_many_publishers_gets_the_key(zoo: Zoo) -> None:

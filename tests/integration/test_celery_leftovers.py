@@ -80,6 +80,12 @@ def test_what_a_coroutine_of_the_task_has_left_is_released(worker: Worker) -> No
     worker.zoo.wait_contenders("coroutine", 0, AT_ONCE)
 
 
+def test_what_a_thread_of_the_task_has_left_is_released(worker: Worker) -> None:
+    """It has ended, and a lock is its owner's to release."""
+    worker.run("forget_in_thread", "thread")
+    worker.zoo.wait_contenders("thread", 0, AT_ONCE)
+
+
 def test_a_lock_that_was_taken_twice_is_released(worker: Worker) -> None:
     """However often a reentrant lock was taken, it is free."""
     worker.run("take_twice", "twice")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import states
+from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.result import AsyncResult
 from support.uniquetasks import known_to, until_done
@@ -75,6 +75,17 @@ def test_a_task_may_have_two_locks(worker: Worker) -> None:
     assert worker.get(result) > 0
 
 
+def test_a_task_that_comes_again_keeps_what_its_call_hides(worker: Worker) -> None:
+    """Arguments that are not to be shown, and a result that is not to be kept."""
+    begin = worker.log.stat().st_size
+    with worker.zoo.hold_elsewhere("hides"):
+        sent = worker.send("joint.hides", "hides", ignore_result=True, argsrepr="(hidden)", kwargsrepr="{hidden}")
+        eventually(lambda: f"joint.hides[{sent.id}] retry" in worker.log.read_bytes()[begin:].decode())
+    said = f"joint.hides[{sent.id}] succeeded"
+    eventually(lambda: said in worker.log.read_bytes()[begin:].decode(), 20)
+    assert "(hidden) {hidden} True" in worker.log.read_bytes()[begin:].decode()
+
+
 def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
     """As Celery does itself with a revoked task."""
     with worker.zoo.hold_elsewhere("stores"):
@@ -122,6 +133,19 @@ def test_an_id_may_be_a_uuid(zoo: Zoo, tmp_path: Path) -> None:
         assert sent.id == str(task_id)
         worker.get(sent)
         eventually(lambda: not waiting(worker, "uuid"))
+
+
+def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None:
+    """Whoever waits for its last step is told, also where the wait began long before."""
+    with zoo.configured(), Worker(zoo, tmp_path) as worker:
+        same = known_to(worker.app).tasks["until_done"].si("chain")
+        gate = worker.gate()
+        first = worker.app.tasks["until_done"].si("chain", "linger", str(gate))
+        last = chain(first, same, worker.app.signature("ping", immutable=True), app=worker.app).apply_async()
+        gate.wait_entered()
+        gate.open()
+        error = last.get(timeout=20, interval=0.01, propagate=False)
+        assert isinstance(error, TaskRevokedError)
 
 
 def test_coalesce_and_unique_go_together(worker: Worker) -> None:

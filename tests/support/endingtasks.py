@@ -90,6 +90,14 @@ def forget_in_coroutine(key: str) -> None:
     asyncio.run(take())
 
 
+@app.task(name="forget_in_thread")
+def forget_in_thread(key: str) -> None:
+    """Take a lock in a thread that ends without releasing it."""
+    thread = threading.Thread(target=zk_lock(key).acquire)
+    thread.start()
+    thread.join()
+
+
 @app.task(name="take_twice")
 def take_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
     """Take a reentrant lock twice, and never release it."""

@@ -36,6 +36,14 @@ def two_locks(key: str) -> int:
     return int((current_task.request.headers or {}).get("zklock_conflicts", 0))
 
 
+@app.task(name="joint.hides")
+@zk_locked("{key}")
+def hides(key: str) -> str:
+    """Return what the message says of what may be seen."""
+    request: Any = current_task.request
+    return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
+
+
 @app.task(name="joint.stores_errors", ignore_result=True, store_errors_even_if_ignored=True)
 @zk_locked("{key}", on_conflict="skip")
 def stores_errors(key: str) -> None: ...

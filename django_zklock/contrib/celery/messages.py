@@ -6,7 +6,7 @@ import random
 from typing import Any, NoReturn
 
 from celery import Task, states
-from celery.exceptions import Reject, Retry, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 
 CONFLICTS_HEADER = "zklock_conflicts"
 """How often the task was sent again because others had its lock."""
@@ -45,6 +45,9 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
     """
     request: Any = task.request
     signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
+    for shown in ("argsrepr", "kwargsrepr"):  # Celery would make them anew, from arguments that are to be hidden
+        if getattr(request, shown, None) is not None:
+            signature.options[shown] = getattr(request, shown)
     signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}
     try:
         signature.apply_async()
@@ -65,6 +68,23 @@ def died(task: Task[..., Any], error: BaseException) -> bool:
     if isinstance(error, TimeLimitExceeded):
         return not task.acks_late or bool(getattr(task, "acks_on_timeout", True))
     return isinstance(error, WorkerLostError)
+
+
+def revoke(task: Task[..., Any], request: Any, reason: str) -> None:
+    """
+    Store REVOKED as the end of a task that will not do its work, and tell those who wait for what comes after it.
+
+    Nothing at all would leave `get()` waiting for ever, as it would those who wait for a later step of a chain, or for
+    the chord that a step is in. Celery's own `mark_as_revoked` forgets the chain.
+    """
+    task.backend.mark_as_failure(
+        str(request.id),
+        TaskRevokedError(reason),
+        request=request,
+        store_result=not request.ignore_result or bool(task.store_errors_even_if_ignored),
+        call_errbacks=False,  # nothing failed
+        state=states.REVOKED,
+    )
 
 
 def leave(signature: Any, delay: float, error: Exception) -> NoReturn:

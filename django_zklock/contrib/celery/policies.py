@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, NoReturn
 
-from celery import Task, states
-from celery.exceptions import Ignore, TaskRevokedError
+from celery import Task
+from celery.exceptions import Ignore
 
 from django_zklock.contrib.celery import coalescing, copies, messages
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
@@ -83,20 +83,11 @@ def skip(task: Task[..., Any], reason: str, options: LockOptions) -> Any:
     """
     End the task without its work: with the value that its options give, else as REVOKED.
 
-    None would pass for the result, and a chain would go on with it. Nothing at all would leave `get()` waiting for
-    ever, as it would those who wait for a later step of a chain, or for the chord that a step is in.
+    None would pass for the result, and a chain would go on with it.
     """
     if options.skip_value is not UNSET:
         return options.skip_value
-    request: Any = task.request
-    task.backend.mark_as_failure(
-        str(request.id),
-        TaskRevokedError(reason),
-        request=request,
-        store_result=not request.ignore_result or bool(task.store_errors_even_if_ignored),
-        call_errbacks=False,  # nothing failed
-        state=states.REVOKED,
-    )
+    messages.revoke(task, task.request, reason)
     raise Ignore(reason)
 
 

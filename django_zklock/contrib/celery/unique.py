@@ -161,11 +161,11 @@ class Publishing:
                 "group": told.get("group_id"),
                 "group_index": told.get("group_index"),
                 "chord": told.get("chord"),
-                "errbacks": told.get("link_error"),
+                "chain": told.get("chain"),
+                "ignore_result": told.get("ignore_result", self._task.ignore_result),
             }
         )
-        stored = not told.get("ignore_result", self._task.ignore_result) or self._task.store_errors_even_if_ignored
-        self._task.backend.mark_as_revoked(task_id, reason, request=request, store_result=bool(stored))
+        messages.revoke(self._task, request, reason)
 
 
 def is_over(app: Celery, task_id: str) -> bool:
