@@ -52,6 +52,7 @@ class Node:
     data: bytes
     czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
     owner: int  # id of the session that an ephemeral node belongs to, else 0
+    ctime: int  # when it was created, in milliseconds since 1970, by the clock of the server that led then
 
     @property
     def name(self) -> str:
@@ -126,6 +127,10 @@ class Watch:
         self._session.unwatch(self._path, self)
 
 
+def _node(path: str, data: bytes | None, stat: Any) -> Node:
+    return Node(path=path, data=data or b"", czxid=stat.czxid, owner=stat.ephemeralOwner, ctime=stat.ctime)
+
+
 class Gateway:
     """The requests of the lock core, on one session."""
 
@@ -149,7 +154,7 @@ class Gateway:
                 return
             path, stat = answer
             self.session.extend_lease(sent_at)
-            on_created(Node(path=path, data=data, czxid=stat.czxid, owner=stat.ephemeralOwner))
+            on_created(_node(path, data, stat))
 
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
         self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
@@ -190,7 +195,7 @@ class Gateway:
                 callback(answer)
                 return
             data, stat = answer
-            callback(Node(path=path, data=data or b"", czxid=stat.czxid, owner=stat.ephemeralOwner))
+            callback(_node(path, data, stat))
 
         self.session.send(GetData(path, watch), got)
         return watch
@@ -279,6 +284,26 @@ class Gateway:
             callback(answer if isinstance(answer, ZkError) else last_zxid())
 
         self.session.send(Transaction([CheckVersion(self.session.options.base, _ANY_VERSION)]), checked)
+
+    def tell_time(self, path: str, callback: Callback) -> None:
+        """
+        Have the leader tell the time; `callback` gets milliseconds since 1970.
+
+        No request asks for it, but what is written bears it. So one transaction makes a node at `path`, writes it and
+        deletes it: nobody ever sees the node, and none is left behind if the answer is lost.
+        """
+
+        def changed(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+                return
+            failed = [
+                each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
+            ]
+            callback(translate(failed[0]) if failed else answer[1].mtime)
+
+        parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
+        self.session.send(Transaction(parts), changed)
 
     def delete(self, path: str, callback: Callback) -> None:
         """Delete a node; `callback` gets None, also when there was none."""
