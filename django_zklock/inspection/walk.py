@@ -275,7 +275,7 @@ class Walk:
         if done is None:
             return
         ended = clock.now()
-        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0)
+        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
         done(
             Found(
                 base=self._session.options.base,
