@@ -69,7 +69,7 @@ def _contender(
     found: Found, key: str, queue: tuple[Child, ...], place: int, node: Node, since: Mapping[tuple[str, str], float]
 ) -> ContenderInfo:
     child = queue[place]
-    came = node.ctime / 1000
+    came = node.ctime
     held_since = since.get((key, child.name), came) if place < standing.holders(queue) else None
     payload = Payload.decode(node.data)
     client = _client(child, node, payload)
@@ -77,7 +77,15 @@ def _contender(
         host, what = _foreign(client, node.data)
         payload = Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
     about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
-    operator = operator_hold(payload, key=key, path=node.path, token=node.czxid) if client == "zklock" else None
+    operator = operator_hold(
+        payload,
+        key=key,
+        path=node.path,
+        token=node.czxid,
+        owner=node.owner,
+        mtime=node.mtime,
+        version=node.version,
+    )
     return ContenderInfo(
         name=child.name,
         path=node.path,

@@ -50,7 +50,7 @@ class SeenTurns:
             node = found.nodes.get((key, child.name))
             if node is None:
                 continue
-            came = node.ctime / 1000
+            came = node.ctime
             if before is None:
                 since[child.name] = came
             else:

@@ -32,9 +32,11 @@ from kazoo.protocol.states import EventType
 from django_zklock.zk import clock
 from django_zklock.zk.changes import Change, Make, Put, Remove
 from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, translate
+from django_zklock.zk.server_clock import ServerClock
 from django_zklock.zk.session import Session
 
 _EPHEMERAL = 1
+_SEQUENTIAL = 2
 _EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
 _PERSISTENT = 0
@@ -52,12 +54,26 @@ class Node:
     data: bytes
     czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
     owner: int  # id of the session that an ephemeral node belongs to, else 0
-    ctime: int  # when it was created, in milliseconds since 1970, by the clock of the server that led then
+    ctime: float = 0.0  # when it was created, and
+    mtime: float = 0.0  # when its data was last written; seconds since 1970, by the clock of the server
+    version: int = 0  # of its data
 
     @property
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+
+def _node(path: str, data: bytes | None, stat: Any) -> Node:
+    return Node(
+        path=path,
+        data=data or b"",
+        czxid=stat.czxid,
+        owner=stat.ephemeralOwner,
+        ctime=stat.ctime / 1000,
+        mtime=stat.mtime / 1000,
+        version=stat.version,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +143,13 @@ class Watch:
         self._session.unwatch(self._path, self)
 
 
-def _node(path: str, data: bytes | None, stat: Any) -> Node:
-    return Node(path=path, data=data or b"", czxid=stat.czxid, owner=stat.ephemeralOwner, ctime=stat.ctime)
-
-
 class Gateway:
     """The requests of the lock core, on one session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._acl = session.options.acls()
+        self._clock = session.attached(ServerClock)
         self._containers = True  # until the server says it knows no containers
 
     def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
@@ -154,6 +167,7 @@ class Gateway:
                 return
             path, stat = answer
             self.session.extend_lease(sent_at)
+            self._clock.note(stat.ctime / 1000)
             on_created(_node(path, data, stat))
 
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
@@ -200,6 +214,17 @@ class Gateway:
         self.session.send(GetData(path, watch), got)
         return watch
 
+    def write(self, path: str, data: bytes, version: int, callback: Callback) -> None:
+        """Replace the data of a node that has this version (-1: any); `callback` gets the `Node` as it is then."""
+
+        def wrote(answer: Any) -> None:
+            if not isinstance(answer, ZkError):
+                self._clock.note(answer.mtime / 1000)
+                answer = _node(path, data, answer)
+            callback(answer)
+
+        self.session.send(SetData(path, data, version), wrote)
+
     def look(self, path: str, callback: Callback) -> None:
         """
         Read a node and list its children, in one round trip; `callback` gets the `Family`, or None if there is none.
@@ -239,7 +264,8 @@ class Gateway:
 
     def _request(self, change: Change) -> Any:
         if isinstance(change, Make):
-            return Create(change.path, change.data, self._acl, _EPHEMERAL if change.ephemeral else _PERSISTENT)
+            flags = _EPHEMERAL if change.ephemeral else _SEQUENTIAL if change.sequential else _PERSISTENT
+            return Create(change.path, change.data, self._acl, flags)
         if isinstance(change, Put):
             return SetData(change.path, change.data, change.version)
         if isinstance(change, Remove):
@@ -287,7 +313,7 @@ class Gateway:
 
     def tell_time(self, path: str, callback: Callback) -> None:
         """
-        Have the leader tell the time; `callback` gets milliseconds since 1970.
+        Have the leader tell the time to this session's `ServerClock`; `callback` gets None.
 
         No request asks for it, but what is written bears it. So one transaction makes a node at `path`, writes it and
         deletes it: nobody ever sees the node, and none is left behind if the answer is lost.
@@ -300,7 +326,9 @@ class Gateway:
             failed = [
                 each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
             ]
-            callback(translate(failed[0]) if failed else answer[1].mtime)
+            if not failed:
+                self._clock.note(answer[1].mtime / 1000)
+            callback(translate(failed[0]) if failed else None)
 
         parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
         self.session.send(Transaction(parts), changed)
