@@ -71,11 +71,13 @@ class Exchange:
         *,
         guess: object = UNKNOWN,
         orphaned: Callable[[Any], object] | None = None,
+        directory: str = "",
     ) -> None:
         self.awaiting = False  # for another one's end; read by any thread
         self._session = session
         self._path = path
         self._plan = plan
+        self._directory = directory or path.rpartition("/")[0]  # made where a write finds it missing
         self._done: Callable[[Any], object] | None = done
         self._guess = guess
         self._orphaned = orphaned
@@ -154,7 +156,7 @@ class Exchange:
                     ZkLockError(f"A part of {self._path} is missing, deleted by hand perhaps; delete the rest of it.")
                 )
                 return
-            self._ask(lambda: self._gateway.make_parents(self._path.rpartition("/")[0], self._taking(self._on_made)))
+            self._ask(lambda: self._gateway.make_parents(self._directory, self._taking(self._on_made)))
         elif isinstance(answer, (NodeExists, NotEmpty, Outdated)):
             self._look()
         else:

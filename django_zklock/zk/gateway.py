@@ -32,9 +32,11 @@ from kazoo.protocol.states import EventType
 from django_zklock.zk import clock
 from django_zklock.zk.changes import Change, Make, Put, Remove
 from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, translate
+from django_zklock.zk.server_clock import ServerClock
 from django_zklock.zk.session import Session
 
 _EPHEMERAL = 1
+_SEQUENTIAL = 2
 _EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
 _PERSISTENT = 0
@@ -52,11 +54,26 @@ class Node:
     data: bytes
     czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
     owner: int  # id of the session that an ephemeral node belongs to, else 0
+    ctime: float = 0.0  # when it was created, and
+    mtime: float = 0.0  # when its data was last written; seconds since 1970, by the clock of the server
+    version: int = 0  # of its data
 
     @property
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+
+def _node(path: str, data: bytes | None, stat: Any) -> Node:
+    return Node(
+        path=path,
+        data=data or b"",
+        czxid=stat.czxid,
+        owner=stat.ephemeralOwner,
+        ctime=stat.ctime / 1000,
+        mtime=stat.mtime / 1000,
+        version=stat.version,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +149,7 @@ class Gateway:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._acl = session.options.acls()
+        self._clock = session.attached(ServerClock)
         self._containers = True  # until the server says it knows no containers
 
     def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
@@ -149,7 +167,8 @@ class Gateway:
                 return
             path, stat = answer
             self.session.extend_lease(sent_at)
-            on_created(Node(path=path, data=data, czxid=stat.czxid, owner=stat.ephemeralOwner))
+            self._clock.note(stat.ctime / 1000)
+            on_created(_node(path, data, stat))
 
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
         self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
@@ -190,10 +209,21 @@ class Gateway:
                 callback(answer)
                 return
             data, stat = answer
-            callback(Node(path=path, data=data or b"", czxid=stat.czxid, owner=stat.ephemeralOwner))
+            callback(_node(path, data, stat))
 
         self.session.send(GetData(path, watch), got)
         return watch
+
+    def write(self, path: str, data: bytes, version: int, callback: Callback) -> None:
+        """Replace the data of a node that has this version (-1: any); `callback` gets the `Node` as it is then."""
+
+        def wrote(answer: Any) -> None:
+            if not isinstance(answer, ZkError):
+                self._clock.note(answer.mtime / 1000)
+                answer = _node(path, data, answer)
+            callback(answer)
+
+        self.session.send(SetData(path, data, version), wrote)
 
     def look(self, path: str, callback: Callback) -> None:
         """
@@ -234,7 +264,8 @@ class Gateway:
 
     def _request(self, change: Change) -> Any:
         if isinstance(change, Make):
-            return Create(change.path, change.data, self._acl, _EPHEMERAL if change.ephemeral else _PERSISTENT)
+            flags = _EPHEMERAL if change.ephemeral else _SEQUENTIAL if change.sequential else _PERSISTENT
+            return Create(change.path, change.data, self._acl, flags)
         if isinstance(change, Put):
             return SetData(change.path, change.data, change.version)
         if isinstance(change, Remove):
@@ -279,6 +310,28 @@ class Gateway:
             callback(answer if isinstance(answer, ZkError) else last_zxid())
 
         self.session.send(Transaction([CheckVersion(self.session.options.base, _ANY_VERSION)]), checked)
+
+    def tell_time(self, path: str, callback: Callback) -> None:
+        """
+        Have the leader tell the time to this session's `ServerClock`; `callback` gets None.
+
+        No request asks for it, but what is written bears it. So one transaction makes a node at `path`, writes it and
+        deletes it: nobody ever sees the node, and none is left behind if the answer is lost.
+        """
+
+        def changed(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+                return
+            failed = [
+                each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
+            ]
+            if not failed:
+                self._clock.note(answer[1].mtime / 1000)
+            callback(translate(failed[0]) if failed else None)
+
+        parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
+        self.session.send(Transaction(parts), changed)
 
     def delete(self, path: str, callback: Callback) -> None:
         """Delete a node; `callback` gets None, also when there was none."""

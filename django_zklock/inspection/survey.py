@@ -1,0 +1,51 @@
+"""Knows how to look at every contender in every queue, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django_zklock.inspection.walk import Extent, Found, Walk
+from django_zklock.locks.looking import Contending
+from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.queue.nodes import Payload
+from django_zklock.zk import process
+
+SLACK = 0.25  # seconds beyond one's patience, for a busy process
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found in all queues."""
+
+    queues: Mapping[str, tuple[Contending, ...]]
+    """By key, the contenders in their order: the holder first."""
+    problem: str
+    """Why there may be more; empty if this is all."""
+
+
+def survey(patience: float) -> Survey:
+    """
+    Look at every queue, for at most `patience` seconds; return what was found by then.
+
+    One list for each key and one read for each contender. The queues are looked at side by side, so this is no
+    picture of one moment. Never raises because ZooKeeper is away; the survey says so.
+    """
+    session = process.current()
+    waiter: ThreadWaiter[Found] = ThreadWaiter()
+    walk = Walk(session, Extent(None, None, dated=False), patience, waiter.set)
+    session.post(walk.begin)
+    found = waiter.wait(patience + SLACK)
+    if found is None:
+        return Survey({}, f"ZooKeeper does not answer: {session.last_problem}.")
+    queues = {
+        key: tuple(Contending(child.name, _payload(found, key, child.name)) for child in queue)
+        for key, queue in found.queues.items()
+    }
+    odd = [f"{key}: {why}" for key, (_, why) in found.unreadable.items()] + list(found.notes)
+    return Survey(queues, found.problem or "; ".join(odd))
+
+
+def _payload(found: Found, key: str, name: str) -> Payload | None:
+    node = found.nodes.get((key, name))
+    return None if node is None else Payload.decode(node.data)
