@@ -9,7 +9,7 @@ from enum import IntEnum
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
-from django_zklock.exceptions import LockNotAcquired, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.management.printing import clean
 
 
@@ -42,5 +42,7 @@ def told(busy: int = Exit.BUSY) -> Iterator[None]:
         raise failure(str(error), Exit.AWAY) from error
     except LockNotAcquired as error:
         raise failure(str(error), busy) from error
+    except LockChangedHands as error:
+        raise failure(str(error), Exit.CHANGED) from error
     except (ZkLockError, ImproperlyConfigured) as error:
         raise failure(str(error)) from error

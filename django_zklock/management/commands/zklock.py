@@ -7,9 +7,31 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_zklock.management import devserver, fences, running
+from django_zklock.management import (
+    breaking,
+    devserver,
+    doctor,
+    ending,
+    fences,
+    holding,
+    listing,
+    running,
+    showing,
+    status,
+)
 
-SUBCOMMANDS = {"run": running, "devserver": devserver, "fences": fences}
+SUBCOMMANDS = {
+    "status": status,
+    "list": listing,
+    "show": showing,
+    "break": breaking,
+    "hold": holding,
+    "end-hold": ending,
+    "run": running,
+    "doctor": doctor,
+    "fences": fences,
+    "devserver": devserver,
+}
 
 
 class Command(BaseCommand):
