@@ -67,9 +67,7 @@ def run(
     except ValueError as error:
         raise failure(str(error)) from error
     if json:
-        write_json(
-            out, {"key": broken.key, "holder": contender_json(holder), "reason": broken.reason, "by": broken.by}
-        )
+        write_json(out, {"key": broken.key, "holder": contender_json(holder), "reason": broken.reason, "by": broken.by})
     else:
         out.write(f"Broken: {clean(whose(holder))} holds {clean(key, 1000)} no more.\n")
 

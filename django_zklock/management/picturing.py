@@ -104,13 +104,13 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
         "notes": list(snapshot.notes),
         "total": snapshot.total,
         "connection": connection_json(snapshot.connection),
-        "cycles": [[{"who": wait.who, "holds": wait.holds, "waits_for": wait.waits_for} for wait in cycle]
-                   for cycle in snapshot.cycles],
+        "cycles": [
+            [{"who": wait.who, "holds": wait.holds, "waits_for": wait.waits_for} for wait in cycle]
+            for cycle in snapshot.cycles
+        ],
     }
 
 
 def circle(cycle: tuple[Wait, ...]) -> str:
     """Return in one line who waits for whom, round in a circle."""
     return "; ".join(f"{wait.who} holds {wait.holds} and waits for {wait.waits_for}" for wait in cycle)
-
-

@@ -53,7 +53,9 @@ def is_terminal(out: object) -> bool:
     return bool(isatty and isatty())
 
 
-def write_table(out: Output, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
+def write_table(
+    out: Output, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()
+) -> None:
     """Write a table: drawn by rich, if that is installed and somebody looks; in plain columns else."""
     cells = [[clean(cell) for cell in row] for row in rows]
     if is_terminal(out) and importlib.util.find_spec("rich") is not None:

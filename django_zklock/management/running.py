@@ -176,7 +176,14 @@ class _Command:
         """Run it to its end."""
         began_at = time.monotonic()
         with _pipe() as (orders, give), _pipe() as (reports, report):
-            helper = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(orders.fileno()), str(report.fileno())]
+            helper = [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(keeper.__file__)),
+                str(orders.fileno()),
+                str(report.fileno()),
+            ]
             process = subprocess.Popen(
                 [*helper, str(self._grace), *self._command],
                 pass_fds=(orders.fileno(), report.fileno()),

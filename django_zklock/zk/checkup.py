@@ -31,6 +31,7 @@ class Findings:
     connected: bool = False
     connect_time: float = 0.0
     server: str = ""
+    """The one it is connected to, as "address:port"."""
     session_id: int = 0
     timeout: float = 0.0
     """Of the session, as negotiated."""
@@ -82,6 +83,7 @@ class Checkup:
             "connected": True,
             "connect_time": time.monotonic() - self._began_at,
             "session_id": self._session.session_id or 0,
+            "server": self._session.server,
             "timeout": self._session.timeout,
         }
         self._read()

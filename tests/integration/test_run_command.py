@@ -179,13 +179,15 @@ def test_nothing_is_left_when_it_is_killed(zoo: Zoo, run: Run, tmp_path: Path, w
     (shell,) = keeper.children()
     (process if whom == "run" else keeper).kill()
     for pid in (inner, shell.pid, keeper.pid, process.pid):
-        eventually(lambda pid=pid: gone(pid) or process.poll() is not None and gone(pid), 10, f"{pid} of {whom} is left")
+        eventually(
+            lambda pid=pid: gone(pid) or (process.poll() is not None and gone(pid)), 10, f"{pid} of {whom} is left"
+        )
     eventually(lambda: not zoo.contenders(), 20)  # the session ends with its timeout
 
 
 def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
     """It reads from it, Ctrl-C is its own, and Ctrl-Z stops and continues it as a job of the shell."""
-    script = "trap 'echo caught' INT; read one; echo \"<$one>\"; while ! read two; do :; done; echo \"<$two>\"; exit 4"
+    script = 'trap \'echo caught\' INT; read one; echo "<$one>"; while ! read two; do :; done; echo "<$two>"; exit 4'
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))

@@ -56,7 +56,7 @@ class Command(BaseCommand):
 
 
 class _SubcommandParser(CommandParser):
-    """A parser that leaves alone what stands behind `--`; how argparse does with that varies from release to release."""
+    """A parser that leaves alone what is behind `--`; argparse itself does so only in some releases."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; what is behind the first `--` becomes the `command`, if there is to be one."""
