@@ -16,6 +16,7 @@ from typing import Any, Final
 from django_zklock import address, conf, inspection
 from django_zklock.conf import Config
 from django_zklock.inspection import ContenderInfo, Snapshot
+from django_zklock.inspection.reserved import Reserved, reserved
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, whose
@@ -26,6 +27,7 @@ from django_zklock.zk.checkup import Checkup, Findings, server_version
 
 SLOW_SHARE: Final = 0.05  # of the session timeout, for a write, and leases are near their end when they are renewed
 CLOCK_SHARE: Final = 0.25  # of it: clocks that differ by more make the ages of locks hard to read
+SHOWN: Final = 5  # reservations without life; there may be any number
 WORD_PATIENCE: Final = 1.0  # seconds for each server to tell its version
 _EVERYBODY: Final = ("world", "anyone")
 
@@ -60,7 +62,7 @@ def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, 
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
-        checks += _locks(snapshot)
+        checks += [*_locks(snapshot), *_reservations(reserved(patience))]
     bad = {"error", "warning"} if strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if json:
@@ -174,6 +176,17 @@ def _locks(snapshot: Snapshot) -> Iterator[Check]:
         yield Check("deadlock", "error", circle(cycle))
     for note in snapshot.notes:
         yield Check("note", "info", note)
+
+
+def _reservations(found: Reserved) -> Iterator[Check]:
+    if found.total or found.problem:
+        yield Check("reservations", "info", f"{found.total} of unique tasks. {found.problem}".rstrip())
+    for key in found.unreadable:
+        yield Check("reservation", "error", f"{key}: cannot be read, so no such task is sent")
+    if found.lifeless:
+        some = ", ".join(found.lifeless[:SHOWN])
+        more = f" and {len(found.lifeless) - SHOWN} more" if len(found.lifeless) > SHOWN else ""
+        yield Check("reservation", "info", f"without life, for the next publisher to take over: {some}{more}")
 
 
 def _why_orphan(contender: ContenderInfo) -> str:

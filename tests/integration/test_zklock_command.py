@@ -19,6 +19,7 @@ from support.zoo import TESTS, Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.management.exits import Exit
 from django_zklock.queue import nodes
+from django_zklock.queue.reservations import Reservation, State
 from django_zklock.testing.ensemble import free_ports
 
 pytestmark = pytest.mark.zookeeper
@@ -197,7 +198,8 @@ def test_the_doctor_says_what_this_client_may_not_do(zoo: Zoo) -> None:
     """Rights that are missing fail the probe."""
     from kazoo.security import make_acl
 
-    zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)], makepath=True)
+    zoo.client.ensure_path(zoo.chroot)
+    zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)])
     status, text, _ = ending("doctor")
     assert status == Exit.FAILED
     assert "may not create nodes below" in text
@@ -214,3 +216,21 @@ def test_without_zookeeper_it_says_so_in_time(zoo: Zoo, command: list[str]) -> N
         assert status == Exit.AWAY, message
         assert message
         assert time.monotonic() - began < 4
+
+
+def test_the_doctor_names_reservations_that_nothing_comes_of(zoo: Zoo) -> None:
+    """One without life is the next publisher's; one that nobody can read keeps its tasks from being sent."""
+    dead = Reservation(task_id="t", token=GUID, state=State.STARTED)
+    live = Reservation(task_id="t", token=GUID, state=State.QUEUED)
+    for name, data in (("dead!one", dead.encode()), ("live", live.encode())):
+        zoo.client.create(f"{zoo.base}/!unique/{name}", data, makepath=True)
+    found = {check["text"]: check["result"] for check in as_json("doctor")["checks"] if "reserv" in check["name"]}
+    assert found == {
+        "2 of unique tasks.": "info",
+        "without life, for the next publisher to take over: dead/one": "info",
+    }
+    zoo.client.set(f"{zoo.base}/!unique/live", b"\x1b[2J")
+    status, text, _ = ending("doctor")
+    assert status == Exit.FAILED
+    assert any("live: cannot be read" in line for line in text.splitlines()), text
+    zoo.client.delete(f"{zoo.base}/!unique", recursive=True)

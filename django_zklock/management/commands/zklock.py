@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -52,7 +53,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the sub-command."""
-        SUBCOMMANDS[subcommand].run(self.stdout, **options)
+        try:
+            SUBCOMMANDS[subcommand].run(self.stdout, **options)
+        except KeyboardInterrupt:
+            raise SystemExit(128 + signal.SIGINT) from None
 
 
 class _SubcommandParser(CommandParser):
