@@ -11,12 +11,15 @@ SIGKILL. It writes lines: `started PID`, `failed ERRNO`, `stopped`, `exited STAT
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import sys
 import time
 
+_KEEPER = os.getpid()
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _PAUSE = 0.02  # seconds between two looks whether the group is gone
 # They reach the keeper when they reach its whole group, from the terminal or from `kill`; they are the command's.
 _IGNORED = (
@@ -49,8 +52,9 @@ class Keeper:
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for number in _IGNORED:
-            signal.signal(number, signal.SIG_IGN)
+        self._ignored_before = {
+            number for number in _IGNORED if signal.signal(number, signal.SIG_IGN) == signal.SIG_IGN
+        }
 
     def run(self, command: list[str]) -> None:
         """Run the command to its end."""
@@ -68,8 +72,10 @@ class Keeper:
     def _become(self, command: list[str]) -> None:
         try:
             self._pid = os.getpid()
+            _die_with_parent()
             self._to_group_of_its_own()
-            for number in (*_IGNORED, signal.SIGCHLD):
+            # What was ignored stays so, as nohup wants it; but for SIGPIPE, which Python itself ignores.
+            for number in {*_IGNORED, signal.SIGCHLD} - (self._ignored_before - {signal.SIGPIPE}):
                 signal.signal(number, signal.SIG_DFL)
             os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
         except OSError as error:
@@ -148,6 +154,17 @@ class Keeper:
             os.write(self._reports, f"{line}\n".encode())
         except OSError:
             pass  # nobody is there to read it any more
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when the keeper dies; only Linux can."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - only here
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != _KEEPER:
+            os._exit(127)  # it has died before
 
 
 def _has_terminal() -> bool:

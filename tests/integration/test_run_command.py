@@ -15,15 +15,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.zoo import TESTS, Zoo, eventually
+from support.locking import MANAGE, ending, environment
+from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.management.exits import Exit
+from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
 
 Run = Callable[..., "subprocess.Popen[str]"]
-MANAGE = [sys.executable, "-m", "django", "zklock", "run"]
+RUN = [*MANAGE, "run"]
 # Tells when it is up, and ignores SIGTERM; so does its child, which it leaves in its group.
 STUBBORN = (
     "trap '' TERM; (trap '' TERM; while :; do sleep 0.05; done) & echo $! > {0}.tmp; mv {0}.tmp {0};"
@@ -31,25 +33,19 @@ STUBBORN = (
 )
 
 
-def environment(zoo: Zoo) -> dict[str, str]:
-    paths = f"{TESTS}{os.pathsep}{TESTS.parent}"
-    return {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "ZKLOCK_URL": zoo.url(), "PYTHONPATH": paths}
-
-
 @pytest.fixture
 def run(zoo: Zoo) -> Iterator[Run]:
     """Start `manage.py zklock run`, and end it with the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*MANAGE, *arguments],
+            [*RUN, *arguments],
             env=environment(zoo),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **options,  # type: ignore[call-overload]
         )
         started.append(process)
         return process
@@ -85,14 +81,13 @@ def test_the_command_runs_under_the_lock_with_its_own_input_output_and_status(zo
     zoo.assert_empty()
 
 
-def test_a_lock_that_is_not_to_be_had_ends_with_a_status_of_its_own(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_a_lock_that_is_not_to_be_had_ends_with_a_status_of_its_own(zoo: Zoo, tmp_path: Path) -> None:
     """75, or the one asked for; the command is not run."""
-    with zk_lock("k"):
-        for options, status in ((["--timeout=0"], Exit.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
-            process = run("k", *options, "--", "touch", str(tmp_path / "ran"))
-            _, err = process.communicate(timeout=20)
-            assert process.returncode == status, err
-            assert "Traceback" not in err
+    with zoo.hold_elsewhere("k"):
+        for options, wanted in ((["--timeout=0"], Exit.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
+            status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
+            assert status == wanted, message
+            assert "k" in message
     assert not (tmp_path / "ran").exists()
 
 
@@ -116,7 +111,9 @@ def test_a_signal_while_it_waits_ends_it_in_order(zoo: Zoo, run: Run, number: si
         zoo.wait_contenders("k", 1, 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.chaos)], ids=lambda each: each.name
+)
 def test_signals_are_the_commands(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     """The command decides what they mean."""
     script = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}; echo up; while :; do sleep 0.05; done"
@@ -128,21 +125,17 @@ def test_signals_are_the_commands(zoo: Zoo, run: Run, number: signal.Signals) ->
     assert (process.returncode, out) == (9, "got\n")
 
 
-def test_a_command_that_a_signal_ended_shows_as_in_a_shell(zoo: Zoo, run: Run) -> None:
-    process = run("k", "--", "sh", "-c", "kill -KILL $$")
-    process.communicate(timeout=20)
-    assert process.returncode == 128 + signal.SIGKILL
+def test_a_command_that_a_signal_ended_shows_as_in_a_shell(zoo: Zoo) -> None:
+    assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize(
     ("command", "status"), [("/nowhere/at-all", Exit.NOT_FOUND), ("/etc/passwd", Exit.NOT_RUN)], ids=["none", "no-exec"]
 )
-def test_what_cannot_be_run_ends_as_in_a_shell(zoo: Zoo, run: Run, command: str, status: int) -> None:
-    process = run("k", "--", command)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == status
-    assert "cannot be run" in err
-    assert "Traceback" not in err
+def test_what_cannot_be_run_ends_as_in_a_shell(zoo: Zoo, command: str, status: int) -> None:
+    found, _, message = ending("run", "k", "--", command)
+    assert found == status
+    assert "cannot be run" in message
 
 
 def test_a_lost_lock_stops_the_command_and_all_it_started(zoo: Zoo, run: Run, tmp_path: Path) -> None:
@@ -169,7 +162,21 @@ def test_a_command_that_is_not_to_be_stopped_goes_on(zoo: Zoo, run: Run) -> None
     assert "was lost meanwhile" in err
 
 
-@pytest.mark.parametrize("whom", ["run", "keeper"])
+def test_what_is_ignored_stays_ignored(zoo: Zoo, run: Run) -> None:
+    """As nohup wants it of SIGHUP; all else is as a new process expects it, SIGPIPE too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = run("k", "--", sys.executable, "-c", "import time; print(open('/proc/self/status').read())")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    out, _ = process.communicate(timeout=20)
+    (line,) = [line for line in out.splitlines() if line.startswith("SigIgn:")]
+    python = {signal.SIGPIPE, signal.SIGXFSZ}  # which it ignores itself
+    ignored = {each for each in signal.Signals if int(line.split()[1], 16) >> (each - 1) & 1}
+    assert ignored - python == {signal.SIGHUP}
+
+
+@pytest.mark.parametrize("whom", ["run", pytest.param("keeper", marks=pytest.mark.chaos)])
 def test_nothing_is_left_when_it_is_killed(zoo: Zoo, run: Run, tmp_path: Path, whom: str) -> None:
     """Whichever of its two processes gets SIGKILL, the command and all of its group end."""
     file = tmp_path / "pid"
@@ -178,11 +185,41 @@ def test_nothing_is_left_when_it_is_killed(zoo: Zoo, run: Run, tmp_path: Path, w
     (keeper,) = psutil.Process(process.pid).children()
     (shell,) = keeper.children()
     (process if whom == "run" else keeper).kill()
-    for pid in (inner, shell.pid, keeper.pid, process.pid):
-        eventually(
-            lambda pid=pid: gone(pid) or (process.poll() is not None and gone(pid)), 10, f"{pid} of {whom} is left"
-        )
+    eventually(lambda: all(map(gone, (inner, shell.pid, keeper.pid))) and process.poll() is not None, 10)
     eventually(lambda: not zoo.contenders(), 20)  # the session ends with its timeout
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells nobody of the end of its parent")
+def test_the_command_dies_with_both_who_would_end_it(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+    """When both are killed at once, nobody is left to be polite."""
+    file = tmp_path / "pid"
+    process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
+    shell = pid_in(file)
+    (keeper,) = psutil.Process(process.pid).children()
+    for pid in (process.pid, keeper.pid):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (process.pid, keeper.pid):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: gone(shell), 5)
+    eventually(lambda: not zoo.contenders(), 20)
+
+
+def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensemble, zoo: Zoo, run: Run) -> None:
+    """With ZooKeeper away, the command has ended while its session may still live: here, within 4 s."""
+    process = run("k", "--", "sh", "-c", "trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    server = single.leader
+    server.pause()
+    try:
+        paused_at = time.monotonic()
+        assert process.stdout.readline() == "stopped\n"
+        assert time.monotonic() - paused_at < 4
+    finally:
+        server.resume()
+    process.communicate(timeout=20)
+    assert process.returncode == Exit.LOST
 
 
 def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
@@ -191,7 +228,7 @@ def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))
-        os.execvp(MANAGE[0], [*MANAGE, "k", "--", "bash", "-c", script])
+        os.execvp(RUN[0], [*RUN, "k", "--", "bash", "-c", script])
     try:
         zoo.wait_contenders("k", 1, 20)
         os.write(terminal, b"hello\n")
@@ -226,7 +263,7 @@ def test_a_command_that_is_stopped_at_the_terminal_goes_on_as_a_job(zoo: Zoo) ->
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))
-        os.execvp(MANAGE[0], [*MANAGE, "k", "--abort-on=lost", "--", "sh", "-c", 'echo up; read one; echo "<$one>"'])
+        os.execvp(RUN[0], [*RUN, "k", "--abort-on=lost", "--", "sh", "-c", 'echo up; read one; echo "<$one>"'])
     try:
         seen(terminal, "up")
         os.write(terminal, b"\x1a")
@@ -247,11 +284,10 @@ def test_a_command_that_is_stopped_at_the_terminal_goes_on_as_a_job(zoo: Zoo) ->
         os.close(terminal)
 
 
-def test_a_key_that_was_copied_from_the_list_is_that_lock(zoo: Zoo, run: Run) -> None:
+def test_a_key_that_was_copied_from_the_list_is_that_lock(zoo: Zoo) -> None:
     """What is escaped in a key is not escaped once more; a template's fields may be given."""
     for arguments in (["files/a%20b"], ["files/a b"], ["files/{name}", "--field=name=a b"]):
-        process = run(*arguments, "--", "sh", "-c", 'echo "$ZKLOCK_KEY"')
-        assert process.communicate(timeout=20) == ("files/a%20b\n", "")
+        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == Exit.DONE
 
 
 def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run) -> None:
@@ -265,8 +301,6 @@ def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run)
     assert process.returncode == Exit.LOST, err
 
 
-@pytest.mark.parametrize("arguments", [["k"], ["k", "--"], ["k", "--timeout=soon", "--", "true"]])
-def test_what_says_nothing_to_run_is_a_wrong_use(zoo: Zoo, run: Run, arguments: list[str]) -> None:
-    process = run(*arguments)
-    process.communicate(timeout=20)
-    assert process.returncode == Exit.USAGE
+@pytest.mark.parametrize("arguments", [["k"], ["k", "--"]])
+def test_what_says_nothing_to_run_is_a_wrong_use(zoo: Zoo, arguments: list[str]) -> None:
+    assert ending("run", *arguments)[0] == Exit.USAGE
