@@ -57,6 +57,12 @@ def run(zoo: Zoo) -> Iterator[Run]:
         process.communicate(timeout=20)
 
 
+def wait_told_of_loss(process: subprocess.Popen[str]) -> None:
+    """Wait until it logs that the lock is lost."""
+    assert process.stderr is not None
+    assert "lock k is lost" in process.stderr.readline()
+
+
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -156,7 +162,7 @@ def test_a_command_that_is_not_to_be_stopped_goes_on(zoo: Zoo, run: Run) -> None
     process = run("k", "--abort-on=never", "--", "sh", "-c", "read line; exit 3")
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
-    time.sleep(1)
+    wait_told_of_loss(process)
     _, err = process.communicate("\n", timeout=20)
     assert process.returncode == 3
     assert "was lost meanwhile" in err
@@ -296,7 +302,7 @@ def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run)
     process = run("k", "--kill-after=20", "--", "sh", "-c", script)
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
-    time.sleep(0.5)
+    wait_told_of_loss(process)
     _, err = process.communicate("\n", timeout=20)
     assert process.returncode == Exit.LOST, err
 
