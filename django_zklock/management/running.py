@@ -135,6 +135,11 @@ def run(
             grace = hold._grant.session.timeout * GRACE_SHARE if kill_after is None else kill_after
             child = _Command(command, hold, policy, grace, signals)
             child.run()
+    _end(child, hold, waited, stops=policy.abort_on != "never", json=json)
+
+
+def _end(child: _Command, hold: Hold, waited: float, *, stops: bool, json: bool) -> None:
+    """Say what came of it, and exit as the command did."""
     if json:
         report = {
             "lock": hold.key,
@@ -147,8 +152,8 @@ def run(
         print(json_format.dumps(report), file=sys.stderr, flush=True)
     if child.error:
         status = Exit.NOT_FOUND if child.error == errno.ENOENT else Exit.NOT_RUN
-        raise failure(f"{command[0]} cannot be run: {os.strerror(child.error)}.", status)
-    if child.lost and policy.abort_on != "never":
+        raise failure(f"{child.program} cannot be run: {os.strerror(child.error)}.", status)
+    if child.lost and stops:
         raise failure(f"The lock {hold.key!r} was lost: {child.lost}. The command was stopped.", Exit.LOST)
     if child.lost:
         print(f"The lock {clean(hold.key)!r} was lost meanwhile: {clean(child.lost)}.", file=sys.stderr)
@@ -164,6 +169,7 @@ class _Command:
         self.error = 0  # an errno: it could not be run
         self.lost = ""  # why the lock was lost meanwhile
         self.seconds = 0.0
+        self.program = command[0]
         self._command = command
         self._hold = hold
         self._policy = policy
