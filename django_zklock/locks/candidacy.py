@@ -33,6 +33,8 @@ class Candidacy:
             return "first"
         if self._attempt is None or not self._attempt.contender.placed:
             return f"not in the queue yet: {process.current().last_problem}"
+        if self._attempt.contender.operator is not None:
+            return f"behind {self._attempt.contender.operator}"
         ahead = self._attempt.contender.ahead
         return "in the queue" if ahead is None else f"behind process {ahead.pid} on {ahead.host}"
 

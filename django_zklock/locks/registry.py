@@ -1,7 +1,7 @@
 """
 Knows every node that this process has in any queue, from before it is created until its deletion is confirmed.
 
-Runs on the loop's thread of the session it belongs to. Nothing here deletes a node of another session.
+Runs on the loop's thread of the session it belongs to. Nothing in this module deletes another session's node.
 """
 
 from __future__ import annotations

@@ -97,6 +97,11 @@ def place(base: str, key: str) -> str:
     return path(directory(base), key.replace("/", _SLASH))
 
 
+def key_at(name: str) -> str:
+    """Return the key whose reservation has this name, the reverse of `place`."""
+    return name.replace(_SLASH, "/")
+
+
 def publisher(token: str, session_id: int) -> str:
     """Return the name of the child that a publisher has; another one in each session, as the old one may linger."""
     return f"{token}-{session_id & 0xFFFFFFFFFFFFFFFF:016x}{_PUBLISHER}"

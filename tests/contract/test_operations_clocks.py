@@ -41,9 +41,9 @@ def served(dev: DevServer) -> Iterator[Zoo]:
 def test_an_own_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the server's counts."""
     hold = hold_lock("k", seconds=LONG, **WHY)
-    real = time.time
+    told = time.time
     for jump in (1e6, -1e6):
-        monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+        monkeypatch.setattr(time, "time", lambda jump=jump: told() + jump)
         with pytest.raises(LockBusy, match="operator anna"), zk_lock("k", timeout=0):
             pass
         with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):

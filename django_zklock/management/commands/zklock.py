@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_zklock.management import devserver, fences
+from django_zklock.management import (
+    breaking,
+    devserver,
+    doctor,
+    ending,
+    fences,
+    holding,
+    listing,
+    running,
+    showing,
+    status,
+)
 
-SUBCOMMANDS = {"devserver": devserver, "fences": fences}
+SUBCOMMANDS = {
+    "status": status,
+    "list": listing,
+    "show": showing,
+    "break": breaking,
+    "hold": holding,
+    "end-hold": ending,
+    "run": running,
+    "doctor": doctor,
+    "fences": fences,
+    "devserver": devserver,
+}
 
 
 class Command(BaseCommand):
@@ -19,7 +42,9 @@ class Command(BaseCommand):
     requires_system_checks = []  # noqa: RUF012 - Django's own declaration; who mends ZKLOCK needs the commands
 
     def add_arguments(self, parser: CommandParser) -> None:
-        subparsers = parser.add_subparsers(dest="subcommand", metavar="subcommand", required=True)
+        subparsers = parser.add_subparsers(
+            dest="subcommand", metavar="subcommand", required=True, parser_class=_SubcommandParser
+        )
         for name, module in SUBCOMMANDS.items():
             summary = (module.__doc__ or "").strip().partition("\n")[0]
             subparser = subparsers.add_parser(name, help=summary, description=summary)
@@ -28,7 +53,26 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the sub-command."""
-        SUBCOMMANDS[subcommand].run(self.stdout, **options)
+        try:
+            SUBCOMMANDS[subcommand].run(self.stdout, **options)
+        except KeyboardInterrupt:
+            raise SystemExit(128 + signal.SIGINT) from None
+
+
+class _SubcommandParser(CommandParser):
+    """A parser that leaves alone what is behind `--`; argparse itself does so only in some releases."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; what is behind the first `--` becomes the `command`, if there is to be one."""
+        given = list(args or ())
+        if "command" not in {action.dest for action in self._actions} or "--" not in given:
+            return super().parse_known_args(given, namespace)
+        at = given.index("--")
+        found, unknown = super().parse_known_args(given[:at], namespace)
+        if found.command:
+            self.error("the whole command is to stand behind --")
+        found.command = given[at + 1 :]
+        return found, unknown
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:

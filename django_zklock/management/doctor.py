@@ -1,0 +1,227 @@
+"""Try out the ensemble and look for what is wrong with it, and with the locks; exit with a status for probes."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import platform
+import socket
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any, Final
+
+from django_zklock import address, conf, inspection
+from django_zklock.conf import Config
+from django_zklock.inspection import ContenderInfo, Snapshot
+from django_zklock.inspection.reserved import Reserved, reserved
+from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.management.exits import Exit, failure, told
+from django_zklock.management.picturing import circle, whose
+from django_zklock.management.printing import Output, write_json, write_table
+from django_zklock.management.status import add_patience
+from django_zklock.zk import process
+from django_zklock.zk.checkup import Checkup, Findings, server_version
+
+SLOW_SHARE: Final = 0.05  # of the session timeout, for a write, and leases are near their end when they are renewed
+CLOCK_SHARE: Final = 0.25  # of it: clocks that differ by more make the ages of locks hard to read
+SHOWN: Final = 5  # reservations without life; there may be any number
+WORD_PATIENCE: Final = 1.0  # seconds for each server to tell its version
+_EVERYBODY: Final = ("world", "anyone")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look has come to."""
+
+    name: str
+    result: str
+    """ "ok", "info", "warning" or "error"."""
+    text: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--rounds", type=int, default=20, metavar="N", help="reads and writes to time (default: %(default)s)"
+    )
+    parser.add_argument("--strict", action="store_true", help="fail for warnings, too")
+    add_patience(parser)
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, **options: Any) -> None:
+    """Look, and tell."""
+    with told():
+        config = conf.current()
+        found = _check_up(max(1, min(rounds, 1000)), patience)
+        snapshot = inspection.snapshot(patience=patience, max_age=0, max_waiters=50) if found.connected else None
+    checks = [*_versions(config), *_connection(config, found)]
+    if found.connected:
+        checks += [*_speed(found), *_rights(config, found)]
+    if snapshot is not None:
+        checks += [*_locks(snapshot), *_reservations(reserved(patience))]
+    bad = {"error", "warning"} if strict else {"error"}
+    healthy = not any(check.result in bad for check in checks)
+    if json:
+        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks], **_figures(found)})
+    else:
+        write_table(out, ("", "check", "finding"), [(each.result, each.name, each.text) for each in checks])
+    if not found.connected:
+        raise failure(f"ZooKeeper does not answer: {found.problem}.", Exit.AWAY)
+    if not healthy:
+        raise failure("Not all is well.")
+
+
+def _check_up(rounds: int, patience: float) -> Findings:
+    session = process.current()
+    waiter: ThreadWaiter[Findings] = ThreadWaiter()
+    checkup = Checkup(session, rounds, waiter.set)
+    session.post(checkup.begin)
+    found = waiter.wait(patience)
+    if found is None:
+        session.post(checkup.stop)
+        found = waiter.wait(1.0)
+    return found or Findings(problem=session.last_problem)
+
+
+def _versions(config: Config) -> Iterator[Check]:
+    names = ("django-zklock", "Django", "kazoo", "celery")
+    known = ", ".join(f"{name} {version}" for name in names if (version := _version(name)))
+    yield Check("versions", "info", f"Python {platform.python_version()}, {known}")
+    tls = process.current().options.tls
+    server = server_version(config.hosts, WORD_PATIENCE, tls)
+    if not server:
+        yield Check("server version", "info", "not told: the word srvr is not allowed, or nobody answers")
+    elif _numbers(server) < (3, 6):
+        yield Check("server version", "error", f"ZooKeeper {server}; 3.6 is the oldest that will do")
+    else:
+        yield Check("server version", "ok", f"ZooKeeper {server}")
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+
+def _connection(config: Config, found: Findings) -> Iterator[Check]:
+    hosts = ", ".join(address.host_port(*host) for host in config.hosts)
+    if not found.connected:
+        yield Check("connection", "error", f"none to {hosts}: {found.problem}")
+        return
+    session = f"session {found.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
+    yield Check("connection", "ok", f"to {found.server} within {found.connect_time * 1000:.0f} ms, {session}")
+    yield Check("address", "info", config.url_for_log)
+    if found.problem:
+        yield Check("answers", "error", found.problem)
+    asked = f"{config.session_timeout:g} s asked, {found.timeout:g} s negotiated"
+    if abs(found.timeout - config.session_timeout) < 0.01:
+        yield Check("session timeout", "ok", f"{found.timeout:g} s, as asked")
+    else:
+        yield Check("session timeout", "warning", f"{asked}: the server's bounds (2 and 20 ticks) are others")
+
+
+def _speed(found: Findings) -> Iterator[Check]:
+    for name, times in (("read", found.reads), ("write", found.writes)):
+        if times:
+            median, worst = statistics.median(times), max(times)
+            text = f"median {median * 1000:.2f} ms, worst {worst * 1000:.2f} ms of {len(times)}"
+            slow = worst > found.timeout * SLOW_SHARE
+            yield Check(name, "warning" if slow else "ok", text)
+    if found.clock_ahead is not None:
+        way = "ahead of" if found.clock_ahead >= 0 else "behind"
+        text = f"the server's is {abs(found.clock_ahead):.3f} s {way} ours, within {found.clock_error * 1000:.0f} ms"
+        far = abs(found.clock_ahead) - found.clock_error > max(1.0, found.timeout * CLOCK_SHARE)
+        yield Check("clock", "warning" if far else "ok", f"{text}; no lock depends on it" if far else text)
+
+
+def _rights(config: Config, found: Findings) -> Iterator[Check]:
+    if found.refused:
+        yield Check("rights", "error", f"this client may not {found.refused}")
+    else:
+        yield Check("rights", "ok", f"this client may create, list and delete below {config.base}")
+    if found.base_acl is not None:
+        text = ", ".join(":".join(entry) for entry in found.base_acl)
+        everybody = any(entry[:2] == _EVERYBODY and set(entry[2]) & set("wcda") for entry in found.base_acl)
+        if everybody and config.acl != "open":
+            yield Check("access list", "warning", f"{text}: everybody may change {config.base}, unlike ZKLOCK says")
+        else:
+            yield Check("access list", "info" if everybody else "ok", text)
+    if found.containers is not None:
+        text = "the server knows them" if found.containers else "the server knows none; empty keys are deleted by us"
+        yield Check("containers", "ok" if found.containers else "info", text)
+
+
+def _locks(snapshot: Snapshot) -> Iterator[Check]:
+    if snapshot.problem:
+        yield Check("locks", "error", snapshot.problem)
+    seen = f"{snapshot.total} held or waited for"
+    yield Check("locks", "info", seen)
+    for lock in snapshot.locks:
+        if lock.problem:
+            yield Check("queue", "error", f"{lock.key}: {lock.problem}")
+        for contender in (*lock.holders, *lock.waiters):
+            orphan = _why_orphan(contender)
+            if orphan:
+                yield Check("orphan", "warning", f"{lock.key}: {contender.name} {orphan}")
+    for cycle in snapshot.cycles:
+        yield Check("deadlock", "error", circle(cycle))
+    for note in snapshot.notes:
+        yield Check("note", "info", note)
+
+
+def _reservations(found: Reserved) -> Iterator[Check]:
+    if found.total or found.problem:
+        yield Check("reservations", "info", f"{found.total} of unique tasks. {found.problem}".rstrip())
+    for key in found.unreadable:
+        yield Check("reservation", "error", f"{key}: cannot be read, so no such task is sent")
+    if found.lifeless:
+        some = ", ".join(found.lifeless[:SHOWN])
+        more = f" and {len(found.lifeless) - SHOWN} more" if len(found.lifeless) > SHOWN else ""
+        yield Check("reservation", "info", f"without life, for the next publisher to take over: {some}{more}")
+
+
+def _why_orphan(contender: ContenderInfo) -> str:
+    if not contender.session_id and contender.operator is None:
+        return "belongs to no session, so it stays until somebody deletes it"
+    if contender.client == "unknown":
+        return f"is of a program that nobody knows ({whose(contender)})"
+    if contender.client == "zklock" and contender.host == _host() and contender.pid and not _lives(contender.pid):
+        return f"is of process {contender.pid} of this host, which is no more; it goes with its session"
+    return ""
+
+
+@functools.cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is another user's
+    return True
+
+
+def _figures(found: Findings) -> dict[str, Any]:
+    def median(times: tuple[float, ...]) -> float | None:
+        return statistics.median(times) if times else None
+
+    return {
+        "connect_seconds": found.connect_time if found.connected else None,
+        "read_seconds": median(found.reads),
+        "write_seconds": median(found.writes),
+        "clock_ahead_seconds": found.clock_ahead,
+        "session_timeout": found.timeout or None,
+    }

@@ -1,0 +1,116 @@
+"""What is known of locks, as JSON for programs and as cells for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_zklock.inspection import Connection, ContenderInfo, LockInfo, Snapshot, Wait
+from django_zklock.management.durations import shown
+from django_zklock.queue.operators import OperatorHold
+
+HEAD = ("lock", "holder", "runs", "held", "waiting", "longest wait", "token")
+NUMBERS = ("held", "waiting", "longest wait", "token")
+
+
+def cells(lock: LockInfo) -> tuple[str, ...]:
+    """Return the line of one lock in the list."""
+    holder = lock.holders[0] if lock.holders else None
+    more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
+    held, wait = lock.held_for, lock.longest_wait
+    return (
+        lock.key,
+        f"{whose(holder)}{more}" if holder else f"? {lock.problem}",
+        runs(holder) if holder else "",
+        "" if held is None else shown(held),
+        str(lock.waiting),
+        "" if wait is None else shown(wait),
+        str(holder.token) if holder else "",
+    )
+
+
+def whose(contender: ContenderInfo) -> str:
+    """Return which process a contender is of."""
+    if contender.operator is not None:
+        return f"operator {contender.operator.by}"
+    if contender.client != "zklock":
+        return f"{contender.client}, session {contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
+    return f"{contender.host}:{contender.pid}"
+
+
+def runs(contender: ContenderInfo) -> str:
+    """Return what a contender runs."""
+    hold = contender.operator
+    return contender.what if hold is None else f"until {hold.until:%Y-%m-%d %H:%M:%S} UTC: {hold.reason}"
+
+
+def lock_json(lock: LockInfo) -> dict[str, Any]:
+    """Return a lock for JSON. Tokens are texts, as they have 64 bits and many readers have 53."""
+    return {
+        "key": lock.key,
+        "path": lock.path,
+        "kind": lock.kind,
+        "holders": [contender_json(each) for each in lock.holders],
+        "waiters": [contender_json(each) for each in lock.waiters],
+        "waiting": lock.waiting,
+        "held_for": lock.held_for,
+        "longest_wait": lock.longest_wait,
+        "problem": lock.problem,
+    }
+
+
+def contender_json(contender: ContenderInfo) -> dict[str, Any]:
+    """Return a contender for JSON."""
+    return {
+        "name": contender.name,
+        "guid": contender.guid,
+        "token": str(contender.token),
+        "session": f"{contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if contender.session_id else None,
+        "came": contender.came,
+        "age": contender.age,
+        "client": contender.client,
+        "host": contender.host,
+        "pid": contender.pid,
+        "thread": contender.thread,
+        "what": contender.what,
+        "about": dict(contender.about),
+        "template": contender.template,
+        "operator": None if contender.operator is None else hold_json(contender.operator),
+        "waits_behind": contender.waits_behind or None,
+    }
+
+
+def hold_json(hold: OperatorHold) -> dict[str, Any]:
+    """Return an operator's hold for JSON."""
+    return {"by": hold.by, "reason": hold.reason, "since": hold.since, "until": hold.until, "token": str(hold.token)}
+
+
+def connection_json(connection: Connection) -> dict[str, Any]:
+    """Return a connection for JSON."""
+    return {
+        "state": str(connection.state),
+        "server": connection.server,
+        "session": f"{connection.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if connection.session_id else None,
+        "timeout": connection.timeout,
+        "hosts": list(connection.hosts),
+    }
+
+
+def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Return all but the locks of a snapshot for JSON."""
+    return {
+        "taken_at": snapshot.taken_at,
+        "age": snapshot.age,
+        "problem": snapshot.problem,
+        "notes": list(snapshot.notes),
+        "total": snapshot.total,
+        "connection": connection_json(snapshot.connection),
+        "cycles": [
+            [{"who": wait.who, "holds": wait.holds, "waits_for": wait.waits_for} for wait in cycle]
+            for cycle in snapshot.cycles
+        ],
+    }
+
+
+def circle(cycle: tuple[Wait, ...]) -> str:
+    """Return in one line who waits for whom, round in a circle."""
+    return "; ".join(f"{wait.who} holds {wait.holds} and waits for {wait.waits_for}" for wait in cycle)

@@ -1,0 +1,68 @@
+"""Tell in a few lines how ZooKeeper and the locks are."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django_zklock import inspection
+from django_zklock.inspection import Snapshot
+from django_zklock.management.durations import seconds, shown
+from django_zklock.management.exits import Exit, failure, told
+from django_zklock.management.picturing import circle, snapshot_json
+from django_zklock.management.printing import Output, clean, write_json
+
+PATIENCE = 5.0  # seconds; a program that was just started has to connect first
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_patience(parser)
+    parser.add_argument("--json", action="store_true", help="write JSON")
+
+
+def add_patience(parser: argparse.ArgumentParser) -> None:
+    """Declare how long ZooKeeper has to answer."""
+    parser.add_argument(
+        "--patience", type=seconds, default=PATIENCE, metavar="TIME", help="for ZooKeeper (default: %(default)s s)"
+    )
+
+
+def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:
+    """Tell."""
+    with told():
+        found = inspection.snapshot(patience=patience, max_age=0, max_waiters=0)
+    held = sum(1 for lock in found.locks if lock.holders)
+    contended = sum(1 for lock in found.locks if lock.contended)
+    waiting = sum(lock.waiting for lock in found.locks)
+    longest = max((lock.longest_wait or 0.0 for lock in found.locks), default=0.0)
+    if json:
+        counts = {"held": held, "contended": contended, "waiting": waiting, "longest_wait": longest}
+        write_json(out, {**snapshot_json(found), **counts})
+    else:
+        connection = found.connection
+        where = f" to {clean(connection.server)}" if connection.server else ""
+        hosts = clean(", ".join(connection.hosts), 1000)
+        out.write(f"{clean(str(connection.state)).upper()}{where}, one of {hosts}\n")
+        if connection.session_id:
+            session = connection.session_id & 0xFFFFFFFFFFFFFFFF
+            out.write(f"session {session:#x}, timeout {connection.timeout:g} s\n")
+        out.write(f"{held} locks held, {contended} contended, {waiting} waiting, longest wait {shown(longest)}\n")
+        if found.total > len(found.locks):
+            out.write(f"(counted: {len(found.locks)} of {found.total} locks)\n")
+        write_oddities(out, found)
+    end(found)
+
+
+def write_oddities(out: Output, found: Snapshot) -> None:
+    """Write what should not be."""
+    for cycle in found.cycles:
+        out.write(f"DEADLOCK: {clean(circle(cycle), 1000)}\n")
+    for note in found.notes:
+        out.write(f"note: {clean(note, 1000)}\n")
+
+
+def end(found: Snapshot) -> None:
+    """Fail if ZooKeeper did not tell all."""
+    if found.problem:
+        raise failure(found.problem, Exit.AWAY)

@@ -1,0 +1,312 @@
+"""`manage.py zklock run`: a lock around any command, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.locking import MANAGE, ending, environment
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.management.exits import Exit
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+Run = Callable[..., "subprocess.Popen[str]"]
+RUN = [*MANAGE, "run"]
+# Tells when it is up, and ignores SIGTERM; so does its child, which it leaves in its group.
+STUBBORN = (
+    "trap '' TERM; (trap '' TERM; while :; do sleep 0.05; done) & echo $! > {0}.tmp; mv {0}.tmp {0};"
+    "while :; do sleep 0.05; done"
+)
+
+
+@pytest.fixture
+def run(zoo: Zoo) -> Iterator[Run]:
+    """Start `manage.py zklock run`, and end it with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*RUN, *arguments],
+            env=environment(zoo),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=20)
+
+
+def wait_told_of_loss(process: subprocess.Popen[str]) -> None:
+    """Wait until it logs that the lock is lost."""
+    assert process.stderr is not None
+    assert "lock k is lost" in process.stderr.readline()
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def pid_in(file: Path) -> int:
+    return int(eventually(lambda: file.exists() and file.read_text(), 20))
+
+
+def test_the_command_runs_under_the_lock_with_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
+    """Its arguments stay its own, it knows the token, and the queue says what runs, without the arguments."""
+    script = 'read line; echo "$line $1 $2 $ZKLOCK_KEY $ZKLOCK_TOKEN"; exit 7'
+    process = run("backup/db", "--json", "--", "sh", "-c", script, "x", "--", "secret")
+    zoo.wait_contenders("backup/db", 1, 20)
+    (payload,) = zoo.payloads("backup/db")
+    assert payload is not None
+    assert (payload.what, dict(payload.about)) == ("run: sh", {"command": "sh"})
+    out, err = process.communicate("hello\n", timeout=20)
+    report = json.loads(err)
+    assert out == f"hello -- secret backup/db {report['token']}\n"
+    assert process.returncode == report["status"] == 7
+    assert (report["lock"], report["lost"]) == ("backup/db", "")
+    zoo.assert_empty()
+
+
+def test_a_lock_that_is_not_to_be_had_ends_with_a_status_of_its_own(zoo: Zoo, tmp_path: Path) -> None:
+    """75, or the one asked for; the command is not run."""
+    with zoo.hold_elsewhere("k"):
+        for options, wanted in ((["--timeout=0"], Exit.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
+            status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
+            assert status == wanted, message
+            assert "k" in message
+    assert not (tmp_path / "ran").exists()
+
+
+def test_it_waits_for_the_lock_as_long_as_it_is_told(zoo: Zoo, run: Run) -> None:
+    """The command begins when the holder lets go."""
+    with zk_lock("k"):
+        process = run("k", "--timeout=forever", "--", "echo", "mine")
+        zoo.wait_contenders("k", 2, 20)
+    assert process.communicate(timeout=20) == ("mine\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
+def test_a_signal_while_it_waits_ends_it_in_order(zoo: Zoo, run: Run, number: signal.Signals) -> None:
+    """Nothing stays in the queue."""
+    with zk_lock("k"):
+        process = run("k", "--timeout=forever", "--", "true")
+        zoo.wait_contenders("k", 2, 20)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (128 + number, "")
+        zoo.wait_contenders("k", 1, 2)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.chaos)], ids=lambda each: each.name
+)
+def test_signals_are_the_commands(zoo: Zoo, run: Run, number: signal.Signals) -> None:
+    """The command decides what they mean."""
+    script = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}; echo up; while :; do sleep 0.05; done"
+    process = run("k", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)  # the shell may say of its `sleep` that the signal has ended that, too
+    assert (process.returncode, out) == (9, "got\n")
+
+
+def test_a_command_that_a_signal_ended_shows_as_in_a_shell(zoo: Zoo) -> None:
+    assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [("/nowhere/at-all", Exit.NOT_FOUND), ("/etc/passwd", Exit.NOT_RUN)], ids=["none", "no-exec"]
+)
+def test_what_cannot_be_run_ends_as_in_a_shell(zoo: Zoo, command: str, status: int) -> None:
+    found, _, message = ending("run", "k", "--", command)
+    assert found == status
+    assert "cannot be run" in message
+
+
+def test_a_lost_lock_stops_the_command_and_all_it_started(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+    """SIGTERM first, SIGKILL for what does not heed it; a status of its own tells."""
+    file = tmp_path / "pid"
+    process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
+    inner = pid_in(file)
+    (path,) = zoo.contenders()
+    zoo.client.delete(path)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == Exit.LOST, err
+    assert "was lost" in err
+    eventually(lambda: gone(inner), 5)
+
+
+def test_a_command_that_is_not_to_be_stopped_goes_on(zoo: Zoo, run: Run) -> None:
+    """With --abort-on=never a loss is told, and the status is the command's."""
+    process = run("k", "--abort-on=never", "--", "sh", "-c", "read line; exit 3")
+    (name,) = zoo.wait_contenders("k", 1, 20)
+    zoo.client.delete(f"{zoo.base}/k/{name}")
+    wait_told_of_loss(process)
+    _, err = process.communicate("\n", timeout=20)
+    assert process.returncode == 3
+    assert "was lost meanwhile" in err
+
+
+def test_what_is_ignored_stays_ignored(zoo: Zoo, run: Run) -> None:
+    """As nohup wants it of SIGHUP; all else is as a new process expects it, SIGPIPE too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = run("k", "--", sys.executable, "-c", "import time; print(open('/proc/self/status').read())")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    out, _ = process.communicate(timeout=20)
+    (line,) = [line for line in out.splitlines() if line.startswith("SigIgn:")]
+    python = {signal.SIGPIPE, signal.SIGXFSZ}  # which it ignores itself
+    ignored = {each for each in signal.Signals if int(line.split()[1], 16) >> (each - 1) & 1}
+    assert ignored - python == {signal.SIGHUP}
+
+
+@pytest.mark.parametrize("whom", ["run", pytest.param("keeper", marks=pytest.mark.chaos)])
+def test_nothing_is_left_when_it_is_killed(zoo: Zoo, run: Run, tmp_path: Path, whom: str) -> None:
+    """Whichever of its two processes gets SIGKILL, the command and all of its group end."""
+    file = tmp_path / "pid"
+    process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
+    inner = pid_in(file)
+    (keeper,) = psutil.Process(process.pid).children()
+    (shell,) = keeper.children()
+    (process if whom == "run" else keeper).kill()
+    eventually(lambda: all(map(gone, (inner, shell.pid, keeper.pid))) and process.poll() is not None, 10)
+    eventually(lambda: not zoo.contenders(), 20)  # the session ends with its timeout
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells nobody of the end of its parent")
+def test_the_command_dies_with_both_who_would_end_it(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+    """When both are killed at once, nobody is left to be polite."""
+    file = tmp_path / "pid"
+    process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
+    shell = pid_in(file)
+    (keeper,) = psutil.Process(process.pid).children()
+    for pid in (process.pid, keeper.pid):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (process.pid, keeper.pid):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: gone(shell), 5)
+    eventually(lambda: not zoo.contenders(), 20)
+
+
+def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensemble, zoo: Zoo, run: Run) -> None:
+    """With ZooKeeper away, the command has ended while its session may still live: here, within 4 s."""
+    process = run("k", "--", "sh", "-c", "trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    server = single.leader
+    server.pause()
+    try:
+        paused_at = time.monotonic()
+        assert process.stdout.readline() == "stopped\n"
+        assert time.monotonic() - paused_at < 4
+    finally:
+        server.resume()
+    process.communicate(timeout=20)
+    assert process.returncode == Exit.LOST
+
+
+def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
+    """It reads from it, Ctrl-C is its own, and Ctrl-Z stops and continues it as a job of the shell."""
+    script = 'trap \'echo caught\' INT; read one; echo "<$one>"; while ! read two; do :; done; echo "<$two>"; exit 4'
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(environment(zoo))
+        os.execvp(RUN[0], [*RUN, "k", "--", "bash", "-c", script])
+    try:
+        zoo.wait_contenders("k", 1, 20)
+        os.write(terminal, b"hello\n")
+        text = seen(terminal, "<hello>")
+        os.write(terminal, b"\x03")
+        text += seen(terminal, "caught")
+        os.write(terminal, b"again\n")
+        seen(terminal, "<again>")
+        _, status = os.waitpid(pid, 0)
+        pid = 0
+        assert os.waitstatus_to_exitcode(status) == 4, text
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def seen(terminal: int, wanted: str) -> str:
+    """Read from a terminal until a text comes."""
+    text = ""
+    deadline = time.monotonic() + 20
+    while wanted not in text:
+        assert time.monotonic() < deadline, text
+        if select.select([terminal], [], [], 0.1)[0]:
+            text += os.read(terminal, 4096).decode(errors="replace")
+    return text
+
+
+def test_a_command_that_is_stopped_at_the_terminal_goes_on_as_a_job(zoo: Zoo) -> None:
+    """Ctrl-Z gives the shell its terminal back; SIGCONT, as of `fg`, makes the command go on where it was."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(environment(zoo))
+        os.execvp(RUN[0], [*RUN, "k", "--abort-on=lost", "--", "sh", "-c", 'echo up; read one; echo "<$one>"'])
+    try:
+        seen(terminal, "up")
+        os.write(terminal, b"\x1a")
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert os.tcgetpgrp(terminal) == os.getpgid(pid)
+        os.kill(pid, signal.SIGCONT)
+        eventually(lambda: os.tcgetpgrp(terminal) != os.getpgid(pid), 5)
+        os.write(terminal, b"hello\n")
+        text = seen(terminal, "<hello>")
+        _, status = os.waitpid(pid, 0)
+        pid = 0
+        assert os.waitstatus_to_exitcode(status) == 0, text
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def test_a_key_that_was_copied_from_the_list_is_that_lock(zoo: Zoo) -> None:
+    """What is escaped in a key is not escaped once more; a template's fields may be given."""
+    for arguments in (["files/a%20b"], ["files/a b"], ["files/{name}", "--field=name=a b"]):
+        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == Exit.DONE
+
+
+def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run) -> None:
+    """A command that ended by itself, but after the lock was lost, does not look like one that had it."""
+    script = "trap '' TERM; read line; exit 0"
+    process = run("k", "--kill-after=20", "--", "sh", "-c", script)
+    (name,) = zoo.wait_contenders("k", 1, 20)
+    zoo.client.delete(f"{zoo.base}/k/{name}")
+    wait_told_of_loss(process)
+    _, err = process.communicate("\n", timeout=20)
+    assert process.returncode == Exit.LOST, err
+
+
+@pytest.mark.parametrize("arguments", [["k"], ["k", "--"]])
+def test_what_says_nothing_to_run_is_a_wrong_use(zoo: Zoo, arguments: list[str]) -> None:
+    assert ending("run", *arguments)[0] == Exit.USAGE

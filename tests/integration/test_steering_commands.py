@@ -1,0 +1,119 @@
+"""`manage.py zklock break`, `hold` and `end-hold`."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import socket
+from datetime import datetime, timezone
+
+import pytest
+from support.locking import as_json, ending, zklock
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
+from django_zklock.management.exits import Exit
+
+pytestmark = pytest.mark.zookeeper
+
+WHY = "--reason=the deploy hangs"
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is typed."""
+    typed = io.StringIO()
+    monkeypatch.setattr("sys.stdin", typed)
+    return typed
+
+
+def test_a_broken_lock_is_lost_to_its_holder_and_goes_to_the_next(
+    zoo: Zoo, answer: io.StringIO, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It asks first, and names the holder, what it runs and who is next; the audit has who and why."""
+    answer.write("yes\n")
+    answer.seek(0)
+    script = "with zk_lock('k', timeout=30) as hold: print('mine', hold.token); input()"
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold is not None
+    waiter = zoo.spawn(script)
+    try:
+        zoo.wait_contenders("k", 2)
+        with caplog.at_level(logging.INFO, "zklock.audit"):
+            assert "Broken" in zklock("break", "k", WHY)
+        assert hold.wait_lost(5)
+        assert waiter.stdout is not None
+        assert waiter.stdout.readline().startswith("mine")
+    finally:
+        waiter.communicate("\n", timeout=20)
+        lock.release()
+    asked = capsys.readouterr().err
+    assert str(hold.token) in asked
+    assert f"Next is {socket.gethostname()}:{waiter.pid}" in asked
+    (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
+    assert "the deploy hangs" in record.getMessage()
+
+
+@pytest.mark.parametrize("typed", ["no\n", "", "y\n"])
+def test_without_a_yes_nothing_is_broken(zoo: Zoo, answer: io.StringIO, typed: str) -> None:
+    answer.write(typed)
+    answer.seek(0)
+    with zk_lock("k") as hold:
+        status, _, message = ending("break", "k", WHY)
+        assert (status, message) == (Exit.FAILED, "Nothing was changed.")
+        hold.check()
+
+
+def test_a_break_that_does_not_ask_names_whom_it_means(zoo: Zoo) -> None:
+    """By the token; another holder's lock is not broken, and a reason there has to be."""
+    with zk_lock("k") as hold:
+        assert ending("break", "k", WHY, "--no-input")[0] == Exit.USAGE
+        assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == Exit.USAGE
+        assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == Exit.CHANGED
+        hold.check()
+    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == Exit.FREE
+    with zoo.hold_elsewhere("k") as path:
+        token = zoo.client.exists(path).czxid
+        done = as_json("break", "k", WHY, "--no-input", f"--token={token}")
+        assert (done["key"], done["holder"]["token"], done["reason"]) == ("k", str(token), "the deploy hangs")
+        assert zoo.client.exists(path) is None
+
+
+def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
+    """Nobody gets it meanwhile, and who tries is told by whom and why it is kept."""
+    held = as_json("hold", "k", "--for=10m", WHY)
+    assert held["reason"] == "the deploy hangs"
+    left = datetime.fromisoformat(held["until"]) - datetime.now(timezone.utc)
+    assert 500 < left.total_seconds() < 700
+    with pytest.raises(LockBusy, match="the deploy hangs"), zk_lock("k", timeout=0):
+        pass
+    assert "the deploy hangs" in zklock("list")
+    assert as_json("show", "k")["holders"][0]["operator"]["token"] == held["token"]
+    assert ending("hold", "k", "--for=1m", WHY)[0] == Exit.BUSY
+    assert "has ended" in zklock("end-hold", "k")
+    with zk_lock("k", timeout=5):
+        assert ending("end-hold", "k")[0] == Exit.FREE
+
+
+def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
+    """By its token; with that of another one, nothing is ended."""
+    text = zklock("hold", "k", "--for=1m", WHY)
+    match = re.search(r"zklock (end-hold k --token (\d+))", text)
+    assert match is not None
+    assert ending("end-hold", "k", "--token", int(match[2]) - 1)[0] == Exit.CHANGED
+    assert json.loads(zklock(*match[1].split(), "--json"))["ended"] is True
+    eventually(lambda: not zoo.contenders())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["hold", "k", "--for=1m"], ["hold", "k", "--for=1m", "--reason= "], ["hold", "k", "--for=30d", WHY]],
+    ids=["no-reason", "blank-reason", "too-long"],
+)
+def test_what_makes_no_hold_is_refused(zoo: Zoo, arguments: list[str]) -> None:
+    assert ending(*arguments)[0] in (Exit.FAILED, Exit.USAGE)
+    assert not zoo.contenders()

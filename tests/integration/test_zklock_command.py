@@ -1,0 +1,230 @@
+"""`manage.py zklock`: status, list, show and the doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+from django.test import override_settings
+from support.locking import MANAGE, as_json, ending, environment, zklock
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.management.exits import Exit
+from django_zklock.queue import nodes
+from django_zklock.queue.reservations import Reservation, State
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = pytest.mark.zookeeper
+
+GUID = "01234567-89ab-4def-8123-456789abcdef"
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script>\r\n\x9b31m[bold red]x[/] \ud800"
+
+
+def hostile(zoo: Zoo, key: str, data: bytes) -> str:
+    """Have somebody hold a lock with this payload."""
+    prefix = f"{zoo.base}/{key}/{nodes.prefix(GUID)}"
+    path: str = zoo.client.create(prefix, data, ephemeral=True, sequence=True, makepath=True)
+    return path
+
+
+def test_status_counts_what_is_held_and_waited_for(zoo: Zoo) -> None:
+    """It names the connection, too; its JSON says the same."""
+    with zk_lock("a"), zk_lock("b"), zoo.hold_elsewhere("b"):
+        text = zklock("status")
+        assert text.startswith("CONNECTED to ")
+        assert "2 locks held, 1 contended, 1 waiting" in text
+        found = as_json("status")
+        assert (found["held"], found["contended"], found["waiting"], found["problem"]) == (2, 1, 1, "")
+        assert found["connection"]["state"] == "connected"
+
+
+def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
+    """It can be narrowed down by a pattern, and to locks that somebody waits for."""
+    with zk_lock("orders/7") as hold, zk_lock("stock"), zoo.hold_elsewhere("orders/7"):
+        line = next(line for line in zklock("list").splitlines() if line.startswith("orders/7"))
+        assert str(hold.token) in line
+        assert str(os.getpid()) in line
+        assert [lock["key"] for lock in as_json("list")["locks"]] == ["orders/7", "stock"]
+        assert [lock["key"] for lock in as_json("list", "stoc?")["locks"]] == ["stock"]
+        assert [lock["key"] for lock in as_json("list", "--contended")["locks"]] == ["orders/7"]
+        assert as_json("list", "--longer-than=1h")["locks"] == []
+    assert "0 locks" in zklock("list")
+
+
+def test_show_names_the_holder_and_who_waits_in_order(zoo: Zoo) -> None:
+    """A status of its own says that the lock is free."""
+    with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold, zoo.hold_elsewhere(hold.key) as path:
+        for name in (hold.key, "inventory/a b"):
+            found = as_json("show", name)
+            assert found["holders"][0]["token"] == str(hold.token)
+            assert [each["name"] for each in found["waiters"]] == [path.rpartition("/")[2]]
+        assert as_json("show", "inventory/{sku}", "--field=sku=a b")["key"] == hold.key
+        text = zklock("show", hold.key)
+        assert "holds" in text
+        assert hold.key in text
+    status, _, message = ending("show", "inventory/a b")
+    assert (status, message) == (Exit.FREE, "Nobody holds inventory/a%20b, or waits for it.")
+
+
+def test_watching_goes_on_until_it_is_interrupted(zoo: Zoo) -> None:
+    """As JSON, there is a line for each look, which follows the locks."""
+    process = subprocess.Popen(
+        [*MANAGE, "list", "--watch=100ms", "--json"],
+        env=environment(zoo),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = process.stdout
+    assert json.loads(lines.readline())["locks"] == []
+    with zk_lock("seen"):
+        assert eventually(lambda: [lock["key"] for lock in json.loads(lines.readline())["locks"]]) == ["seen"]
+    eventually(lambda: not json.loads(lines.readline())["locks"])
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(
+            json.dumps({"version": 1, "guid": GUID, "host": HOSTILE, "pid": 10**400, "what": HOSTILE, "since": HOSTILE,
+                        "thread": HOSTILE, "about": {HOSTILE: HOSTILE}}).encode(), id="escapes",
+        ),
+        pytest.param(b"{" * 100_000, id="nested"),
+        pytest.param(HOSTILE.encode("utf-8", "surrogatepass") * 5000, id="long"),
+        pytest.param(b'{"guid": ', id="broken"),
+    ],
+)  # fmt: skip
+def test_what_others_have_written_is_harmless(zoo: Zoo, data: bytes) -> None:
+    """No control character reaches the terminal, nor a name that is a mile long; the same with rich."""
+    zoo.client.ensure_path(zoo.base)
+    paths = [hostile(zoo, "k", data), hostile(zoo, "odd\u202ename", data)]
+    try:
+        texts = [zklock("list"), zklock("list", "--json"), zklock("show", "k"), zklock("show", "k", "--json")]
+        texts += [zklock("status"), ending("doctor")[1]]
+        if b"guid" in data:
+            texts += [on_a_terminal(zoo, "list"), on_a_terminal(zoo, "show", "k")]
+        for text in texts:
+            assert text
+            assert not set(text) & {"\x07", "\x9b", "\u202e", "\u0085", "\ud800"}
+            assert "\x1b]" not in text
+            assert "\x1b[2J" not in text
+            assert len(text) < 20_000
+    finally:
+        for path in paths:
+            zoo.client.delete(path)
+
+
+def on_a_terminal(zoo: Zoo, *arguments: str) -> str:
+    """Return what a terminal is told, with rich."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({**environment(zoo), "TERM": "xterm", "COLUMNS": "200"})
+        os.execv(MANAGE[0], [*MANAGE, *arguments])
+    data = b""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                more = os.read(terminal, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            data += more
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+def test_on_a_terminal_rich_draws_the_table(zoo: Zoo) -> None:
+    with zk_lock("orders"):
+        text = on_a_terminal(zoo, "list")
+    assert "\x1b[" in text
+    assert "─" in text
+    assert "orders" in text
+
+
+def test_the_doctor_finds_a_sound_ensemble_sound(zoo: Zoo) -> None:
+    """It measures, and leaves nothing behind."""
+    with zk_lock("k"):
+        found = as_json("doctor", "--rounds=5")
+    results = {check["name"]: check["result"] for check in found["checks"]}
+    assert found["healthy"] is True
+    assert {results[name] for name in ("connection", "session timeout", "read", "write", "rights", "clock")} <= {
+        "ok",
+        "warning",  # a busy machine is slow
+    }
+    assert 0 < found["read_seconds"] < 5
+    assert abs(found["clock_ahead_seconds"]) < 5
+    assert zoo.client.get_children(zoo.base) == [] or "!doctor" not in zoo.client.get_children(zoo.base)
+
+
+def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
+    """A contender without a session stays for ever; a name that nobody knows stops a queue."""
+    stays = zoo.client.create(f"{zoo.base}/stuck/{nodes.prefix(GUID)}0000000000", b"", makepath=True)
+    odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
+    try:
+        status, text, _ = ending("doctor")
+        assert status == Exit.FAILED
+        assert any("orphan" in line and "stuck" in line for line in text.splitlines()), text
+        assert any("queue" in line and "odd" in line for line in text.splitlines()), text
+        zoo.client.delete(odd)
+        assert ending("doctor")[0] == Exit.DONE
+        assert ending("doctor", "--strict")[0] == Exit.FAILED
+    finally:
+        for path in (stays, odd):
+            if zoo.client.exists(path):
+                zoo.client.delete(path)
+
+
+def test_the_doctor_says_what_this_client_may_not_do(zoo: Zoo) -> None:
+    """Rights that are missing fail the probe."""
+    from kazoo.security import make_acl
+
+    zoo.client.ensure_path(zoo.chroot)
+    zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)])
+    status, text, _ = ending("doctor")
+    assert status == Exit.FAILED
+    assert "may not create nodes below" in text
+
+
+@pytest.mark.parametrize("command", [["status"], ["list"], ["show", "k"], ["doctor"], ["run", "k", "--", "true"]])
+def test_without_zookeeper_it_says_so_in_time(zoo: Zoo, command: list[str]) -> None:
+    """The status is 69, for probes."""
+    (port,) = free_ports(1)
+    with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
+        began = time.monotonic()
+        patience = ["--patience=300ms"] if command[0] != "run" else []
+        status, _, message = ending(command[0], *patience, *command[1:])
+        assert status == Exit.AWAY, message
+        assert message
+        assert time.monotonic() - began < 4
+
+
+def test_the_doctor_names_reservations_that_nothing_comes_of(zoo: Zoo) -> None:
+    """One without life is the next publisher's; one that nobody can read keeps its tasks from being sent."""
+    dead = Reservation(task_id="t", token=GUID, state=State.STARTED)
+    live = Reservation(task_id="t", token=GUID, state=State.QUEUED)
+    for name, data in (("dead!one", dead.encode()), ("live", live.encode())):
+        zoo.client.create(f"{zoo.base}/!unique/{name}", data, makepath=True)
+    found = {check["text"]: check["result"] for check in as_json("doctor")["checks"] if "reserv" in check["name"]}
+    assert found == {
+        "2 of unique tasks.": "info",
+        "without life, for the next publisher to take over: dead/one": "info",
+    }
+    zoo.client.set(f"{zoo.base}/!unique/live", b"\x1b[2J")
+    status, text, _ = ending("doctor")
+    assert status == Exit.FAILED
+    assert any("live: cannot be read" in line for line in text.splitlines()), text
+    zoo.client.delete(f"{zoo.base}/!unique", recursive=True)

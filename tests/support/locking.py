@@ -1,0 +1,58 @@
+"""`manage.py zklock`, called in this process, or in one of its own: what it writes and how it exits."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from typing import Any
+
+from django.core.management import CommandError, call_command
+
+from support.zoo import TESTS, Zoo
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
+MANAGE = [
+    sys.executable,
+    "-c",
+    """
+import signal, sys
+from django.core.management import execute_from_command_line
+signal.signal(signal.SIGINT, signal.default_int_handler)
+execute_from_command_line(sys.argv)
+""",
+    "zklock",
+]
+
+
+def environment(zoo: Zoo) -> dict[str, str]:
+    """Return the environment of a process that runs `MANAGE`."""
+    paths = f"{TESTS}{os.pathsep}{TESTS.parent}"
+    return {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "ZKLOCK_URL": zoo.url(), "PYTHONPATH": paths}
+
+
+def zklock(*arguments: object) -> str:
+    """Return what a sub-command writes; raises what it fails with."""
+    out = io.StringIO()
+    call_command("zklock", *map(str, arguments), stdout=out)
+    return out.getvalue()
+
+
+def as_json(*arguments: object) -> Any:
+    """Return what it says with --json."""
+    return json.loads(zklock(*arguments, "--json"))
+
+
+def ending(*arguments: object) -> tuple[int, str, str]:
+    """Return its exit status, what it wrote before, and the message it failed with."""
+    out = io.StringIO()
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            call_command("zklock", *map(str, arguments), stdout=out)
+        except CommandError as error:
+            return error.returncode, out.getvalue(), str(error)
+        except SystemExit as error:
+            return int(error.code or 0), out.getvalue(), ""
+    return 0, out.getvalue(), ""

@@ -1,0 +1,72 @@
+"""What is typed to `manage.py zklock`, and what it writes."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import unicodedata
+
+import pytest
+from django.test import override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_zklock.management import durations, naming, printing
+
+LOCKS = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"inventory": {"path": "inventory/{sku}"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "span"), [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("15m", 900), ("2h", 7200), ("1d", 86400), ("0", 0)]
+)
+def test_a_span_is_read(text: str, span: float) -> None:
+    assert durations.seconds(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "inf", "1w", "1e400", "400d", "ms"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        durations.seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [(0.04, "0.0s"), (9.9, "9.9s"), (12, "12s"), (59.7, "1m00s"), (161, "2m41s"), (11100, "3h05m"), (187200, "2d04h")],
+)
+def test_a_span_is_shown_in_two_units(span: float, text: str) -> None:
+    assert durations.shown(span) == text
+
+
+@given(st.text(), st.integers(min_value=1, max_value=300))
+def test_no_text_steers_a_terminal(text: str, limit: int) -> None:
+    """Whatever it is, what is left prints, can be encoded, and is capped before it is escaped."""
+    cleaned = printing.clean(text, limit)
+    assert not {unicodedata.category(char) for char in cleaned} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert len(cleaned.encode()) <= limit * 10
+    if text.isascii() and text.isprintable() and len(text) <= limit:
+        assert cleaned == text
+
+
+def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
+    """Wide characters take two columns, combining ones none."""
+    out = io.StringIO()
+    printing.write_table(out, ("name", "n"), [("倉庫", "1"), ("e\u0301", "23")], numbers=("n",))
+    assert out.getvalue() == "NAME   N\n倉庫   1\ne\u0301     23\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "key"),
+    [
+        ("orders/7", [], "orders/7"),
+        ("orders/a b", [], "orders/a%20b"),
+        ("orders/a%20b", [], "orders/a%20b"),
+        ("100% sure", [], "100%25%20sure"),
+        ("inventory", [("sku", "x/y")], "inventory/x%2Fy"),
+        ("orders/{pk}", [("pk", "7")], "orders/7"),
+        ("a/123456789%30", [], "a/123456789%30"),
+    ],
+)
+def test_a_name_or_a_key_names_a_lock(name: str, fields: list[tuple[str, str]], key: str) -> None:
+    """A key as the list shows it, or what code gives to `zk_lock`."""
+    with override_settings(ZKLOCK=LOCKS):
+        assert naming.key_of(name, fields) == key
