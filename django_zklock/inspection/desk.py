@@ -98,8 +98,8 @@ class Desk:
         shelf = self._shelf(extent)
         now = clock.now()
         if shelf.reply is not None and shelf.walk is None and now - shelf.made_at < max_age:
-            # Who was in more of a hurry may have been told little.
-            if not shelf.reply.problem or patience <= shelf.patience:
+            enough = not shelf.reply.problem or patience <= shelf.patience  # who was in a hurry may have seen little
+            if enough:
                 answer(shelf.reply)
                 return
         asker = _Asker(answer)

@@ -21,15 +21,16 @@ from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
-FIRST: Final = 64  # requests under way at first
-AT_ONCE: Final = 512  # the same once the answers have turned out to come fast
+FIRST: Final = 32  # requests under way at first
+AT_ONCE: Final = 128  # the same once the answers have turned out to come fast
 LEAST: Final = 8  # the same while they come slowly, as each may bring a megabyte
-SLOW_SHARE: Final = 1 / 40  # of the session timeout: an answer that takes longer is slow; at 1/6 the session gives up
+SLOW_SHARE: Final = 1 / 80  # of the session timeout: an answer that takes longer is slow; at 1/6 the session gives up
 BIG: Final = 64 * 1024  # bytes in a node that no contender needs
 KEPT: Final = 256  # bytes kept of such a one
 LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading who is in the queues
 CONNECT_AGAIN: Final = 0.02  # seconds between two looks for a connection
 MAX_NOTES: Final = 10
+MOST_READ: Final = 5000  # nodes that are read, unless those of holders and first waiters are more, or all are wanted
 
 NO_TIME: Final = "There was no time for the rest."
 
@@ -241,6 +242,8 @@ class Walk:
             end = len(queue) if extent.max_waiters is None else holders + max(1, extent.max_waiters)
             to_read += [(max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue[:end])]
         to_read.sort()
+        if extent.max_waiters is not None:
+            del to_read[max(MOST_READ, sum(each[0] < 2 for each in to_read)) :]
         self._to_ask.extend(functools.partial(self._read, key, name) for _, key, name in to_read)
 
     def _read(self, key: str, name: str) -> None:
