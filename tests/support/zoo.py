@@ -101,7 +101,11 @@ class Zoo:
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
         """What the contenders of a key say of themselves, first come first."""
-        return [nodes.Payload.decode(self.client.get(f"{self.base}/{key}/{name}")[0]) for name in self.children(key)]
+        found = []
+        for name in self.children(key):
+            with contextlib.suppress(NoNodeError):  # gone since
+                found.append(nodes.Payload.decode(self.client.get(f"{self.base}/{key}/{name}")[0]))
+        return found
 
     def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
         """Wait until a key has exactly so many contenders; return them."""
