@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import within
+from support.faults import Elsewhere, within
 from support.zoo import Zoo, namespace
 
 from django_zklock import zk_lock
@@ -81,4 +81,24 @@ def test_a_server_s_clock_that_jumps_back_ends_nothing_early(served: Zoo, jump: 
         pass
     assert served.client.exists(hold.path)
     with within(2), zk_lock("k", timeout=5):
+        pass
+
+
+def test_who_waits_ends_nothing_without_the_server_s_word(served: Zoo, jump: Callable[[float], None]) -> None:
+    """That the time has passed by its own count is a reason to ask, and no more."""
+
+    def take() -> None:
+        with zk_lock("k", timeout=1.2):
+            pass
+
+    hold = hold_lock("k", seconds=0.6, **WHY)
+    process.reset()
+    waiter = Elsewhere(take)
+    served.wait_contenders("k", 2)
+    jump(-LONG)
+    with pytest.raises(LockTimeout, match="operator anna"):
+        waiter.result()
+    assert served.client.exists(hold.path)
+    jump(LONG)
+    with zk_lock("k", timeout=2):
         pass
