@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Mapping
 
 from django_zklock.inspection.servertime import moment
@@ -21,7 +22,10 @@ _ITEM = 64  # of the name of an item
 
 def describe(found: Found, since: Mapping[tuple[str, str], float]) -> tuple[LockInfo, ...]:
     """Return the locks that were found, by key; `since` tells when each holder got its lock, by key and name."""
-    described = [_lock(found, key, queue, since) for key, queue in found.queues.items()]
+    described = []
+    for key, queue in found.queues.items():
+        described.append(_lock(found, key, queue, since))
+        time.sleep(0)  # the threads of the protocol first, as this may be the work of a second
     described += [_unreadable(found, key, count, why) for key, (count, why) in found.unreadable.items()]
     return tuple(sorted((lock for lock in described if lock is not None), key=lambda lock: lock.key))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -376,7 +377,7 @@ def test_who_waits_in_a_circle_is_named(zoo: Zoo) -> None:
             both.wait(5)
             return bool(zk_lock(others).acquire(timeout=1))
 
-    threads = [Elsewhere(lambda mine=mine, others=others: take(mine, others)) for mine, others in ("xy", "yx")]
+    threads = [Elsewhere(functools.partial(take, mine, others)) for mine, others in ("xy", "yx")]
     found = eventually(lambda: fresh().cycles, 5)
     for thread in threads:
         thread.result()
