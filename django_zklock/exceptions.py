@@ -48,6 +48,10 @@ class LockNotHeld(ZkLockError, RuntimeError):
     """The lock is not held by this owner (asyncio task, greenlet or thread) of this process."""
 
 
+class LockChangedHands(ZkLockError):
+    """The lock is not held by the one it was to be taken from (any more). Look again who has it."""
+
+
 class LockInTransaction(ZkLockError, RuntimeError):
     """The lock was to be taken inside an open transaction, and would be released before that is committed."""
 

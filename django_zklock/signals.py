@@ -29,6 +29,10 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     A lock was not acquired, because somebody else had it until the time to wait was over. `waited` is the time since
     the call. Not sent when ZooKeeper was away: nobody can tell then who has the lock.
 
+`lock_broken(lock, holder, reason, by)`
+    Somebody broke a lock, through this process. `holder` says who lost it (`django_zklock.operations.Holder`), `reason`
+    why and `by` who did it. The process that lost it sends `lock_lost`.
+
 Sent with `sender` = the `Session` class of `django_zklock.zk.session`:
 
 `connection_state_changed(state, previous, session_id)`
@@ -47,3 +51,4 @@ lock_released = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
 lock_waiting = Signal()
+lock_broken = Signal()

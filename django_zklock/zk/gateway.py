@@ -52,11 +52,26 @@ class Node:
     data: bytes
     czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
     owner: int  # id of the session that an ephemeral node belongs to, else 0
+    ctime: float = 0.0  # when it was created, and
+    mtime: float = 0.0  # when its data was last written; seconds since 1970, by the clock of the server
+    version: int = 0  # of its data
 
     @property
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+
+def _node(path: str, data: bytes | None, stat: Any) -> Node:
+    return Node(
+        path=path,
+        data=data or b"",
+        czxid=stat.czxid,
+        owner=stat.ephemeralOwner,
+        ctime=stat.ctime / 1000,
+        mtime=stat.mtime / 1000,
+        version=stat.version,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +164,7 @@ class Gateway:
                 return
             path, stat = answer
             self.session.extend_lease(sent_at)
-            on_created(Node(path=path, data=data, czxid=stat.czxid, owner=stat.ephemeralOwner))
+            on_created(_node(path, data, stat))
 
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
         self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
@@ -190,7 +205,7 @@ class Gateway:
                 callback(answer)
                 return
             data, stat = answer
-            callback(Node(path=path, data=data or b"", czxid=stat.czxid, owner=stat.ephemeralOwner))
+            callback(_node(path, data, stat))
 
         self.session.send(GetData(path, watch), got)
         return watch

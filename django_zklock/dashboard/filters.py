@@ -1,0 +1,124 @@
+"""The filters beside the list of locks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.utils.translation import gettext_lazy as _
+
+from django_zklock.dashboard import words
+from django_zklock.dashboard.listing import LockList
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+    from django_zklock.inspection import LockInfo
+    from django_zklock.models import Lock
+
+MOST_HOSTS = 50
+
+
+class _LockFilter(admin.SimpleListFilter):
+    """A filter that looks at what was seen of a lock."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Lock]) -> QuerySet[Lock]:
+        value = self.value()
+        if value is None or not isinstance(queryset, LockList):
+            return queryset
+        return queryset.narrowed(lambda lock: lock.info is not None and self.admits(lock.info, value))
+
+    @abstractmethod
+    def admits(self, info: LockInfo, value: str) -> bool:
+        """Tell whether a lock is among those of this choice."""
+
+
+class StateFilter(_LockFilter):
+    """What is going on at a lock."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        self._long = float(model_admin.long_held)
+        return [
+            ("contended", _("Contended")),
+            ("long", _("Long held")),
+            ("held", _("Held")),
+            ("operator", _("Held by an operator")),
+            ("handing-over", _("Handing over")),
+            ("broken", _("Unreadable")),
+        ]
+
+    def admits(self, info: LockInfo, value: str) -> bool:
+        match value:
+            case "contended":
+                return info.contended
+            case "long":
+                return bool(info.holders) and info.held_for >= self._long
+            case "held":
+                return bool(info.holders)
+            case "operator":
+                return info.operator is not None
+            case "handing-over":
+                return not info.holders and info.waiting > 0
+            case "broken":
+                return bool(info.problem)
+        return False
+
+
+class KindFilter(_LockFilter):
+    """Plain locks and read-write locks."""
+
+    title = _("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("lock", _("Lock")), ("read-write", _("Read-write lock"))]
+
+    def admits(self, info: LockInfo, value: str) -> bool:
+        return info.kind == value
+
+
+class SourceFilter(_LockFilter):
+    """Which kind of program holds a lock."""
+
+    title = _("held by")
+    parameter_name = "source"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [
+            ("celery", _("Celery task")),
+            ("view", _("View")),
+            ("code", _("Command or other code")),
+            ("operator", _("Operator")),
+            ("other", _("Another client")),
+        ]
+
+    def admits(self, info: LockInfo, value: str) -> bool:
+        return any(words.source(holder) == value for holder in info.holders)
+
+
+class HostFilter(_LockFilter):
+    """On which host the holder is."""
+
+    title = _("host")
+    parameter_name = "host"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        found = {
+            holder.host
+            for lock in model_admin.get_queryset(request)
+            if lock.info is not None
+            for holder in lock.info.holders
+            if holder.host
+        }
+        return [(host, words.clean(host, 60)) for host in sorted(found)[:MOST_HOSTS]]
+
+    def admits(self, info: LockInfo, value: str) -> bool:
+        return any(holder.host == value for holder in info.holders)
+
+
+FILTERS = (StateFilter, KindFilter, SourceFilter, HostFilter)

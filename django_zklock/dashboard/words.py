@@ -1,0 +1,105 @@
+"""Knows how to say what was seen of a lock: who, what, how long, and why somebody waits."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+if TYPE_CHECKING:
+    from django_zklock.inspection import ContenderInfo, LockInfo
+
+LONGEST: Final = 300
+"""Characters of any one text that comes from ZooKeeper; a page has no use for more."""
+
+_CONTROLS: Final = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def clean(text: object, limit: int = LONGEST) -> str:
+    """Return a text without characters that steer a terminal or the direction of writing, cut at `limit`."""
+    shown = str(text)[: limit + 1]
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in _CONTROLS else each for each in shown)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a short text with its two greatest units."""
+    if seconds < 10:  # noqa: PLR2004
+        return _("%(seconds).1f s") % {"seconds": max(seconds, 0)}
+    minutes, rest = divmod(int(seconds), 60)
+    if not minutes:
+        return _("%(seconds)d s") % {"seconds": rest}
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest}
+    days, hours = divmod(hours, 24)
+    if not days:
+        return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
+    return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+
+
+def place(contender: ContenderInfo) -> str:
+    """Say where a contender runs: host and process; of a client that does not tell, which one it is."""
+    if contender.operator is not None:
+        return _("operator %(name)s") % {"name": clean(contender.operator.by)}
+    if not contender.host:
+        return _("another client (%(client)s)") % {"client": clean(contender.client)}
+    return _("%(host)s · pid %(pid)d") % {"host": clean(contender.host), "pid": contender.pid}
+
+
+def work(contender: ContenderInfo) -> str:
+    """Say what a contender does."""
+    if contender.operator is not None:
+        return clean(contender.operator.reason)
+    return clean(contender.what)
+
+
+def source(contender: ContenderInfo) -> str:
+    """Return which kind of program a contender is: "celery", "view", "operator", "other" client or "code"."""
+    if contender.operator is not None:
+        return "operator"
+    if contender.client != "zklock":
+        return "other"
+    if "task" in contender.about:
+        return "celery"
+    if "request" in contender.about:
+        return "view"
+    return "code"
+
+
+def reasons(lock: LockInfo) -> list[str]:
+    """Say in whole sentences why whoever waits for a lock has to."""
+    if lock.problem:
+        return [_("Its queue cannot be read, so nobody is granted: %(problem)s") % {"problem": clean(lock.problem)}]
+    if not lock.holders:
+        return [] if not lock.waiting else [_("It is being handed over to the first who waits.")]
+    if not lock.waiting:
+        return []
+    return [_held_by(lock.holders), _ahead(lock.waiting)]
+
+
+def _held_by(holders: tuple[ContenderInfo, ...]) -> str:
+    first = holders[0]
+    if first.operator is not None:
+        until = first.operator.until
+        return _("%(name)s holds it until %(until)s: %(reason)s") % {
+            "name": clean(first.operator.by),
+            "until": until.strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "reason": clean(first.operator.reason),
+        }
+    names = {"place": place(first), "work": work(first), "age": duration(first.age), "count": len(holders)}
+    if len(holders) > 1:
+        return _("%(count)d read it together, %(place)s the longest: %(age)s.") % names
+    if not names["work"]:
+        return _("%(place)s has held it for %(age)s.") % names
+    return _("%(place)s has held it for %(age)s, for %(work)s.") % names
+
+
+def _ahead(waiting: int) -> str:
+    return ngettext(
+        "%(count)d waits for its turn, first come, first served.",
+        "%(count)d wait for their turns, first come, first served.",
+        waiting,
+    ) % {"count": waiting}
