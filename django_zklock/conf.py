@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -58,6 +59,8 @@ class Config:
     defaults: LockOptions
     locks: Mapping[str, LockOptions]
     """Immutable. As the settings say it: `defaults` are not merged in."""
+    admin_links: Mapping[str, str]
+    """Immutable. By label, templates of addresses with fields in braces."""
 
     @property
     def url_for_log(self) -> str:
@@ -151,13 +154,14 @@ def _at(*keys: object) -> str:
 
 
 _CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS")
+_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "ADMIN_LINKS")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
 _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), ...].'
 _SHORTEST_KEY: Final = 32  # characters; who has a token may try keys on it for as long as he likes
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
+_LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
 _NOWHERE: Final = address.Address(hosts=(), chroot="")
 
 
@@ -185,6 +189,7 @@ def _read(raw: object) -> tuple[Config | None, Findings]:
         tls=tls,
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
         locks=_locks(given.get("LOCKS", {}), found),
+        admin_links=_links(given.get("ADMIN_LINKS", {}), found),
     )
     return (None if found else config), found
 
@@ -342,3 +347,22 @@ def _lock(name: str, entry: object, found: Findings) -> LockOptions:
     except InvalidLockName as error:
         found.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
     return replace(found_options, path=path)
+
+
+def _links(value: object, found: Findings) -> Mapping[str, str]:
+    links = value if isinstance(value, Mapping) else None
+    if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
+        found.add("E012", f"{_at('ADMIN_LINKS')} is no dict of labels and addresses.", _LINKS_EXAMPLE)
+        return MappingProxyType({})
+    for label, link in links.items():
+        if not link.startswith(("https://", "http://", "/")) or not _has_plain_fields(link):
+            found.add("E012", f"{_at('ADMIN_LINKS', label)} is no address with plain fields.", _LINKS_EXAMPLE)
+    return MappingProxyType(dict(links))
+
+
+def _has_plain_fields(text: str) -> bool:
+    try:
+        fields = list(string.Formatter().parse(text))
+    except ValueError:
+        return False
+    return all(name is None or (name.isidentifier() and not (form or turn)) for _, name, form, turn in fields)

@@ -6,28 +6,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_zklock import inspection
 from django_zklock.dashboard import words
 from django_zklock.dashboard.columns import Columns
 from django_zklock.dashboard.filters import FILTERS
 from django_zklock.dashboard.listing import LockList
 from django_zklock.dashboard.pages import Pages
+from django_zklock.dashboard.steps import MOST_KEYS
 from django_zklock.dashboard.strip import STALE, strip
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from django_zklock.inspection import LockInfo, Snapshot
-
-MOST_AT_ONCE = 20
-"""Locks that one confirmation names; nobody reads a longer one."""
-
+    from django_zklock.inspection import LockInfo
 
 class LockAdminMixin(Columns, Pages):
     """
@@ -79,14 +74,6 @@ class LockAdminMixin(Columns, Pages):
         """Tell whether this user may take locks as an operator."""
         return self.has_view_permission(request) and bool(request.user.has_perm("zklock.hold_lock"))
 
-    def snapshot(self, request: HttpRequest) -> Snapshot:
-        """Return what this request shows: one snapshot, however often it is asked for."""
-        found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
-        if found is None:
-            found = inspection.snapshot(patience=self.patience, max_waiters=1)
-            request._zklock_snapshot = found  # type: ignore[attr-defined]
-        return found
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
         return LockList(Lock, locks=[lock_of(info) for info in self.snapshot(request).locks])
 
@@ -103,16 +90,15 @@ class LockAdminMixin(Columns, Pages):
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
         """Go to the page that asks for a confirmation; nothing is broken here."""
         keys = [lock.key for lock in queryset]
-        if len(keys) > MOST_AT_ONCE:
+        if len(keys) > MOST_KEYS:
             self.message_user(  # type: ignore[attr-defined]
-                request, _("Please choose %(count)d locks at most.") % {"count": MOST_AT_ONCE}, messages.WARNING
+                request, _("Please choose %(count)d locks at most.") % {"count": MOST_KEYS}, messages.WARNING
             )
             return None
         return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            return self.refuse()
+        self.demand(self.has_view_permission(request))
         context = {
             "title": _("Locks"),
             "zklock": strip(self.snapshot(request)),
@@ -123,11 +109,6 @@ class LockAdminMixin(Columns, Pages):
             **(extra_context or {}),
         }
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
-
-    def url(self, name: str, *args: str) -> str:
-        """Return the address of one of these pages, in the admin site that this one belongs to."""
-        site = self.admin_site.name  # type: ignore[attr-defined]
-        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=site)
 
 
 def lock_of(info: LockInfo) -> Lock:

@@ -41,7 +41,7 @@ def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
         return "passing", _("Handing over")
     if info.operator is not None:
         return "operator", _("Held by an operator")
-    if info.held_for >= long_held:
+    if (info.held_for or 0.0) >= long_held:
         return "long", _("Long held")
     return ("contended", _("Contended")) if info.contended else ("held", _("Held"))
 
@@ -73,7 +73,7 @@ class Columns:
     def held(self, lock: Lock) -> str | None:
         if lock.info is None or not lock.info.holders:
             return None
-        return age(lock.info.held_for, min(each.came for each in lock.info.holders))
+        return age(lock.info.held_for or 0.0, lock.info.holders[0].held_since or lock.info.holders[0].came)
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:

@@ -57,7 +57,7 @@ class StateFilter(_LockFilter):
             case "contended":
                 return info.contended
             case "long":
-                return bool(info.holders) and info.held_for >= self._long
+                return (info.held_for or 0.0) >= self._long if info.holders else False
             case "held":
                 return bool(info.holders)
             case "operator":

@@ -53,7 +53,7 @@ def strip(snapshot: Snapshot) -> Strip:
         "lost": _("Session lost"),
     }
     locks = snapshot.locks
-    longest = max((lock.longest_wait for lock in locks if lock.waiting), default=0.0)
+    longest = max((lock.longest_wait or 0.0 for lock in locks), default=0.0)
     return Strip(
         state=connection.state if connection.state in labels else "connecting",
         state_label=labels.get(connection.state, words.clean(connection.state, 40)),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
+
+from django_zklock.queue.printable import printable
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, LockInfo
@@ -14,14 +15,10 @@ if TYPE_CHECKING:
 LONGEST: Final = 300
 """Characters of any one text that comes from ZooKeeper; a page has no use for more."""
 
-_CONTROLS: Final = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-
 
 def clean(text: object, limit: int = LONGEST) -> str:
-    """Return a text without characters that steer a terminal or the direction of writing, cut at `limit`."""
-    shown = str(text)[: limit + 1]
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in _CONTROLS else each for each in shown)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    """Return a text cut at `limit`, without what steers a terminal or turns the direction of writing."""
+    return printable(str(text), limit)
 
 
 def duration(seconds: float) -> str:
@@ -77,10 +74,11 @@ def reasons(lock: LockInfo) -> list[str]:
         return [] if not lock.waiting else [_("It is being handed over to the first who waits.")]
     if not lock.waiting:
         return []
-    return [_held_by(lock.holders), _ahead(lock.waiting)]
+    return [_held_by(lock), _ahead(lock.waiting)]
 
 
-def _held_by(holders: tuple[ContenderInfo, ...]) -> str:
+def _held_by(lock: LockInfo) -> str:
+    holders = lock.holders
     first = holders[0]
     if first.operator is not None:
         until = first.operator.until
@@ -89,7 +87,7 @@ def _held_by(holders: tuple[ContenderInfo, ...]) -> str:
             "until": until.strftime("%Y-%m-%d %H:%M:%S UTC"),
             "reason": clean(first.operator.reason),
         }
-    names = {"place": place(first), "work": work(first), "age": duration(first.age), "count": len(holders)}
+    names = {"place": place(first), "work": work(first), "age": duration(lock.held_for or 0.0), "count": len(holders)}
     if len(holders) > 1:
         return _("%(count)d read it together, %(place)s the longest: %(age)s.") % names
     if not names["work"]:

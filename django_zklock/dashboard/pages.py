@@ -1,0 +1,124 @@
+"""The page of one lock, and the addresses of all pages. Each page asks for its permission before anything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.translation import gettext as _
+
+from django_zklock import inspection
+from django_zklock.dashboard.detail import Detail, detail
+from django_zklock.dashboard.exporting import as_json
+from django_zklock.dashboard.steps import Steps
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.models import LONGEST_KEY, Lock
+
+if TYPE_CHECKING:
+    from django_zklock.inspection import Snapshot
+
+ANY_AGE: Final = 7 * 24 * 3600.0
+"""Seconds that a snapshot may be old where nothing newer is to be had."""
+
+
+def is_key(text: str) -> bool:
+    """Tell whether this can be the key of a lock: segments with slashes between them, and nothing that is reserved."""
+    return (
+        0 < len(text) <= LONGEST_KEY
+        and text.isprintable()
+        and all(segment and segment not in {".", ".."} and segment[0] != "!" for segment in text.split("/"))
+    )
+
+
+class Pages(Steps):
+    """The pages beside the list; a part of `LockAdminMixin`."""
+
+    patience: float
+    long_held: float
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view  # type: ignore[attr-defined]
+        own = [
+            path("data.json", view(self.json_view), name="zklock_lock_json"),
+            path("break/", view(self.break_view), name="zklock_lock_break"),
+            path("hold/", view(self.hold_view), name="zklock_lock_hold"),
+            path("end-hold/", view(self.end_view), name="zklock_lock_end"),
+        ]
+        return [*own, *super().get_urls()]  # type: ignore[misc]
+
+    def url(self, name: str, *args: str) -> str:
+        """Return the address of one of these pages, in the admin site that this one belongs to."""
+        site = self.admin_site.name  # type: ignore[attr-defined]
+        return reverse(f"admin:zklock_lock_{name}", args=args, current_app=site)
+
+    def snapshot(self, request: HttpRequest) -> Snapshot:
+        """Return what this request shows: one snapshot, however often it is asked for."""
+        found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
+        if found is None:
+            found = inspection.snapshot(patience=self.patience, max_waiters=1)
+            request._zklock_snapshot = found  # type: ignore[attr-defined]
+        return found
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock | None:
+        """Return the lock with this key, held or not, without a look at ZooKeeper: history needs none."""
+        return Lock(key=object_id) if is_key(object_id) else None
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show one lock: who holds it, who waits, and what can be done."""
+        self.demand(self.has_view_permission(request))  # type: ignore[attr-defined]
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        lock = self.get_object(request, unquote(object_id))
+        if lock is None:
+            return self._get_obj_does_not_exist_redirect(  # type: ignore[attr-defined,no-any-return]
+                request,
+                self.opts,  # type: ignore[attr-defined]
+                object_id,
+            )
+        shown = self.look(lock.key)
+        context = {
+            "title": shown.shown_key,
+            "subtitle": None,
+            "original": lock,
+            "lock": shown,
+            "history_url": self.url("history", quote(lock.key)),
+            "break_url": self.url("break") if self.has_break_permission(request) else "",
+            "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
+            "end_url": self.url("end") if self.has_hold_permission(request) else "",
+            **(extra_context or {}),
+        }
+        return self.page(request, "detail", context)
+
+    def json_view(self, request: HttpRequest) -> HttpResponse:
+        """Give the list as JSON, for other dashboards."""
+        self.demand(self.has_view_permission(request))  # type: ignore[attr-defined]
+        return JsonResponse(as_json(self.snapshot(request)))
+
+    def look(self, key: str) -> Detail:
+        """Look at one lock; while ZooKeeper is away, say so and show what was seen last."""
+        try:
+            return detail(key, inspection.look_at(key, patience=self.patience), long_held=self.long_held)
+        except ZooKeeperUnavailable as error:
+            last = inspection.snapshot(patience=0.0, max_age=ANY_AGE, max_waiters=1)
+            info = next((each for each in last.locks if each.key == key), None)
+            return detail(key, info, long_held=self.long_held, age=last.age, problem=str(error))
+
+    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        """Return a page within the admin site that this belongs to."""
+        site = self.admin_site  # type: ignore[attr-defined]
+        request.current_app = site.name  # type: ignore[attr-defined]
+        common = {**site.each_context(request), "opts": self.opts, "media": self.media}  # type: ignore[attr-defined]
+        common["list_url"] = self.url("changelist")
+        template = f"admin/zklock/lock/{name}.html"
+        return TemplateResponse(request, template, {**common, **context}, status=status)
+
+    def demand(self, allowed: bool) -> None:
+        """Raise `PermissionDenied` unless this is allowed."""
+        if not allowed:
+            raise PermissionDenied(_("You may not do this."))

@@ -1,0 +1,1 @@
+"""What the templates of the dashboard are written with."""
