@@ -13,8 +13,8 @@ Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
-READING = [LIST, f"{LIST}json/", address(KEY), address(KEY, "history")]
-STEERING = {"break": address(KEY, "break"), "hold": address(KEY, "hold"), "end": address(KEY, "end-hold")}
+READING = [LIST, f"{LIST}data.json", address(KEY), address(KEY, "history")]
+STEERING = {"break": address(KEY, "break"), "hold": address(KEY, "hold"), "end": f"{LIST}end-hold/"}
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(stage: Stage, vis
     """
     The page takes the server less than a second, and few round trips to ZooKeeper.
 
-    Each queue is listed once and each holder read once, whoever waits; all pages within a second share one read.
+    Each queue is listed once, its holder and at most one waiter read, whoever waits; all
+    pages within a second share one read.
     """
     stage.crowd(LOCKS, WAITERS)
     viewer = visitor("viewer")
@@ -40,14 +41,14 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(stage: Stage, vis
     seconds, requests, trips = runs[1]
     print(f"{LOCKS} locks x {WAITERS} waiters: {seconds:.2f} s, {requests} requests, {trips} round trips")
     assert seconds < 1.0
-    assert requests <= 2 * LOCKS + 20
+    assert requests <= 3 * LOCKS + 20
     assert trips <= 60
-    assert len(viewer.keys()) == 100  # of one page
+    assert len(viewer.shown_keys()) == 50  # of one page
     assert "1000" in viewer.page.locator("#content").inner_text().replace(",", "")
     wire.reset()
     for _ in range(3):
         viewer.open()
-    assert wire.requests <= 2 * (2 * LOCKS + 20), "three pages within a second are no three reads"
+    assert wire.requests <= 2 * (3 * LOCKS + 20), "three pages within a second are no three reads"
     viewer.picture("crowd", full_page=False)
 
 

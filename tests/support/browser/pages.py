@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -32,7 +35,9 @@ def axe() -> str:
 
 
 def address(key: str, what: str = "change") -> str:
-    """Return the path of a lock's page."""
+    """Return the path of a page of a lock: "change", which only shows it, "history", "break" or "hold"."""
+    if what in {"break", "hold"}:
+        return f"{LIST}{what}/?key={quoted(key, safe='')}"
     return f"{LIST}{quoted(quote(key))}/{what}/"
 
 
@@ -67,6 +72,80 @@ class Visitor:
     def open_lock(self, key: str) -> Response:
         return self.open(address(key))
 
+    def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
+        """Wait for something, while the browser goes on."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout:g} s"
+            self.page.wait_for_timeout(50)
+
+    # --- the list that refreshes itself -------------------------------------------------------------------------
+
+    def refresh_every(self, seconds: int) -> None:
+        self.page.get_by_label("Refresh every").select_option(str(seconds))
+
+    def interval(self) -> str:
+        return self.page.get_by_label("Refresh every").input_value()
+
+    def pause(self) -> None:
+        self.page.get_by_role("button", name="Pause").click()
+
+    def go_on(self) -> None:
+        self.page.get_by_role("button", name="Resume").click()
+
+    def wait_refreshed(self) -> None:
+        """Wait until the page's script has brought the list up to date."""
+        self.page.evaluate("new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))")
+
+    def count_requests(self) -> Callable[[], int]:
+        """Return what tells how often the script has asked the server since now."""
+        asked: list[str] = []
+        self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
+        return lambda: len(asked)
+
+    def hide(self, hidden: bool) -> None:
+        """Put the page in the background, or bring it back: a browser without windows has nothing to hide behind."""
+        self.page.evaluate(
+            """hidden => {
+                Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});
+                Object.defineProperty(
+                    document, 'visibilityState', {configurable: true, get: () => hidden ? 'hidden' : 'visible'});
+                document.dispatchEvent(new Event('visibilitychange', {bubbles: true}));
+            }""",
+            hidden,
+        )
+
+    def focused(self) -> dict[str, Any]:
+        """What the keyboard is at, and whether that is to be seen."""
+        found: dict[str, Any] = self.page.evaluate(
+            """() => {
+                const at = document.activeElement, style = getComputedStyle(at);
+                return {
+                    tag: at.tagName, id: at.id, text: at.textContent.trim(), ours: at.closest('#zklock-strip') !== null,
+                    outlined: style.outlineStyle !== 'none' || style.boxShadow !== 'none',
+                };
+            }"""
+        )
+        return found
+
+    # --- breaking and holding -----------------------------------------------------------------------------------
+
+    def confirm(self, reason: str) -> None:
+        """Give a reason and press the button of a confirmation."""
+        self.page.get_by_label("Reason").fill(reason)
+        self.page.get_by_role("button", name=re.compile("Break the locks?")).click()
+
+    def hold(self, reason: str, minutes: int) -> None:
+        self.page.get_by_label("Minutes").fill(str(minutes))
+        self.page.get_by_label("Reason").fill(reason)
+        self.page.get_by_role("button", name="Hold the lock").click()
+
+    def messages(self) -> str:
+        """What the page has to say about what was done."""
+        return "\n".join(self.page.locator(".messagelist li").all_inner_texts())
+
+    # --- what a page is like ------------------------------------------------------------------------------------
+
     def post(self, path: str, **form: str) -> int:
         """Post a form that no page has shown, with everything right that a browser sends; return the status."""
         token = next(each["value"] for each in self.page.context.cookies() if each["name"] == "csrftoken")
@@ -84,7 +163,7 @@ class Visitor:
             has=self.page.get_by_role("link", name=key, exact=True)
         )
 
-    def keys(self) -> list[str]:
+    def shown_keys(self) -> list[str]:
         """The locks of the list, as they are shown."""
         return [text.strip() for text in self.page.locator("#result_list tbody th").all_inner_texts()]
 

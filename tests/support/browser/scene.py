@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.browser.actors import Part, Stage
 from django_zklock.queue.nodes import Kind
+from support.browser.actors import Part, Stage
 
 
 def busy_shop(stage: Stage) -> None:

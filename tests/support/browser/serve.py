@@ -16,6 +16,7 @@ from django.core.management import call_command
 from django.core.servers.basehttp import WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 
+
 class Server(socketserver.ThreadingMixIn, WSGIServer):
     """One thread for each request, as the pages of several visitors are asked for at once."""
 
