@@ -14,12 +14,19 @@ USE_TZ = True
 ROOT_URLCONF = "urls"
 ALLOWED_HOSTS = ["testserver"]
 INSTALLED_APPS = [
+    "django.contrib.admin",
     "django.contrib.contenttypes",
     "django.contrib.auth",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
     "django_zklock",
     "django_zklock.contrib.fences",
     "support.ledgers",
 ]
+STATIC_URL = "static/"
+# The middleware and the templates that the admin needs are set by the tests of its pages, not for all.
+SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 DATABASES.update(json.loads(os.environ.get("TEST_DATABASES", "{}")))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -437,6 +437,14 @@ class Client(KazooClient):
         session_id = self._session_id
         return int(session_id) if session_id else None
 
+    @property
+    def server(self) -> str:
+        """Whom the present connection, or the last one, was made to, as "address:port"."""
+        address = self._connection._last_host
+        if address is None:
+            return ""
+        return "[{}]:{}".format(*address) if ":" in address[0] else "{}:{}".format(*address)
+
     def drop_connection(self) -> None:
         """Cut the connection (not the session), so that kazoo connects anew, to another server if there is one."""
         sock = self._connection._socket

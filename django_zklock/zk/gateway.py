@@ -295,6 +295,26 @@ class Gateway:
 
         self.session.send(Transaction([CheckVersion(self.session.options.base, _ANY_VERSION)]), checked)
 
+    def tell_time(self, path: str, callback: Callback) -> None:
+        """
+        Have the leader tell the time; `callback` gets milliseconds since 1970.
+
+        No request asks for it, but what is written bears it. So one transaction makes a node at `path`, writes it and
+        deletes it: nobody ever sees the node, and none is left behind if the answer is lost.
+        """
+
+        def changed(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+                return
+            failed = [
+                each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
+            ]
+            callback(translate(failed[0]) if failed else answer[1].mtime)
+
+        parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
+        self.session.send(Transaction(parts), changed)
+
     def delete(self, path: str, callback: Callback) -> None:
         """Delete a node; `callback` gets None, also when there was none."""
 

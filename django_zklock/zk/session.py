@@ -151,6 +151,12 @@ class Session:
         """Tell whether requests can be sent."""
         return self.state is State.CONNECTED
 
+    @property
+    def server(self) -> str:
+        """The one server that it is connected to, as "address:port"; empty if it is to none. For any thread."""
+        client = self._client
+        return client.server if client is not None and self.connected else ""
+
     # --- is it alive? -------------------------------------------------------------------------------------------
 
     def extend_lease(self, sent_at: float) -> None:

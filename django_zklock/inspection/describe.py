@@ -1,0 +1,113 @@
+"""From what was read to what is shown; everything in the nodes may have been written by anybody."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+from django_zklock.inspection.servertime import moment
+from django_zklock.inspection.values import ContenderInfo, LockInfo
+from django_zklock.inspection.walk import BIG, Found
+from django_zklock.queue import standing
+from django_zklock.queue.names import path
+from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.operators import operator_hold
+from django_zklock.queue.printable import printable
+from django_zklock.zk.gateway import Node
+
+_SHORT = 120  # characters shown of a host or thread, and of what another client wrote
+_ITEM = 64  # of the name of an item
+
+
+def describe(found: Found, since: Mapping[tuple[str, str], float]) -> tuple[LockInfo, ...]:
+    """Return the locks that were found, by key; `since` tells when each holder got its lock, by key and name."""
+    described = [_lock(found, key, queue, since) for key, queue in found.queues.items()]
+    described += [_unreadable(found, key, count, why) for key, (count, why) in found.unreadable.items()]
+    return tuple(sorted((lock for lock in described if lock is not None), key=lambda lock: lock.key))
+
+
+def _lock(found: Found, key: str, queue: tuple[Child, ...], since: Mapping[tuple[str, str], float]) -> LockInfo | None:
+    nodes = found.nodes
+    gone = {child.name for child in queue if nodes.get((key, child.name), child) is None}
+    if len(gone) == len(queue):
+        return None
+    many = standing.holders(queue)
+    shown = [
+        (place, _contender(found, key, queue, place, node, since))
+        for place, child in enumerate(queue)
+        if (node := nodes.get((key, child.name))) is not None
+    ]
+    holders = tuple(each for place, each in shown if place < many)
+    unread = any(child.name not in gone and (key, child.name) not in nodes for child in queue[:many])
+    return LockInfo(
+        key=key,
+        path=path(found.base, key),
+        kind="read-write" if standing.takes_sides(queue) else "lock",
+        holders=holders,
+        waiters=tuple(each for place, each in shown if place >= many),
+        waiting=sum(child.name not in gone for child in queue[many:]),
+        problem="The node of its holder was not read." if unread else "",
+    )
+
+
+def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
+    return LockInfo(
+        key=key, path=path(found.base, key), kind="lock", holders=(), waiters=(), waiting=count, problem=why
+    )
+
+
+def _contender(
+    found: Found, key: str, queue: tuple[Child, ...], place: int, node: Node, since: Mapping[tuple[str, str], float]
+) -> ContenderInfo:
+    child = queue[place]
+    came = node.ctime
+    held_since = since.get((key, child.name), came) if place < standing.holders(queue) else None
+    payload = Payload.decode(node.data)
+    client = _client(child, node, payload)
+    if payload is None:
+        host, what = _foreign(client, node.data)
+        payload = Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
+    about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
+    operator = operator_hold(payload, key=key, path=node.path, token=node.czxid) if client == "zklock" else None
+    return ContenderInfo(
+        name=child.name,
+        path=node.path,
+        guid=child.guid,
+        token=node.czxid,
+        session_id=node.owner,
+        came=moment(came),
+        age=max(0.0, found.taken_at - came),
+        held_since=None if held_since is None else moment(held_since),
+        client=client,
+        host=printable(payload.host, _SHORT),
+        pid=payload.pid,
+        thread=printable(payload.thread, _SHORT),
+        what=printable(payload.what),
+        about=about,
+        template=printable(payload.template),
+        operator=operator,
+        waits_behind=standing.behind(queue, place),
+    )
+
+
+def _client(child: Child, node: Node, payload: Payload | None) -> str:
+    if not child.name.startswith("_c_"):
+        return "kazoo"
+    if payload is not None:
+        return "zklock" if payload.guid == child.guid else "unknown"
+    return "Curator" if not node.data or _address(node.data) else "unknown"
+
+
+def _foreign(client: str, data: bytes) -> tuple[str, str]:
+    """Return host and work of another client's contender: Curator writes an address, kazoo what it was told to."""
+    if client == "Curator":
+        return _address(data), ""
+    text = data[: 4 * _SHORT].decode(errors="replace")
+    return "", printable(text if len(data) <= BIG else text + "…", _SHORT)
+
+
+def _address(data: bytes) -> str:
+    try:
+        return str(ipaddress.ip_address(data[:64].decode("ascii")))
+    except ValueError:
+        return ""

@@ -1,0 +1,62 @@
+"""
+Knows what time it is by ZooKeeper's clock, by which all nodes are dated.
+
+The clock of this machine may differ from it by minutes, and may be set at any moment. So ages are the difference of two
+times of ZooKeeper's own clock: what it said once, as it dated a write, and what this machine's clock, the one that
+nobody sets, has counted since.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Final
+
+from django_zklock.zk import clock
+from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.gateway import Gateway
+
+PLACE: Final = "!clock"  # below the base of all locks; no key leads there
+ASK_AGAIN: Final = 300.0  # seconds until it is asked again: its clock may have been set, or another server leads
+
+
+class ServerTime:
+    """The difference between two clocks; on the protocol's thread."""
+
+    def __init__(self) -> None:
+        self._difference: float | None = None  # seconds to add to clock.now(); None: never learnt
+        self._asked_at: float | None = None
+
+    def refresh(self, gateway: Gateway) -> None:
+        """
+        Ask ZooKeeper for the time, if that was not done lately; costs it one write.
+
+        If it refuses, as this account may only read, ages are told by this machine's clock, as far as no node that has
+        been seen is younger than that.
+        """
+        sent_at = clock.now()
+        if self._asked_at is not None and sent_at - self._asked_at < ASK_AGAIN:
+            return
+        self._asked_at = sent_at
+
+        def told(answer: object) -> None:
+            if isinstance(answer, int):
+                self._difference = answer / 1000 - (sent_at + clock.now()) / 2
+            elif isinstance(answer, (OutcomeUnknown, SessionGone)) or not isinstance(answer, ZkError):
+                self._asked_at = None
+
+        gateway.tell_time(f"{gateway.session.options.base}/{PLACE}", told)
+
+    def at(self, moment: float, youngest: int = 0) -> float:
+        """
+        Return seconds since 1970 by ZooKeeper's clock, at a moment of `clock.now()`.
+
+        `youngest` is the time of a node that was there by then, in milliseconds since 1970.
+        """
+        difference = time.time() - clock.now() if self._difference is None else self._difference
+        return max(moment + difference, youngest / 1000)
+
+
+def moment(seconds: float) -> datetime:
+    """Return the time of day, in UTC; the nearest that there is for what nobody's clock shows."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), 253402300799.0), timezone.utc)

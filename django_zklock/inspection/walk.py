@@ -1,0 +1,293 @@
+"""Knows how to read all queues in a few round trips; knows nothing of what is done with them."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.inspection.servertime import ServerTime
+from django_zklock.locks.registry import Registry
+from django_zklock.queue import order, standing
+from django_zklock.queue.names import MAX_KEY
+from django_zklock.queue.nodes import Child
+from django_zklock.queue.segments import SEQUENCE_TAIL, shown
+from django_zklock.zk import clock
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
+from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.loop import Timer
+from django_zklock.zk.session import Session
+
+FIRST: Final = 64  # requests under way at first
+AT_ONCE: Final = 512  # the same once the answers have turned out to come fast
+LEAST: Final = 8  # the same while they come slowly, as each may bring a megabyte
+SLOW_SHARE: Final = 1 / 40  # of the session timeout: an answer that takes longer is slow; at 1/6 the session gives up
+BIG: Final = 64 * 1024  # bytes in a node that no contender needs
+KEPT: Final = 256  # bytes kept of such a one
+LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading who is in the queues
+CONNECT_AGAIN: Final = 0.02  # seconds between two looks for a connection
+MAX_NOTES: Final = 10
+
+NO_TIME: Final = "There was no time for the rest."
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is read."""
+
+    max_locks: int | None  # of those with the most waiters; None: all
+    max_waiters: int | None  # of each lock; None: all
+    key: str = ""  # the one lock that is looked at; empty: all of them
+    dated: bool = True  # whether ages matter
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found."""
+
+    base: str
+    queues: Mapping[str, tuple[Child, ...]]
+    """By key; those that are read, in the order of their keys."""
+    nodes: Mapping[tuple[str, str], Node | None]
+    """By key and name; None for one that was gone by then. What is missing was not read."""
+    unreadable: Mapping[str, tuple[int, str]]
+    """By key: how many contend, and why nobody can tell more."""
+    total: int
+    """How many queues there are."""
+    notes: tuple[str, ...]
+    ended: float
+    """On `clock.now()`."""
+    began_at: float
+    """In seconds since 1970 by ZooKeeper's clock."""
+    taken_at: float
+    """When it ended, by the same."""
+    listed: bool
+    """Whether all queues were found."""
+    problem: str
+    """Why this is not all; empty if it is."""
+
+
+class Walk:
+    """
+    One walk through the tree, level by level; it runs on the protocol's thread, and ends in time.
+
+    First all directories are listed, then the nodes of those contenders that matter are read, the first of each queue
+    first. Requests are sent many at a time, so a level of the tree costs few round trips. There are never so many under
+    way that the request of a lock, or a heartbeat, would have to wait behind them for long.
+    """
+
+    def __init__(
+        self, session: Session, extent: Extent, time: ServerTime, patience: float, done: Callable[[Found], object]
+    ) -> None:
+        self._session = session
+        self._extent = extent
+        self._time = time
+        self._patience = patience
+        self._done: Callable[[Found], object] | None = done
+        self._gateway: Gateway
+        self._timers: list[Timer] = []
+        self._turn = 0  # answers from before the connection broke are nobody's
+        self.began = clock.now()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._to_ask: deque[Callable[[], object]] = deque()
+        self._under_way = 0
+        self._at_once = FIRST
+        self._sent_at = 0.0  # when the last of them were, on clock.now()
+        self._queues: dict[str, tuple[Child, ...]] = {}
+        self._unreadable: dict[str, tuple[int, str]] = {}
+        self._chosen: dict[str, tuple[Child, ...]] = {}
+        self._nodes: dict[tuple[str, str], Node | None] = {}
+        self._notes: list[str] = []
+        self._total = 0
+        self._reading = False
+        self._listed = False
+        self._problem = ""
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin as soon as there is a connection."""
+        self._timers = [
+            self._session.loop.call_later(self._patience * LISTING_SHARE, self._end_listing),
+            self._session.loop.call_later(self._patience, self._stop),
+        ]
+        self._connect()
+
+    def _connect(self) -> None:
+        if self._done is None:
+            return
+        if not self._session.connected:
+            self._session.loop.call_later(CONNECT_AGAIN, self._connect)
+            return
+        self._turn += 1
+        self._reset()
+        self._gateway = self._session.attached(Registry).gateway
+        if self._extent.dated:
+            self._time.refresh(self._gateway)
+        self._to_ask.append(functools.partial(self._list, self._extent.key))
+        self._proceed()
+
+    def _end_listing(self) -> None:
+        if self._done is not None and not self._reading and self._queues:
+            self._problem = NO_TIME
+            self._turn += 1
+            self._under_way = 0
+            self._read_chosen()
+            self._proceed()
+
+    def _stop(self) -> None:
+        if self._done is None:
+            return
+        if not self._session.connected:
+            self._problem = f"ZooKeeper does not answer: {self._session.last_problem}."
+        else:
+            self._problem = self._problem or NO_TIME
+        self._conclude()
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        if self._done is None:
+            return
+        if not self._to_ask and not self._under_way:
+            if self._reading:
+                self._conclude()
+                return
+            self._listed = True
+            self._read_chosen()
+            if not self._to_ask:
+                self._conclude()
+                return
+        if self._to_ask and self._under_way <= self._at_once // 2:
+            # More are sent once half of them are answered, together; so the line is never idle.
+            self._at_once = min(2 * self._at_once, AT_ONCE)
+            self._sent_at = clock.now()
+            turn = self._turn
+            while self._to_ask and self._under_way < self._at_once and turn == self._turn:
+                self._under_way += 1
+                self._to_ask.popleft()()
+
+    def _taking(self, call: Callable[[str, Any], None], subject: str) -> Callable[[Any], None]:
+        turn = self._turn
+        sent_at = self._sent_at
+
+        def take(answer: Any) -> None:
+            if turn != self._turn or self._done is None:
+                return
+            self._under_way -= 1
+            if clock.now() - sent_at > self._session.timeout * SLOW_SHARE:
+                self._at_once = LEAST
+            if isinstance(answer, (OutcomeUnknown, SessionGone)):
+                self._turn += 1
+                self._session.loop.call_later(CONNECT_AGAIN, self._connect)
+                return
+            call(subject, answer)
+            self._proceed()
+
+        return take
+
+    def _list(self, key: str) -> None:
+        self._gateway.children(self._path(key), self._taking(self._on_listed, key))
+
+    def _on_listed(self, key: str, answer: Any) -> None:
+        if isinstance(answer, list):
+            self._sort(key, answer)
+        elif isinstance(answer, NodeMissing):
+            pass  # nobody is in that queue any more
+        elif key == self._extent.key:
+            self._problem = str(answer)
+        else:
+            self._note(f"{key} can't be looked at: {answer}")
+
+    def _sort(self, key: str, names: list[str]) -> None:
+        contending = [name for name in names if SEQUENCE_TAIL.search(name)]
+        if contending and key:
+            try:
+                self._queues[key] = order.ordered(contending)
+            except UnreadableQueue as error:
+                self._unreadable[key] = len(contending), str(error)
+        if len(contending) == len(names) or self._extent.key:
+            return
+        found = set(contending)
+        for name in names:
+            # What begins with "!" is no part of a key.
+            if name in found or name.startswith("!"):
+                continue
+            below = f"{key}/{name}" if key else name
+            if below.isprintable() and len(below) <= MAX_KEY:
+                self._to_ask.append(functools.partial(self._list, below))
+            else:
+                self._note(f"{shown(below)} can be no lock's name, and was passed over.")
+
+    def _read_chosen(self) -> None:
+        self._reading = True
+        self._at_once = min(self._at_once, FIRST)  # how much each answer brings is not known yet
+        self._to_ask.clear()
+        extent = self._extent
+        keys = sorted(self._queues)
+        self._total = len(keys) + len(self._unreadable)
+        if extent.max_locks is not None and self._total > extent.max_locks:
+            self._unreadable = dict(sorted(self._unreadable.items())[: extent.max_locks])
+            room = extent.max_locks - len(self._unreadable)
+            keys = sorted(sorted(keys, key=lambda key: -len(self._queues[key]))[:room])
+        self._chosen = {key: self._queues[key] for key in keys}
+        to_read: list[tuple[int, str, str]] = []
+        for key, queue in self._chosen.items():
+            holders = standing.holders(queue)
+            end = len(queue) if extent.max_waiters is None else holders + extent.max_waiters
+            to_read += [(max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue[:end])]
+        to_read.sort()
+        self._to_ask.extend(functools.partial(self._read, key, name) for _, key, name in to_read)
+
+    def _read(self, key: str, name: str) -> None:
+        def read(path: str, answer: Any) -> None:
+            if isinstance(answer, Node) and len(answer.data) > BIG:
+                answer = replace(answer, data=answer.data[:KEPT])
+            if isinstance(answer, Node):
+                self._nodes[key, name] = answer
+            elif isinstance(answer, NodeMissing):
+                self._nodes[key, name] = None
+            else:
+                self._note(f"{path} can't be read: {answer}")
+
+        path = f"{self._path(key)}/{name}"
+        self._gateway.read(path, self._taking(read, path))
+
+    def _path(self, key: str) -> str:
+        base = self._session.options.base
+        return f"{base}/{key}" if key else base
+
+    def _note(self, text: str) -> None:
+        if len(self._notes) < MAX_NOTES:
+            self._notes.append(text)
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        done, self._done = self._done, None
+        for timer in self._timers:
+            timer.cancel()
+        if done is None:
+            return
+        ended = clock.now()
+        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0)
+        done(
+            Found(
+                base=self._session.options.base,
+                queues=self._chosen,
+                nodes=self._nodes,
+                unreadable=self._unreadable,
+                total=self._total,
+                notes=tuple(self._notes),
+                ended=ended,
+                began_at=self._time.at(self.began),
+                taken_at=self._time.at(ended, youngest),
+                listed=self._listed,
+                problem=self._problem,
+            )
+        )

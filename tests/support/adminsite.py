@@ -1,0 +1,66 @@
+"""A site with nothing but the admin, as the tests of the dashboard want it, under a policy that allows nothing inline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.sites import AdminSite
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+from django_zklock.admin import LockAdmin
+from django_zklock.dashboard.exporting import locks_json
+from django_zklock.models import Lock
+
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'"
+
+
+class OwnSite(AdminSite):
+    """A second admin site, under a name of its own."""
+
+
+own_site = OwnSite(name="own")
+own_site.register(Lock, LockAdmin)
+
+urlpatterns = [path("admin/", admin.site.urls), path("own/", own_site.urls), path("locks.json", locks_json)]
+
+
+def strict_policy(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Send a strict Content-Security-Policy with each page."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        response = get_response(request)
+        response["Content-Security-Policy"] = POLICY
+        return response
+
+    return middleware
+
+
+SETTINGS: dict[str, Any] = {
+    "ROOT_URLCONF": "support.adminsite",
+    "MIDDLEWARE": [
+        "support.adminsite.strict_policy",
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.locale.LocaleMiddleware",
+        "django.middleware.common.CommonMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    "TEMPLATES": [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+    "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
+}
