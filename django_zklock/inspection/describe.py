@@ -38,21 +38,30 @@ def _lock(found: Found, key: str, queue: tuple[Child, ...], since: Mapping[tuple
         if (node := nodes.get((key, child.name))) is not None
     ]
     holders = tuple(each for place, each in shown if place < many)
+    waiters = tuple(each for place, each in shown if place >= many)
     unread = any(child.name not in gone and (key, child.name) not in nodes for child in queue[:many])
     return LockInfo(
         key=key,
         path=path(found.base, key),
         kind="read-write" if standing.takes_sides(queue) else "lock",
         holders=holders,
-        waiters=tuple(each for place, each in shown if place >= many),
+        waiters=waiters[: found.max_waiters],
         waiting=sum(child.name not in gone for child in queue[many:]),
+        longest_wait=max((each.age for each in waiters), default=None),
         problem="The node of its holder was not read." if unread else "",
     )
 
 
 def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
     return LockInfo(
-        key=key, path=path(found.base, key), kind="lock", holders=(), waiters=(), waiting=count, problem=why
+        key=key,
+        path=path(found.base, key),
+        kind="lock",
+        holders=(),
+        waiters=(),
+        waiting=count,
+        longest_wait=None,
+        problem=why,
     )
 
 
@@ -68,7 +77,19 @@ def _contender(
         host, what = _foreign(client, node.data)
         payload = Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
     about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
-    operator = operator_hold(payload, key=key, path=node.path, token=node.czxid) if client == "zklock" else None
+    operator = (
+        operator_hold(
+            payload,
+            key=key,
+            path=node.path,
+            token=node.czxid,
+            owner=node.owner,
+            mtime=node.mtime,
+            version=node.version,
+        )
+        if client == "zklock"
+        else None
+    )
     return ContenderInfo(
         name=child.name,
         path=node.path,

@@ -91,7 +91,11 @@ class Desk:
         self._good: Sight | None = None  # the last that was whole, of whatever extent
 
     def ask(self, extent: Extent, patience: float, max_age: float, answer: Callable[[Reply], object]) -> None:
-        """Have a reply given to `answer`, once, in little more than `patience` seconds; of a look at most `max_age` seconds old."""
+        """
+        Have a reply given to `answer`, once, in little more than `patience` seconds.
+
+        It is of a look that ended, or if one is under way, that began, at most `max_age` seconds ago.
+        """
         shelf = self._shelf(extent)
         now = clock.now()
         if shelf.reply is not None and shelf.walk is None and now - shelf.made_at < max_age:

@@ -47,14 +47,14 @@ class ServerTime:
 
         gateway.tell_time(f"{gateway.session.options.base}/{PLACE}", told)
 
-    def at(self, moment: float, youngest: int = 0) -> float:
+    def at(self, moment: float, youngest: float = 0.0) -> float:
         """
         Return seconds since 1970 by ZooKeeper's clock, at a moment of `clock.now()`.
 
-        `youngest` is the time of a node that was there by then, in milliseconds since 1970.
+        `youngest` is the time of a node that was there by then, in seconds since 1970.
         """
         difference = time.time() - clock.now() if self._difference is None else self._difference
-        return max(moment + difference, youngest / 1000)
+        return max(moment + difference, youngest)
 
 
 def moment(seconds: float) -> datetime:

@@ -79,6 +79,8 @@ class LockInfo:
     """Who waits, first come first; no more than were asked for."""
     waiting: int
     """How many wait in all."""
+    longest_wait: float | None
+    """Seconds that the first of those who wait has waited; None if nobody waits, or it has just left."""
     problem: str
     """Why nobody can tell whose turn it is, or who holds it; empty if all is well."""
 
@@ -95,11 +97,6 @@ class LockInfo:
         holder = self.holders[0]
         since = holder.held_since or holder.came
         return max(0.0, holder.age - (since - holder.came).total_seconds())
-
-    @property
-    def longest_wait(self) -> float | None:
-        """Seconds that the first of the waiters has waited; None if nobody waits, or no waiter was looked at."""
-        return max((waiter.age for waiter in self.waiters), default=None)
 
     @property
     def operator(self) -> OperatorHold | None:

@@ -39,7 +39,7 @@ class Extent:
     """How much is read."""
 
     max_locks: int | None  # of those with the most waiters; None: all
-    max_waiters: int | None  # of each lock; None: all
+    max_waiters: int | None  # of each lock, and at least the first, for its age; None: all
     key: str = ""  # the one lock that is looked at; empty: all of them
     dated: bool = True  # whether ages matter
 
@@ -55,6 +55,8 @@ class Found:
     """By key and name; None for one that was gone by then. What is missing was not read."""
     unreadable: Mapping[str, tuple[int, str]]
     """By key: how many contend, and why nobody can tell more."""
+    max_waiters: int | None
+    """How many of those who wait are wanted; None: all."""
     total: int
     """How many queues there are."""
     notes: tuple[str, ...]
@@ -239,7 +241,7 @@ class Walk:
         to_read: list[tuple[int, str, str]] = []
         for key, queue in self._chosen.items():
             holders = standing.holders(queue)
-            end = len(queue) if extent.max_waiters is None else holders + extent.max_waiters
+            end = len(queue) if extent.max_waiters is None else holders + max(1, extent.max_waiters)
             to_read += [(max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue[:end])]
         to_read.sort()
         self._to_ask.extend(functools.partial(self._read, key, name) for _, key, name in to_read)
@@ -275,13 +277,14 @@ class Walk:
         if done is None:
             return
         ended = clock.now()
-        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0)
+        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
         done(
             Found(
                 base=self._session.options.base,
                 queues=self._chosen,
                 nodes=self._nodes,
                 unreadable=self._unreadable,
+                max_waiters=self._extent.max_waiters,
                 total=self._total,
                 notes=tuple(self._notes),
                 ended=ended,

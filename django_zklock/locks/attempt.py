@@ -61,7 +61,7 @@ class Attempt(Generic[_Waiter]):
         if isinstance(outcome, Exception):
             raise outcome
         if isinstance(outcome, (Busy, Free)):
-            raise LockBusy(f"The lock {self.terms.key!r} is held by somebody else.", lock=self.terms.key)
+            raise LockBusy(f"The lock {self.terms.key!r} is held by {self._holder}.", lock=self.terms.key)
         self.contender.abandon()
         if not self.contender.placed:
             raise ZooKeeperUnavailable(
@@ -72,7 +72,13 @@ class Attempt(Generic[_Waiter]):
             f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind()}.", lock=self.terms.key
         )
 
+    @property
+    def _holder(self) -> str:
+        return str(self.contender.operator or "somebody else")
+
     def _behind(self) -> str:
+        if self.contender.operator is not None:
+            return f"; ahead is the hold of {self._holder}"
         return f"; the one ahead is {self.one_ahead}" if self.one_ahead else ""
 
     @property

@@ -9,19 +9,21 @@ and goes, its place.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks import faultpoints
+from django_zklock.locks import breaking, faultpoints
 from django_zklock.locks.grant import Grant
+from django_zklock.locks.operators import Bailiff
+from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, Request
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.turns import Turns
 from django_zklock.queue import nodes, order, rules
 from django_zklock.queue.nodes import Payload
+from django_zklock.queue.operators import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, Watch
 from django_zklock.zk.loop import Timer
@@ -43,20 +45,6 @@ class Free:
 Outcome: TypeAlias = Grant | Busy | Free | ZkLockError
 
 
-class Phase(enum.Enum):
-    """Where a contender is."""
-
-    AWAITING = "waits for a session"
-    PEEKING = "looks whether the queue is empty"
-    ENTERING = "takes its place in the queue"
-    LISTING = "is in the queue, and asks who is ahead"
-    QUEUED = "is in the queue, and watches the one ahead"
-    PROVING = "is first, and has the session vouched for"
-    HOLDING = "holds the lock"
-    LEAVING = "gives its place up"
-    GONE = "is out"
-
-
 class Contender:
     """One contender for one lock, from the first request until it has left the queue."""
 
@@ -64,6 +52,7 @@ class Contender:
         self.session = session
         self.placed = False  # ZooKeeper has said where this one stands; read by the caller
         self.ahead: Payload | None = None  # of the one just ahead, if it can be read; read by the caller
+        self.operator: OperatorHold | None = None  # that is in the way, as far as is known; read by the caller
         self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
         self.request = request
         self._done: Callable[[Outcome], object] | None = done
@@ -75,6 +64,7 @@ class Contender:
         self._timer: Timer | None = None
         # Made by `_begin`, on the protocol's thread.
         self._registry: Registry
+        self._bailiff: Bailiff
         self._place: Place | None = None
 
     def __repr__(self) -> str:
@@ -104,6 +94,7 @@ class Contender:
             return
         self._registry = self.session.attached(Registry)
         self._place = Place(self._registry, self.request, self)
+        self._bailiff = Bailiff(self._registry.gateway, self.request, self._turns, self)
         self._registry.admit(self)
         if self.session.connected:
             self._approach()
@@ -139,7 +130,16 @@ class Contender:
             return
         last = queue[-1].sequence if queue else -1
         me = nodes.Child("me", self.request.kind, "", last + 1)
-        if not isinstance(self.request.rule((*queue, me), me.name), rules.Granted):
+        verdict = self.request.rule((*queue, me), me.name)
+        if isinstance(verdict, rules.Granted):
+            self._on_way(True)
+        else:
+            self._bailiff.ask(queue, verdict, None, self._on_way)
+
+    def _on_way(self, there_is: bool | None) -> None:
+        if there_is is None:
+            self._await_session()
+        elif not there_is:
             self._give_way()
         elif self.request.only_look:
             self._conclude(Free())
@@ -200,7 +200,14 @@ class Contender:
             self._first()
         elif self.request.patient:
             self._await_turn(verdict)
+            self._bailiff.glance(queue, verdict.child, self._place.node)
         else:
+            self._bailiff.ask(queue, verdict, self._place.node, self._on_ahead_seen)
+
+    def _on_ahead_seen(self, gone: bool | None) -> None:
+        if gone:
+            self._list()
+        elif gone is False:  # else to be listed again when connected
             self._give_way()
 
     def _on_absent(self) -> None:
@@ -217,6 +224,7 @@ class Contender:
                 self._advance(verdict)
             elif isinstance(answer, Node):
                 self.ahead = Payload.decode(answer.data)
+                self._bailiff.heed(answer, self._place.node if self._place is not None else None)
                 self._tell_queued()
             elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
                 self._fail(answer)
@@ -268,7 +276,7 @@ class Contender:
     def on_node_gone(self) -> None:
         """Learn from the place that somebody else has deleted the node."""
         if self._grant is not None:
-            self._grant.lose("its node was deleted by somebody else")
+            breaking.lose(self._registry.gateway, self._grant)
         else:
             self._turns.next()
             self._cancel_watch()
@@ -378,6 +386,7 @@ class Contender:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
+            self._bailiff.rest()
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from django_zklock import work
 
@@ -62,11 +62,14 @@ class Grant:
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
+        self.node_gone = False  # its reason is about to be known
         self.claims: set[object] = set()  # of the holds that were not let go of yet
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
+
+    deleted: ClassVar[str] = "its node was deleted by somebody else"
 
     @property
     def inherited(self) -> bool:
@@ -84,6 +87,8 @@ class Grant:
         valid = self.session.lease.valid
         if self.lost_reason is not None:
             return self.lost_reason
+        if self.node_gone:
+            return self.deleted
         if self.inherited:
             return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:

@@ -13,6 +13,7 @@ class Make:
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequential: bool = False  # the server appends a number; only of what is not ephemeral
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,11 +67,13 @@ class Exchange:
         *,
         guess: object = UNKNOWN,
         orphaned: Callable[[Any], object] | None = None,
+        directory: str = "",
     ) -> None:
         self.awaiting = False  # for another one's end; read by any thread
         self._session = session
         self._path = path
         self._plan = plan
+        self._directory = directory or path.rpartition("/")[0]  # made where a write finds it missing
         self._done: Callable[[Any], object] | None = done
         self._guess = guess
         self._orphaned = orphaned
@@ -143,7 +145,7 @@ class Exchange:
             self._conclude(step.value)
         elif isinstance(answer, NodeMissing):
             # Somebody was first, or the directory is missing; it costs little to see to that one.
-            self._ask(lambda: self._gateway.make_parents(self._path.rpartition("/")[0], self._taking(self._on_made)))
+            self._ask(lambda: self._gateway.make_parents(self._directory, self._taking(self._on_made)))
         elif isinstance(answer, (NodeExists, NotEmpty, Outdated)):
             self._look()
         else:

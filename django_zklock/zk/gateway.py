@@ -32,9 +32,11 @@ from kazoo.protocol.states import EventType
 from django_zklock.zk import clock
 from django_zklock.zk.changes import Change, Make, Put, Remove
 from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, translate
+from django_zklock.zk.server_clock import ServerClock
 from django_zklock.zk.session import Session
 
 _EPHEMERAL = 1
+_SEQUENTIAL = 2
 _EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
 _PERSISTENT = 0
@@ -147,6 +149,7 @@ class Gateway:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._acl = session.options.acls()
+        self._clock = session.attached(ServerClock)
         self._containers = True  # until the server says it knows no containers
 
     def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
@@ -164,6 +167,7 @@ class Gateway:
                 return
             path, stat = answer
             self.session.extend_lease(sent_at)
+            self._clock.note(stat.ctime / 1000)
             on_created(_node(path, data, stat))
 
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
@@ -210,6 +214,17 @@ class Gateway:
         self.session.send(GetData(path, watch), got)
         return watch
 
+    def write(self, path: str, data: bytes, version: int, callback: Callback) -> None:
+        """Replace the data of a node that has this version (-1: any); `callback` gets the `Node` as it is then."""
+
+        def wrote(answer: Any) -> None:
+            if not isinstance(answer, ZkError):
+                self._clock.note(answer.mtime / 1000)
+                answer = _node(path, data, answer)
+            callback(answer)
+
+        self.session.send(SetData(path, data, version), wrote)
+
     def look(self, path: str, callback: Callback) -> None:
         """
         Read a node and list its children, in one round trip; `callback` gets the `Family`, or None if there is none.
@@ -249,7 +264,8 @@ class Gateway:
 
     def _request(self, change: Change) -> Any:
         if isinstance(change, Make):
-            return Create(change.path, change.data, self._acl, _EPHEMERAL if change.ephemeral else _PERSISTENT)
+            flags = _EPHEMERAL if change.ephemeral else _SEQUENTIAL if change.sequential else _PERSISTENT
+            return Create(change.path, change.data, self._acl, flags)
         if isinstance(change, Put):
             return SetData(change.path, change.data, change.version)
         if isinstance(change, Remove):

@@ -1,0 +1,19 @@
+"""Knows the phases of a contender's life."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Phase(enum.Enum):
+    """Where a contender is."""
+
+    AWAITING = "waits for a session"
+    PEEKING = "looks whether the queue is empty"
+    ENTERING = "takes its place in the queue"
+    LISTING = "is in the queue, and asks who is ahead"
+    QUEUED = "is in the queue, and watches the one ahead"
+    PROVING = "is first, and has the session vouched for"
+    HOLDING = "holds the lock"
+    LEAVING = "gives its place up"
+    GONE = "is out"
