@@ -45,7 +45,6 @@ class LockAdminMixin(Columns, Pages):
     list_per_page = 50
     list_max_show_all = 1000
     search_fields = ("key",)
-    search_help_text = gettext_lazy("Words of the lock, of the holder's host or of its work")
     ordering = ("key",)
     show_facets = admin.ShowFacets.NEVER  # they would count in the database
     actions = ("break_selected",)

@@ -52,7 +52,7 @@ def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: st
 @pytest.mark.parametrize("language", ["de", "fr"])
 def test_every_page_speaks_the_visitors_language(shop: Stage, visitor: Visit, language: str) -> None:
     """The pages say in German and in French what they say in English."""
-    operator = visitor("operator", extra_http_headers={"Accept-Language": language})
+    operator = visitor("operator", locale=language)
     english = visitor("operator")
     for name, path in PAGES.items():
         operator.open(path)

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as quoted
+from urllib.request import urlopen
 
 from django.contrib.admin.utils import quote
 
@@ -64,7 +65,11 @@ class Visitor:
         self.complaints.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
-    def open(self, path: str = LIST) -> Response:
+    def open(self, path: str = LIST, *, anew: bool = True) -> Response:
+        """Open a page. Not `anew`, it may show what the site saw up to a second ago."""
+        if anew:
+            with urlopen(f"{self.site.url}/look-anew", timeout=10):
+                pass
         response = self.page.goto(self.site.url + path)
         assert response is not None
         return response
