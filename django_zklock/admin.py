@@ -16,5 +16,5 @@ __all__ = ["LockAdmin", "LockAdminMixin"]
 
 
 @admin.register(Lock)
-class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc]
+class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc,type-arg]
     """The locks, in the admin that Django has by itself."""

@@ -20,12 +20,14 @@ class Lock(models.Model):
     Nothing of it is in the database: it is made of a snapshot, and cannot be queried, saved or deleted.
     """
 
-    key = models.CharField(_("lock"), primary_key=True, max_length=LONGEST_KEY)
+    key: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=LONGEST_KEY)
 
     info: LockInfo | None = None
     """What was seen; None for a key that nobody holds or waits for."""
 
     class Meta:
+        """No table, no migration; but permissions."""
+
         app_label = "zklock"
         managed = False
         default_permissions = ("view",)
@@ -34,4 +36,4 @@ class Lock(models.Model):
         verbose_name_plural = _("locks")
 
     def __str__(self) -> str:
-        return self.key
+        return str(self.key)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection import LockInfo
 
+
 class LockAdminMixin(Columns, Pages):
     """
     The pages of the locks, to go before a `ModelAdmin` class.
@@ -32,11 +33,11 @@ class LockAdminMixin(Columns, Pages):
     `zklock.hold_lock`; nothing here can be added, changed or deleted in the database.
     """
 
-    long_held: ClassVar[float] = 60.0
+    long_held: float = 60.0
     """Seconds from which on a lock counts as held long."""
-    patience: ClassVar[float] = 1.5
+    patience: float = 1.5
     """Seconds that a page waits for ZooKeeper."""
-    refresh: ClassVar[int] = 5
+    refresh: int = 5
     """Seconds between two looks of the page's script, until its reader chooses others; 0: none."""
 
     list_display = ("shown_key", "holder", "held", "waiters", "token", "state")
@@ -50,28 +51,10 @@ class LockAdminMixin(Columns, Pages):
     actions = ("break_selected",)
 
     class Media:
+        """All in files, so that no policy has to allow anything inline."""
+
         css: ClassVar = {"all": ["zklock/dashboard.css"]}
         js: ClassVar = ["zklock/dashboard.js"]
-
-    def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm("zklock.view_lock"))
-
-    def has_break_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether this user may break locks; who may not see them may not break them either."""
-        return self.has_view_permission(request) and bool(request.user.has_perm("zklock.break_lock"))
-
-    def has_hold_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether this user may take locks as an operator."""
-        return self.has_view_permission(request) and bool(request.user.has_perm("zklock.hold_lock"))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
         return LockList(Lock, locks=[lock_of(info) for info in self.snapshot(request).locks])

@@ -65,9 +65,7 @@ class Columns:
         more = len(lock.info.holders) - len(lines)
         if more > 0:
             lines.append((ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}, ""))
-        return format_html_join(
-            "", '<div class="zklock-holder">{}<span class="zklock-work">{}</span></div>', lines
-        )
+        return format_html_join("", '<div class="zklock-holder">{}<span class="zklock-work">{}</span></div>', lines)
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:

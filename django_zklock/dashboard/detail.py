@@ -119,7 +119,9 @@ def _row(key: str, each: ContenderInfo, number: int, behind: int) -> Row:
         since=each.held_since or each.came,
         lasting=max(0.0, each.age - waited),
         behind=behind,
-        items=tuple((words.clean(name, 40), words.clean(item)) for name, item in list(each.about.items())[:_MOST_ITEMS]),
+        items=tuple(
+            (words.clean(name, 40), words.clean(item)) for name, item in list(each.about.items())[:_MOST_ITEMS]
+        ),
         links=tuple(links(key, each)),
         path=words.clean(each.path, 2000),
         target=str(Target(key, each.guid, each.token)),

@@ -22,6 +22,6 @@ def note(user: Any, lock: Lock, message: str) -> None:
     """
     try:
         with transaction.atomic():
-            LogEntry.objects.log_actions(user.pk, [lock], CHANGE, message, single_object=True)  # type: ignore[list-item]
+            LogEntry.objects.log_actions(user.pk, [lock], CHANGE, message, single_object=True)
     except Exception:
         log.exception("What was done to the lock %r is not in the history: %r", lock.key, message)

@@ -40,7 +40,7 @@ class LockList(QuerySet[Lock]):
     ordered = True
 
     def __init__(self, *args: Any, locks: Iterable[Lock] = (), **kwargs: Any) -> None:
-        super().__init__(*args or (Lock,), **kwargs)
+        super().__init__(*(args or (Lock,)), **kwargs)
         self._result_cache = list(locks)
 
     def narrowed(self, wanted: Callable[[Lock], bool]) -> LockList:
@@ -91,7 +91,8 @@ class LockList(QuerySet[Lock]):
     def _clone(self) -> LockList:
         return self._of(self)
 
-    _chain = _clone
+    def _chain(self) -> LockList:
+        return self._of(self)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotSupportedError("Locks are in ZooKeeper: there is no table to ask.")

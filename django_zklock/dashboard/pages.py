@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.translation import gettext as _
 
 from django_zklock import inspection
 from django_zklock.dashboard.detail import Detail, detail
@@ -71,7 +69,7 @@ class Pages(Steps):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show one lock: who holds it, who waits, and what can be done."""
-        self.demand(self.has_view_permission(request))  # type: ignore[attr-defined]
+        self.demand(self.has_view_permission(request))
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
@@ -97,7 +95,7 @@ class Pages(Steps):
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Give the list as JSON, for other dashboards."""
-        self.demand(self.has_view_permission(request))  # type: ignore[attr-defined]
+        self.demand(self.has_view_permission(request))
         return JsonResponse(as_json(self.snapshot(request)))
 
     def look(self, key: str) -> Detail:
@@ -112,13 +110,8 @@ class Pages(Steps):
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this belongs to."""
         site = self.admin_site  # type: ignore[attr-defined]
-        request.current_app = site.name  # type: ignore[attr-defined]
+        request.current_app = site.name
         common = {**site.each_context(request), "opts": self.opts, "media": self.media}  # type: ignore[attr-defined]
         common["list_url"] = self.url("changelist")
         template = f"admin/zklock/lock/{name}.html"
         return TemplateResponse(request, template, {**common, **context}, status=status)
-
-    def demand(self, allowed: bool) -> None:
-        """Raise `PermissionDenied` unless this is allowed."""
-        if not allowed:
-            raise PermissionDenied(_("You may not do this."))

@@ -15,6 +15,7 @@ from django_zklock import operations
 from django_zklock.dashboard import words
 from django_zklock.dashboard.forms import BreakForm, EndForm, HoldForm, Target
 from django_zklock.dashboard.history import note
+from django_zklock.dashboard.permissions import Permissions
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 
@@ -29,7 +30,7 @@ MOST_TARGETS: Final = 100
 """Holders of them: a read-write lock has one for each reader."""
 
 
-class Steps:
+class Steps(Permissions):
     """The pages that change something; a part of `LockAdminMixin`."""
 
     @abstractmethod
@@ -42,14 +43,11 @@ class Steps:
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse: ...
 
     @abstractmethod
-    def demand(self, allowed: bool) -> None: ...
-
-    @abstractmethod
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock | None: ...
 
     def break_view(self, request: HttpRequest) -> HttpResponse:
         """Ask who is to lose which lock and why; then break exactly those."""
-        self.demand(self.has_break_permission(request))  # type: ignore[attr-defined]
+        self.demand(self.has_break_permission(request))
         if request.method != "POST":
             return self._confirm(request, request.GET.getlist("key"), BreakForm())
         targets = [Target.parse(text) for text in request.POST.getlist("target")[:MOST_TARGETS]]
@@ -117,7 +115,7 @@ class Steps:
 
     def hold_view(self, request: HttpRequest) -> HttpResponse:
         """Take a lock for a person, with a reason and an end."""
-        self.demand(self.has_hold_permission(request))  # type: ignore[attr-defined]
+        self.demand(self.has_hold_permission(request))
         if request.method != "POST":
             return self._ask_to_hold(request, HoldForm(initial={"key": request.GET.get("key", "")[:1000]}))
         form = HoldForm(request.POST)
@@ -151,7 +149,7 @@ class Steps:
 
     def end_view(self, request: HttpRequest) -> HttpResponse:
         """End the hold of a person before its time."""
-        self.demand(self.has_hold_permission(request))  # type: ignore[attr-defined]
+        self.demand(self.has_hold_permission(request))
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = EndForm(request.POST)

@@ -23,7 +23,7 @@ def clean(text: object, limit: int = LONGEST) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time as a short text with its two greatest units."""
-    if seconds < 10:  # noqa: PLR2004
+    if seconds < 10:
         return _("%(seconds).1f s") % {"seconds": max(seconds, 0)}
     minutes, rest = divmod(int(seconds), 60)
     if not minutes:

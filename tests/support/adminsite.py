@@ -1,4 +1,4 @@
-"""A site with nothing but the admin, as the tests of the dashboard want it, under a policy that allows nothing inline."""
+"""A site with nothing but the admin, for the tests of the dashboard, under a policy that allows nothing inline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_zklock.admin import LockAdmin
 from django_zklock.dashboard.exporting import locks_json
 from django_zklock.models import Lock
 
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'"
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
 
 
 class OwnSite(AdminSite):

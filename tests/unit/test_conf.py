@@ -60,6 +60,7 @@ def test_url_is_enough() -> None:
         tls=None,
         defaults=LockOptions(),
         locks={},
+        admin_links={},
     )
 
 
@@ -75,6 +76,7 @@ def test_every_key_arrives() -> None:
         DEFAULTS={"timeout": None, "reentrant": False},
         LOCKS={"stock": {"path": "stock/{sku}", "timeout": timedelta(minutes=1), "on_conflict": "retry",
                          "abort_on": "lost", "grace": 2, "reentrant": True}},
+        ADMIN_LINKS={"Flower": "https://flower/task/{id}"},
     ) == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
         base="/app/locks",
@@ -86,12 +88,13 @@ def test_every_key_arrives() -> None:
         defaults=LockOptions(timeout=None, reentrant=False),
         locks={"stock": LockOptions(path="stock/{sku}", timeout=60.0, on_conflict="retry", abort_on="lost", grace=2.0,
                                     reentrant=True)},
+        admin_links={"Flower": "https://flower/task/{id}"},
     )  # fmt: skip
 
 
 def test_none_counts_as_not_given() -> None:
     """A key that an environment variable leaves empty has its default."""
-    names = ("ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS", "DEFAULTS", "LOCKS")
+    names = ("ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS", "DEFAULTS", "LOCKS", "ADMIN_LINKS")
     assert config(**dict.fromkeys(names)) == config()
 
 
