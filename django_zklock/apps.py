@@ -11,6 +11,7 @@ from django.core import checks
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import got_request_exception, request_finished, request_started, setting_changed
+from django.utils.translation import gettext_lazy as _
 
 from django_zklock import bodies, conf
 from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport, check_views
@@ -23,7 +24,7 @@ class ZkLockConfig(AppConfig):
 
     name = "django_zklock"
     label = "zklock"
-    verbose_name = "Distributed locks"
+    verbose_name = _("Distributed locks")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

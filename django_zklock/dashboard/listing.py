@@ -103,12 +103,13 @@ class LockList(QuerySet[Lock]):
 
 
 def _matcher(q: Q) -> Callable[[Lock], bool]:
-    tests = [_matcher(child) if isinstance(child, Q) else _lookup(*child) for child in q.children]
+    tests = [_matcher(child) if isinstance(child, Q) else _lookup(child) for child in q.children]
     decide = any if q.connector == Q.OR and tests else all
     return lambda lock: decide(test(lock) for test in tests) is not q.negated
 
 
-def _lookup(name: str, value: Any) -> Callable[[Lock], bool]:
+def _lookup(condition: Any) -> Callable[[Lock], bool]:
+    name, value = condition
     field, _, lookup = name.partition("__")
     test = _LOOKUPS.get(lookup or "exact")
     if field not in {"pk", "key"} or test is None:

@@ -77,18 +77,14 @@ def _contender(
         host, what = _foreign(client, node.data)
         payload = Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
     about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
-    operator = (
-        operator_hold(
-            payload,
-            key=key,
-            path=node.path,
-            token=node.czxid,
-            owner=node.owner,
-            mtime=node.mtime,
-            version=node.version,
-        )
-        if client == "zklock"
-        else None
+    operator = operator_hold(
+        payload,
+        key=key,
+        path=node.path,
+        token=node.czxid,
+        owner=node.owner,
+        mtime=node.mtime,
+        version=node.version,
     )
     return ContenderInfo(
         name=child.name,

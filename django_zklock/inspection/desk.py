@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django_zklock.inspection.describe import describe
-from django_zklock.inspection.servertime import ServerTime
 from django_zklock.inspection.turns import SeenTurns
 from django_zklock.inspection.values import LockInfo, Wait
 from django_zklock.inspection.waits import cycles, waits
@@ -74,6 +73,7 @@ class _Shelf:
     def __init__(self) -> None:
         self.reply: Reply | None = None
         self.made_at = 0.0  # on clock.now()
+        self.patience = 0.0  # of the walk that is or was under way
         self.good: Sight | None = None
         self.walk: Walk | None = None
         self.askers: list[_Asker] = []
@@ -85,7 +85,6 @@ class Desk:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._time = ServerTime()
         self._turns = SeenTurns()
         self._shelves: dict[Extent, _Shelf] = {}
         self._good: Sight | None = None  # the last that was whole, of whatever extent
@@ -99,13 +98,15 @@ class Desk:
         shelf = self._shelf(extent)
         now = clock.now()
         if shelf.reply is not None and shelf.walk is None and now - shelf.made_at < max_age:
-            answer(shelf.reply)
-            return
+            # Who was in more of a hurry may have been told little.
+            if not shelf.reply.problem or patience <= shelf.patience:
+                answer(shelf.reply)
+                return
         asker = _Asker(answer)
         self._session.loop.call_later(patience + LATE, lambda: asker.tell(self._late(shelf)))
         if shelf.walk is None:
             self._begin(shelf, extent, patience, [asker])
-        elif now - shelf.walk.began < max_age:
+        elif now - shelf.walk.began < max_age and patience <= shelf.patience:
             shelf.askers.append(asker)
         else:
             shelf.next.append((patience, asker))
@@ -116,7 +117,7 @@ class Desk:
         def done(found: Found) -> None:
             answer(Reply(Sight(found, self._turns.take(found, complete=False)), found.problem))
 
-        Walk(self._session, Extent(None, max_waiters, key), self._time, patience, done).begin()
+        Walk(self._session, Extent(None, max_waiters, key), patience, done).begin()
 
     def _shelf(self, extent: Extent) -> _Shelf:
         shelf = self._shelves.pop(extent, None) or _Shelf()
@@ -130,7 +131,8 @@ class Desk:
             self._on_found(shelf, extent, found)
 
         shelf.askers = askers
-        shelf.walk = Walk(self._session, extent, self._time, patience, done)
+        shelf.patience = patience
+        shelf.walk = Walk(self._session, extent, patience, done)
         shelf.walk.begin()
 
     def _on_found(self, shelf: _Shelf, extent: Extent, found: Found) -> None:

@@ -13,18 +13,20 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.zk import clock
-from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.server_clock import ServerClock
+from django_zklock.zk.session import Session
 
 PLACE: Final = "!clock"  # below the base of all locks; no key leads there
 ASK_AGAIN: Final = 300.0  # seconds until it is asked again: its clock may have been set, or another server leads
 
 
 class ServerTime:
-    """The difference between two clocks; on the protocol's thread."""
+    """The time of the server of one session; on the protocol's thread."""
 
-    def __init__(self) -> None:
-        self._difference: float | None = None  # seconds to add to clock.now(); None: never learnt
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._asked_at: float | None = None
 
     def refresh(self, gateway: Gateway) -> None:
@@ -34,27 +36,25 @@ class ServerTime:
         If it refuses, as this account may only read, ages are told by this machine's clock, as far as no node that has
         been seen is younger than that.
         """
-        sent_at = clock.now()
-        if self._asked_at is not None and sent_at - self._asked_at < ASK_AGAIN:
+        now = clock.now()
+        if self._asked_at is not None and now - self._asked_at < ASK_AGAIN:
             return
-        self._asked_at = sent_at
+        self._asked_at = now
 
         def told(answer: object) -> None:
-            if isinstance(answer, int):
-                self._difference = answer / 1000 - (sent_at + clock.now()) / 2
-            elif isinstance(answer, (OutcomeUnknown, SessionGone)) or not isinstance(answer, ZkError):
-                self._asked_at = None
+            if isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
+                self._asked_at = None  # it did not refuse
 
-        gateway.tell_time(f"{gateway.session.options.base}/{PLACE}", told)
+        gateway.tell_time(f"{self._session.options.base}/{PLACE}", told)
 
     def at(self, moment: float, youngest: float = 0.0) -> float:
         """
         Return seconds since 1970 by ZooKeeper's clock, at a moment of `clock.now()`.
 
-        `youngest` is the time of a node that was there by then, in seconds since 1970.
+        `youngest` is the time of a node that was there by then.
         """
-        difference = time.time() - clock.now() if self._difference is None else self._difference
-        return max(moment + difference, youngest)
+        now = self._session.attached(ServerClock).now()
+        return max((time.time() if now is None else now) - clock.now() + moment, youngest)
 
 
 def moment(seconds: float) -> datetime:

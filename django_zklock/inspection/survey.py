@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django_zklock.inspection.servertime import ServerTime
 from django_zklock.inspection.walk import Extent, Found, Walk
 from django_zklock.locks.looking import Contending
 from django_zklock.locks.waiting import ThreadWaiter
@@ -34,7 +33,7 @@ def survey(patience: float) -> Survey:
     """
     session = process.current()
     waiter: ThreadWaiter[Found] = ThreadWaiter()
-    walk = Walk(session, Extent(None, None, dated=False), ServerTime(), patience, waiter.set)
+    walk = Walk(session, Extent(None, None, dated=False), patience, waiter.set)
     session.post(walk.begin)
     found = waiter.wait(patience + SLACK)
     if found is None:

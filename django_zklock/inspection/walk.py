@@ -81,12 +81,9 @@ class Walk:
     way that the request of a lock, or a heartbeat, would have to wait behind them for long.
     """
 
-    def __init__(
-        self, session: Session, extent: Extent, time: ServerTime, patience: float, done: Callable[[Found], object]
-    ) -> None:
+    def __init__(self, session: Session, extent: Extent, patience: float, done: Callable[[Found], object]) -> None:
         self._session = session
         self._extent = extent
-        self._time = time
         self._patience = patience
         self._done: Callable[[Found], object] | None = done
         self._gateway: Gateway
@@ -130,7 +127,7 @@ class Walk:
         self._reset()
         self._gateway = self._session.attached(Registry).gateway
         if self._extent.dated:
-            self._time.refresh(self._gateway)
+            self._session.attached(ServerTime).refresh(self._gateway)
         self._to_ask.append(functools.partial(self._list, self._extent.key))
         self._proceed()
 
@@ -277,6 +274,7 @@ class Walk:
         if done is None:
             return
         ended = clock.now()
+        time = self._session.attached(ServerTime)
         youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
         done(
             Found(
@@ -288,8 +286,8 @@ class Walk:
                 total=self._total,
                 notes=tuple(self._notes),
                 ended=ended,
-                began_at=self._time.at(self.began),
-                taken_at=self._time.at(ended, youngest),
+                began_at=time.at(self.began),
+                taken_at=time.at(ended, youngest),
                 listed=self._listed,
                 problem=self._problem,
             )

@@ -57,4 +57,4 @@ def directory(base: str) -> str:
 
 def place(base: str, name: str) -> str:
     """Return the path of the note about the node of this name; no two nodes have had the same."""
-    return f"{directory(base)}/{name}"
+    return f"{directory(base)}/{name}.note"  # so that it does not end like a contender

@@ -313,7 +313,7 @@ class Gateway:
 
     def tell_time(self, path: str, callback: Callback) -> None:
         """
-        Have the leader tell the time; `callback` gets milliseconds since 1970.
+        Have the leader tell the time to this session's `ServerClock`; `callback` gets None.
 
         No request asks for it, but what is written bears it. So one transaction makes a node at `path`, writes it and
         deletes it: nobody ever sees the node, and none is left behind if the answer is lost.
@@ -326,7 +326,9 @@ class Gateway:
             failed = [
                 each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
             ]
-            callback(translate(failed[0]) if failed else answer[1].mtime)
+            if not failed:
+                self._clock.note(answer[1].mtime / 1000)
+            callback(translate(failed[0]) if failed else None)
 
         parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
         self.session.send(Transaction(parts), changed)

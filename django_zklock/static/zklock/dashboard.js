@@ -7,14 +7,14 @@
   // --- Ages: counted from when they came, as the clock of this machine may differ from the server's.
   const began = new WeakMap();
   const words = (seconds, texts) => {
-    const fill = (text, values) => text.replace(/%([dhms])/g, (_, unit) => values[unit]);
+    const fill = (text, values) => text.replace(/\{([dhms])\}/g, (_, unit) => values[unit]);
     const s = Math.floor(seconds), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
     if (d) return fill(texts.days, { d, h: h % 24 });
     if (h) return fill(texts.hours, { h, m: m % 60 });
     if (m) return fill(texts.minutes, { m, s: s % 60 });
     return fill(texts.seconds, { s });
   };
-  const texts = strip ? strip.dataset : { seconds: "%s s", minutes: "%m min %s s", hours: "%h h %m min", days: "%d d %h h" };
+  const texts = strip ? strip.dataset : { seconds: "{s} s", minutes: "{m} min {s} s", hours: "{h} h {m} min", days: "{d} d {h} h" };
   const tick = () => {
     if (document.hidden) return;
     for (const each of document.querySelectorAll("time.zklock-age[data-age]")) {

@@ -1,0 +1,183 @@
+"""Knows how a thread deals with the queue of one lock from outside, and what becomes of one node there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django_zklock import conf
+from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.queue import names, order
+from django_zklock.queue.nodes import Child, Kind
+from django_zklock.queue.segments import SEQUENCE_TAIL, check_characters, shown
+from django_zklock.zk import process
+from django_zklock.zk.changes import Change, Remove
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
+from django_zklock.zk.exchange import Answer, Await, Exchange, Plan, Step, Write
+from django_zklock.zk.gateway import Family, Gateway, Node
+
+PAUSE = 0.05  # seconds until what was not answered is asked again
+
+Ask = Callable[[Gateway, Callable[[Any], None]], object]
+
+
+class Errand:
+    """Some requests about one lock, and the time that they may take together; used by one thread."""
+
+    def __init__(self, key: str, patience: float) -> None:
+        self.key = key
+        self.base = conf.current().base
+        self.parent = names.path(self.base, checked(key))
+        self.session = process.current()
+        self._deadline = time.monotonic() + patience
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def follow(self, plan: Plan, *, directory: str = "") -> Any:
+        """
+        Follow a plan for the lock's directory; return its value.
+
+        Raises `ZooKeeperUnavailable` when there was no answer in time; what was sent by then may be carried out.
+        """
+        waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
+        exchange = Exchange(
+            self.session,
+            self.parent,
+            plan,
+            lambda value: waiter.set((value,)),
+            directory=directory or self.parent,
+        )
+        try:
+            exchange.start()
+            told = waiter.wait(self.left)
+        except BaseException:
+            exchange.abandon()
+            raise
+        if told is None:
+            exchange.abandon()
+            raise self.unanswered()
+        if isinstance(told[0], ZkLockError):
+            raise self.about(told[0])
+        return told[0]
+
+    def gone(self, name: str, patience: float) -> bool:
+        """Tell whether a node of the queue is gone within `patience` seconds."""
+        waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
+
+        def plan(found: Family | None, session_id: int) -> Any:
+            return Await(name) if found is not None and name in found.children else Answer(True)
+
+        exchange = Exchange(self.session, self.parent, plan, lambda value: waiter.set((value,)))
+        try:
+            exchange.start()
+            return waiter.wait(max(0.0, patience)) is not None
+        finally:
+            exchange.abandon()
+
+    def see_to(self, plan: Plan, done: Callable[[Any], object]) -> None:
+        """Have a plan followed, however long it takes, and do not wait."""
+        Exchange(self.session, self.parent, plan, done).start()
+
+    def ask(self, request: Ask) -> Any:
+        """
+        Make one request, again and again until it is answered; return a value, or one of ZooKeeper's errors.
+
+        So it may be carried out twice. Raises `ZooKeeperUnavailable`.
+        """
+        while True:
+            waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
+            self.session.post(_asking, self.session, request, waiter)
+            told = waiter.wait(self.left)
+            if told is None:
+                raise self.unanswered()
+            if not isinstance(told[0], (OutcomeUnknown, SessionGone)):
+                return told[0]
+            if self.left < PAUSE:
+                raise self.unanswered()
+            time.sleep(PAUSE)
+
+    def read(self, name: str) -> Node | None:
+        """Return a node of the queue, or None if it is gone. Raises `ZooKeeperUnavailable`, or what refused it."""
+        answer = self.ask(lambda gateway, callback: gateway.read(f"{self.parent}/{name}", callback))
+        if isinstance(answer, Node):
+            return answer
+        if isinstance(answer, NodeMissing):
+            return None
+        raise self.about(answer)
+
+    def about(self, error: ZkLockError) -> ZkLockError:
+        """Return an error with the lock that it is about."""
+        error.lock = error.lock or self.key
+        return error
+
+    def unanswered(self) -> ZooKeeperUnavailable:
+        """Return the error for a time that is over."""
+        return ZooKeeperUnavailable(f"ZooKeeper did not answer: {self.session.last_problem}.", lock=self.key)
+
+
+def checked(key: str) -> str:
+    """Return `key` if it can be the key of a lock, as it stands below the root; raise `InvalidLockName`."""
+    names.check_type(key)
+    what = f"the key {shown(key)}"
+    check_characters(key, "key")
+    if len(key) > names.MAX_KEY:
+        raise InvalidLockName(f"{what} is longer than {names.MAX_KEY} characters.")
+    for segment in key.split("/"):
+        if segment in ("", ".", "..") or SEQUENCE_TAIL.search(segment):
+            raise InvalidLockName(f"{what} is the key of no lock: {shown(segment)} can be no part of one.")
+    if key.startswith("!"):
+        raise InvalidLockName(f"{what} is the key of no lock: what begins with ! is kept for other things.")
+    return key
+
+
+def _asking(session: Any, request: Ask, waiter: ThreadWaiter[tuple[Any]]) -> None:
+    def done(answer: Any) -> None:
+        waiter.set((answer,))
+
+    if session.closing:
+        done(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
+    else:
+        request(session.attached(Gateway), done)
+
+
+def children(found: Family | None, session_id: int) -> Step:
+    """Answer with the names of all children; a plan."""
+    return Answer(() if found is None else found.children)
+
+
+class Removal:
+    """
+    Delete one node, with changes beside it; True, or False if it is gone, or holds no lock where it should.
+
+    It names no version: the name is given to no other node, and whoever writes its data is the same contender still.
+    """
+
+    def __init__(self, parent: str, name: str, beside: tuple[Change, ...] = (), *, held: bool = False) -> None:
+        self.tried = False  # so if it is gone, that may be the work of a request whose answer was lost
+        self._parent = parent
+        self._name = name
+        self._beside = beside
+        self._held = held
+
+    def __call__(self, found: Family | None, session_id: int) -> Step:
+        if found is None or self._name not in found.children:
+            return Answer(False)
+        if self._held and not holds(order.ordered(found.children), self._name):
+            return Answer(False)
+        self.tried = True
+        return Write((Remove(path=f"{self._parent}/{self._name}"), *self._beside), True)
+
+
+def holds(queue: Sequence[Child], name: str) -> bool:
+    """Tell whether a contender is first, or reads with all who are ahead of it."""
+    for child in queue:
+        if child.name == name:
+            return child is queue[0] or child.kind is Kind.READ
+        if child.kind is not Kind.READ:
+            return False
+    return False

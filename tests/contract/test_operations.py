@@ -1,0 +1,449 @@
+"""A person steps in: a lock is broken, or held for a time, and nobody else is struck by it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, within
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import (
+    InvalidLockName,
+    LockBusy,
+    LockChangedHands,
+    LockLost,
+    LockTimeout,
+    UnreadableQueue,
+)
+from django_zklock.operations import Broken, break_lock, end_hold, hold_lock
+from django_zklock.queue import broken, nodes
+from django_zklock.signals import lock_broken
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+LONG = 600.0
+
+
+@pytest.fixture(autouse=True)
+def no_notes(zoo: Zoo) -> Iterator[None]:
+    """Every test ends without a hold of its own, however it ends; their processes may be dead."""
+    yield
+    for path in zoo.contenders():
+        if nodes.parse(path.rpartition("/")[2]).guid.startswith("0be7"):  # type: ignore[union-attr]
+            zoo.client.delete(path)
+
+
+def guid(hold: Hold) -> str:
+    """The guid of a holder's node."""
+    found = nodes.parse(hold.path.rpartition("/")[2])
+    assert found is not None
+    return found.guid
+
+
+def broke(hold: Hold, **more: Any) -> Broken:
+    """Break a lock that somebody of this process holds."""
+    return break_lock(hold.key, guid=guid(hold), token=hold.token, **{**WHY, **more})
+
+
+def die() -> None:
+    """End this process's session and its timers, as its death would."""
+    process.reset()
+
+
+# --- break --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held_for", [0.0, 0.5], ids=["at once", "after a while"])
+def test_who_loses_a_lock_learns_within_a_second_by_whom_and_why(zoo: Zoo, held_for: float) -> None:
+    """Its work is stopped, too."""
+
+    def work() -> str:
+        with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
+            holds.append(hold)
+            time.sleep(held_for)
+            ready.append(True)
+            while True:
+                time.sleep(0.01)
+        return str(caught.value)
+
+    holds: list[Hold] = []
+    ready: list[bool] = []
+    elsewhere = Elsewhere(work)
+    eventually(lambda: ready)
+    with within(1.3):
+        broke(holds[0])
+        told = elsewhere.result()
+    assert "broken by anna: the machine is on fire" in told
+    assert holds[0].lost
+
+
+def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
+    """And to nobody else before: who waits is not touched."""
+    order: list[int] = []
+
+    def wait(number: int) -> None:
+        with zk_lock("k"):
+            order.append(number)
+
+    with pytest.raises(LockLost), zk_lock("k") as hold:
+        waiters = []
+        for number in range(3):
+            waiters.append(Elsewhere(lambda number=number: wait(number)))  # type: ignore[misc]
+            zoo.wait_contenders("k", number + 2)
+        names = zoo.children("k")
+        broke(hold)
+        assert set(zoo.children("k")) <= set(names[1:])
+        for waiter in waiters:
+            waiter.result()
+        time.sleep(1)
+    assert order == [0, 1, 2]
+
+
+def test_who_waits_cannot_be_broken(zoo: Zoo) -> None:
+    """Its turn may come in that very moment, and it would hold the lock beside another."""
+    with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k") as waiter:
+        stat = zoo.client.exists(waiter)
+        with pytest.raises(LockChangedHands):
+            break_lock("k", guid=nodes.parse(waiter[-54:]).guid, token=stat.czxid, **WHY)  # type: ignore[union-attr]
+        assert len(zoo.children("k")) == 2
+
+
+@pytest.mark.parametrize("change", [{"token": 1}, {"guid": str(uuid.uuid4())}], ids=["token", "guid"])
+def test_another_holder_than_was_named_keeps_the_lock(zoo: Zoo, change: dict[str, Any]) -> None:
+    """The page that was confirmed may be old."""
+    with zk_lock("k") as hold:
+        with pytest.raises(LockChangedHands):
+            break_lock("k", **{"guid": guid(hold), "token": hold.token, **WHY, **change})
+        hold.check()
+    with pytest.raises(LockChangedHands):
+        broke(hold)
+    assert not zoo.client.exists(broken.directory(zoo.base))
+
+
+def test_a_reader_that_holds_beside_others_can_be_broken_and_a_writer_behind_cannot(zoo: Zoo) -> None:
+    """As Curator's read-write locks are held by many."""
+    made = []
+    for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
+        one = str(uuid.uuid4())
+        path = f"{zoo.base}/k/{nodes.prefix(one, kind)}"
+        found, stat = zoo.client.create(path, b"", ephemeral=True, sequence=True, makepath=True, include_data=True)
+        made.append((one, stat.czxid, found))
+    with pytest.raises(LockChangedHands):
+        break_lock("k", guid=made[2][0], token=made[2][1], **WHY)
+    break_lock("k", guid=made[1][0], token=made[1][1], **WHY)
+    assert zoo.children("k") == [path.rpartition("/")[2] for _, _, path in (made[0], made[2])]
+    for _, _, path in (made[0], made[2]):
+        zoo.client.delete(path)
+
+
+def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """Who, why, which lock, whose, and what it ran; in one line, whatever ZooKeeper holds."""
+    told: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        told.append({**kwargs, "audited": len(caplog.records)})
+
+    lock_broken.connect(receive, weak=False)
+    payload = nodes.Payload(
+        guid="x", host="h\x1b[31m", pid=7, thread="t\nforged line", what="job\u202e", since="", template=""
+    )
+    try:
+        with caplog.at_level(logging.INFO, "zklock.audit"), zoo.hold_elsewhere("k") as path:
+            zoo.client.set(path, payload.encode())
+            one = nodes.parse(path.rpartition("/")[2])
+            assert one is not None
+            token = zoo.client.exists(path).czxid
+            found = break_lock("k", guid=one.guid, token=token, reason="stuck\nsince Monday", by="anna\x1b[0m")
+            eventually(lambda: told)
+    finally:
+        lock_broken.disconnect(receive)
+    (record,) = caplog.records
+    assert record.name == "zklock.audit"
+    message = record.getMessage()
+    assert message.isprintable()
+    for part in ("lock k", "anna", "since Monday", one.guid, str(token), "process 7"):
+        assert part in message
+    assert (told[0]["lock"], told[0]["holder"], told[0]["reason"]) == ("k", found.holder, found.reason)
+    assert told[0]["audited"] == 1
+    assert (found.holder.pid, found.holder.token) == (7, token)
+
+
+def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever left them: the next break clears away what nobody has read."""
+    monkeypatch.setattr("django_zklock.operations.NOTES_LAST", 0.0)
+    notes = broken.directory(zoo.base)
+    for number in range(5):
+        zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
+    with zoo.hold_elsewhere("k") as path:
+        one = nodes.parse(path.rpartition("/")[2])
+        assert one is not None
+        time.sleep(0.01)
+        break_lock("k", guid=one.guid, token=zoo.client.exists(path).czxid, **WHY)
+    eventually(lambda: zoo.client.get_children(notes) == [f"{one.name}.note"])
+    note = broken.Note.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
+    assert note is not None
+    assert (note.by, note.reason) == ("anna", WHY["reason"])
+
+
+@pytest.mark.parametrize("change", [{"reason": " "}, {"by": ""}], ids=["reason", "by"])
+def test_nobody_breaks_a_lock_without_saying_who_and_why(zoo: Zoo, change: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        break_lock("k", guid="x", token=1, **{**WHY, **change})
+    with pytest.raises(ValueError, match="empty"):
+        hold_lock("k", seconds=1, **{**WHY, **change})
+
+
+@pytest.mark.parametrize("key", ["", "a//b", "../x", "!broken/x", "a\x00b", "/a", "a/_c_x-lock-0000000001"])
+def test_what_is_no_key_is_refused(zoo: Zoo, key: str) -> None:
+    """Before anything is sent; it might be a path to something else."""
+    with pytest.raises(InvalidLockName):
+        hold_lock(key, seconds=1, **WHY)
+
+
+def test_a_queue_that_nobody_can_read_is_left_alone(zoo: Zoo) -> None:
+    """Nobody could tell who is first."""
+    zoo.client.create(f"{zoo.base}/k/strange-0000000001", b"", makepath=True)
+    with pytest.raises(UnreadableQueue):
+        break_lock("k", guid="x", token=1, **WHY)
+    with pytest.raises(UnreadableQueue):
+        hold_lock("k", seconds=1, **WHY)
+    zoo.client.delete(f"{zoo.base}/k/strange-0000000001")
+
+
+# --- hold ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_outlives_its_process_and_says_who_has_the_lock_and_why(zoo: Zoo) -> None:
+    """To who does not wait, and to who waits in vain, however far behind."""
+    hold = hold_lock("k", seconds=LONG, **WHY)
+    die()
+    words = "operator anna until .* UTC: the machine is on fire"
+    with pytest.raises(LockBusy, match=f"held by {words}"), zk_lock("k", timeout=0):
+        pass
+    with pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
+        pass
+    with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
+        pass
+    assert zk_lock("k").locked()
+    end_hold("k", token=hold.token, by="anna")
+    with zk_lock("k", timeout=0):
+        pass
+    with pytest.raises(LockChangedHands):
+        end_hold("k", token=hold.token, by="anna")
+
+
+def test_a_hold_comes_last_in_the_queue_and_first_come_is_first_served(zoo: Zoo) -> None:
+    """It waits for the holder, and those who come later wait for it."""
+    order: list[str] = []
+
+    def operate() -> None:
+        hold = hold_lock("k", seconds=LONG, wait=10, **WHY)
+        order.append("operator")
+        end_hold("k", token=hold.token, by="anna")
+
+    def work() -> None:
+        with zk_lock("k"):
+            order.append("work")
+
+    with zk_lock("k"):
+        with pytest.raises(LockBusy, match="somebody else"):
+            hold_lock("k", seconds=LONG, **WHY)
+        with pytest.raises(LockTimeout):
+            hold_lock("k", seconds=LONG, wait=0.2, **WHY)
+        zoo.wait_contenders("k", 1)
+        operator = Elsewhere(operate)
+        zoo.wait_contenders("k", 2)
+        waiter = Elsewhere(work)
+        zoo.wait_contenders("k", 3)
+    operator.result()
+    waiter.result()
+    assert order == ["operator", "work"]
+
+
+def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> None:
+    """However long it waited."""
+    with zk_lock("k") as first:
+        operator = Elsewhere(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
+        zoo.wait_contenders("k", 2)
+        time.sleep(0.5)
+        assert first.token
+    hold = operator.result()
+    granted = zoo.client.exists(hold.path)
+    assert granted.mtime - granted.ctime >= 500
+    assert hold.since.timestamp() == granted.mtime / 1000
+    assert (hold.until - hold.since).total_seconds() == hold.seconds == 1.0
+    with within(2), zk_lock("k"):
+        pass
+
+
+def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """With nobody behind it, it leaves nothing."""
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        hold_lock("k", seconds=0.3, **WHY)
+        assert len(zoo.children("k")) == 1
+        zoo.wait_contenders("k", 0, timeout=1.5)
+        eventually(lambda: len(caplog.records) == 2)
+    assert "is over" in caplog.text
+
+
+def test_a_waiter_gets_the_lock_as_the_hold_of_a_dead_process_is_over(zoo: Zoo) -> None:
+    """Not before, and in its turn."""
+    began = time.monotonic()
+    hold_lock("k", seconds=1.0, **WHY)
+    die()
+    with zk_lock("k"):
+        assert 0.95 <= time.monotonic() - began <= 2.5
+
+
+@pytest.mark.parametrize("timeout", [0, 5])
+def test_who_comes_after_the_end_of_a_dead_process_s_hold_is_not_kept(zoo: Zoo, timeout: float) -> None:
+    """Also if it does not wait: nobody would ever have the lock, else."""
+    hold_lock("k", seconds=0.3, **WHY)
+    die()
+    time.sleep(0.4)
+    assert not zk_lock("k").locked()
+    assert len(zoo.children("k")) == 1
+    with within(1), zk_lock("k", timeout=timeout):
+        assert len(zoo.children("k")) == 1
+
+
+@pytest.mark.parametrize("wait", [0, 5])
+def test_a_hold_follows_one_that_is_over(zoo: Zoo, wait: float) -> None:
+    """Whether it comes before the end of it or after."""
+    hold_lock("k", seconds=0.5, **WHY)
+    die()
+    if not wait:
+        with pytest.raises(LockBusy, match="operator anna"):
+            hold_lock("k", seconds=LONG, **WHY)
+        time.sleep(0.6)
+    with within(2):
+        hold = hold_lock("k", seconds=LONG, wait=wait, reason="mine now", by="ben")
+    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+
+
+def test_a_client_that_knows_no_operators_does_not_keep_the_queue_waiting_for_ever(zoo: Zoo) -> None:
+    """It stands just behind a hold that is over, and whoever comes next ends that."""
+    hold_lock("k", seconds=0.3, **WHY)
+    die()
+    with zoo.hold_elsewhere("k") as foreign:
+        time.sleep(0.4)
+        with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
+            pass
+        assert zoo.children("k") == [foreign.rpartition("/")[2]]
+
+
+def test_a_hold_that_waits_for_a_dead_process_is_not_taken_later(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would know of it, and its end would be far away."""
+    monkeypatch.setattr("django_zklock.locks.holding.SLACK", 0.2)
+    process_ = zoo.spawn(
+        "from django_zklock.locks import holding; holding.SLACK = 0.2\n"
+        "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=1, reason='r', by='b')"
+    )
+    with zoo.hold_elsewhere("k"):
+        zoo.wait_contenders("k", 2, timeout=20)
+        process_.kill()
+        process_.communicate()
+        time.sleep(0.1)
+    with within(4), zk_lock("k", timeout=5):
+        pass
+
+
+def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
+    """Web workers are restarted in the very deploy that is drained."""
+    child = zoo.spawn(
+        "from django_zklock.operations import hold_lock\n"
+        "hold_lock('k', seconds=2, reason='r', by='b'); print('held'); input()"
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == "held"
+    held = time.monotonic()
+    child.kill()
+    child.communicate()
+    with pytest.raises(LockBusy, match="operator b"), zk_lock("k", timeout=0):
+        pass
+    with zk_lock("k"):
+        assert time.monotonic() - held > 1.5
+
+
+def test_an_own_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the server's counts."""
+    if not hasattr(zoo.ensemble, "servers"):
+        pytest.skip("the dev server runs in this process, so its clock would jump, too")
+    hold = hold_lock("k", seconds=LONG, **WHY)
+    real = time.time
+    for jump in (1e6, -1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+        with pytest.raises(LockBusy, match="operator anna"), zk_lock("k", timeout=0):
+            pass
+        with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
+            pass
+    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+
+
+def test_an_expired_hold_that_was_written_anew_is_not_deleted(zoo: Zoo) -> None:
+    """Its version tells: it has its full time from then on."""
+    hold = hold_lock("k", seconds=1.2, **WHY)
+    die()
+    waiter = Elsewhere(lambda: zk_lock("k", timeout=8).acquire())
+    zoo.wait_contenders("k", 2)
+    time.sleep(0.8)
+    zoo.client.set(hold.path, zoo.client.get(hold.path)[0])
+    written = time.monotonic()
+    time.sleep(0.8)
+    assert zoo.client.exists(hold.path)
+    waiter.result()
+    assert time.monotonic() - written >= 1.1
+    die()
+
+
+def test_an_ephemeral_node_is_nobody_s_hold(zoo: Zoo) -> None:
+    """Whatever it says of itself: it goes with its session, and nobody else deletes it."""
+    hold = hold_lock("other", seconds=0.1, **WHY)
+    data, _ = zoo.client.get(hold.path)
+    zoo.wait_contenders("other", 0)
+    name = hold.path.rpartition("/")[2][:-10]
+    path = zoo.client.create(f"{zoo.base}/k/{name}", data, ephemeral=True, sequence=True, makepath=True)
+    time.sleep(0.2)
+    with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
+        pass
+    assert zoo.client.exists(path)
+    zoo.client.delete(path)
+
+
+def test_the_hold_of_an_operator_can_be_broken_like_any(zoo: Zoo) -> None:
+    """The process that took it finds nothing to end, and that is all."""
+    hold = hold_lock("k", seconds=0.5, **WHY)
+    child = nodes.parse(hold.path.rpartition("/")[2])
+    assert child is not None
+    assert break_lock("k", guid=child.guid, token=hold.token, reason="enough", by="ben").holder.about["operator"]
+    with zk_lock("k", timeout=0):
+        time.sleep(0.7)
+
+
+def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo) -> None:
+    """The one who asked is gone, and the lock is not kept for nobody."""
+
+    class Struck(BaseException):
+        pass
+
+    def struck(*args: object) -> float:
+        raise Struck
+
+    with zk_lock("k"), pytest.MonkeyPatch.context() as patch, pytest.raises(Struck):
+        patch.setattr("django_zklock.locks.errand.Errand.gone", struck)
+        hold_lock("k", seconds=LONG, wait=5, **WHY)
+    zoo.wait_contenders("k", 0, timeout=2)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 8 * 24 * 3600])
+def test_a_hold_has_an_end(zoo: Zoo, seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        hold_lock("k", seconds=seconds, **WHY)
