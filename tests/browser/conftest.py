@@ -65,7 +65,8 @@ def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
     wire.heal()
     for each in visitors:
         each.page.context.close()
-    assert [complaint for each in visitors for complaint in each.complaints] == []
+    complaints = [complaint for each in visitors for complaint in each.complaints]
+    assert not complaints, "\n".join(complaints)
 
 
 @pytest.fixture

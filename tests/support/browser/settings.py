@@ -9,6 +9,7 @@ from pathlib import Path
 HOME = Path(os.environ["SITE_HOME"])
 SECRET_KEY = "test"
 USE_TZ = True
+TIME_ZONE = "UTC"
 ROOT_URLCONF = "support.browser.urls"
 ALLOWED_HOSTS = ["127.0.0.1"]
 STATIC_URL = "/static/"
