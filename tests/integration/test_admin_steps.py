@@ -1,0 +1,217 @@
+"""Stepping in from the admin: breaking a lock, holding one and ending it, and what stays written down of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import DatabaseError
+from django.test import Client, override_settings
+from support import adminsite
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+LIST = "/admin/zklock/lock/"
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    with override_settings(**adminsite.SETTINGS):
+        yield
+
+
+@pytest.fixture
+def operator() -> Client:
+    user = User.objects.create_user("olga", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def targets(client: Client, query: str) -> list[str]:
+    """Return whom the confirmation is about, as its form would send it."""
+    context = client.get(f"{LIST}break/?{query}").context
+    return [holder.target for lock in context["locks"] for holder in lock.holders]
+
+
+def said(client: Client) -> str:
+    """Return the messages on the next page."""
+    return " ".join(str(each) for each in client.get(f"{LIST}hold/").context["messages"])
+
+
+def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """The holder loses it; the audit log and the history say who, whom and why."""
+    with zoo.hold_elsewhere("k") as path:
+        (target,) = targets(operator, "key=k")
+        with caplog.at_level(logging.INFO, "zklock.audit"):
+            response = operator.post(f"{LIST}break/", {"target": target, "reason": "worker hangs"})
+        assert response["Location"] == f"{LIST}k/change/"
+        assert not zoo.client.exists(path)
+    audited = " ".join(record.getMessage() for record in caplog.records if record.name == "zklock.audit")
+    assert "olga" in audited
+    assert "worker hangs" in audited
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, str(entry.user)) == ("k", "olga")
+    assert "worker hangs" in entry.get_change_message()
+    assert "worker hangs" in operator.get(f"{LIST}k/history/").content.decode()
+
+
+def test_own_holder_learns_that_its_lock_was_broken(zoo: Zoo, operator: Client) -> None:
+    """A hold of django-zklock is lost at once, not when it looks next."""
+    lock = zk_lock("k", abort_on="never")
+    hold = lock.acquire()
+    assert hold is not None
+    (target,) = targets(operator, "key=k")
+    operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
+    assert hold.wait_lost(2)
+    with contextlib.suppress(LockNotHeld, LockLost):
+        lock.release()
+
+
+def test_a_page_without_a_post_breaks_nothing(zoo: Zoo, operator: Client) -> None:
+    """Neither the action nor the confirmation does anything by itself."""
+    with zoo.hold_elsewhere("k") as path:
+        response = operator.post(LIST, {"action": "break_selected", "_selected_action": ["k"]})
+        assert response["Location"] == f"{LIST}break/?key=k"
+        page = operator.get(response["Location"]).content.decode()
+        assert 'name="target"' in page
+        assert zoo.client.exists(path)
+
+
+def test_a_reason_is_required(zoo: Zoo, operator: Client) -> None:
+    """Without one, or with blanks, the page asks again, and nothing happens."""
+    with zoo.hold_elsewhere("k") as path:
+        (target,) = targets(operator, "key=k")
+        for reason in ("", "   "):
+            response = operator.post(f"{LIST}break/", {"target": target, "reason": reason})
+            assert response.status_code == 200
+            assert "errornote" in response.content.decode()
+        assert zoo.client.exists(path)
+
+
+def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> None:
+    """What the confirmation named is gone: the next holder keeps the lock, and the page shows it instead."""
+    with zoo.hold_elsewhere("k"):
+        (target,) = targets(operator, "key=k")
+    with zoo.hold_elsewhere("k") as path:
+        response = operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
+        assert response.status_code == 409
+        page = response.content.decode()
+        assert "changed hands" in page
+        assert target not in page
+        assert zoo.client.exists(path)
+    assert not LogEntry.objects.exists()
+
+
+def test_a_waiter_is_not_broken(zoo: Zoo, operator: Client) -> None:
+    """A forged form that names who waits is refused."""
+    with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k") as waiter:
+        guid = waiter.rpartition("/")[2][3:39]
+        target = f"{guid}:{zoo.client.exists(waiter).czxid}:k"
+        assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 409
+        assert zoo.client.exists(waiter)
+
+
+@pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
+def test_a_target_that_means_nothing_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
+    """Whatever a forged form says, it leads back to the list."""
+    response = operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
+    assert response["Location"] == LIST
+
+
+def test_several_locks_are_broken_at_once(zoo: Zoo, operator: Client) -> None:
+    """Of those that are ticked each is broken, with an entry of its own; the others stay."""
+    with zoo.hold_elsewhere("a") as a, zoo.hold_elsewhere("b") as b, zoo.hold_elsewhere("c") as c:
+        chosen = targets(operator, "key=a&key=b&key=c")
+        operator.post(f"{LIST}break/", {"target": chosen[:2], "reason": "r"})
+        assert [bool(zoo.client.exists(path)) for path in (a, b, c)] == [False, False, True]
+    assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == ["a", "b"]
+
+
+def test_a_history_that_fails_keeps_no_lock_from_being_broken(
+    zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The audit log has it; the database is second."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise DatabaseError("disk full")
+
+    with zoo.hold_elsewhere("k") as path:
+        (target,) = targets(operator, "key=k")
+        monkeypatch.setattr(type(LogEntry.objects), "log_actions", fail)
+        assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 302
+        assert not zoo.client.exists(path)
+    assert "is not in the history" in caplog.text
+
+
+def test_a_form_without_its_token_is_refused(zoo: Zoo) -> None:
+    """Another site cannot have a logged-in operator break or hold anything."""
+    user = User.objects.create_superuser("root")
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    for page in ("break/", "hold/", "end-hold/"):
+        assert client.post(LIST + page, {"reason": "r"}).status_code == 403
+
+
+def hold_by_form(client: Client, key: str, **more: str) -> int:
+    given = {"key": key, "minutes": "5", "wait": "0", "reason": "deploy of 2.3", **more}
+    status: int = client.post(f"{LIST}hold/", given).status_code
+    return status
+
+
+def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> None:
+    """Who comes meanwhile does not get it; everybody is shown who, until when and why."""
+    assert hold_by_form(operator, "k") == 302
+    with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
+        pytest.fail("granted beside an operator")
+    response = operator.get(f"{LIST}k/change/")
+    page = response.content.decode()
+    assert "olga holds it until" in page
+    assert "deploy of 2.3" in page
+    assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
+    token = response.context["lock"].holders[0].token
+    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
+    eventually(lambda: not zoo.children("k"))
+    assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
+    assert "ended already" in said(operator)
+    messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+    assert "deploy of 2.3" in messages[0]
+    assert len(messages) == 2
+
+
+def test_a_lock_that_is_taken_is_not_held(zoo: Zoo, operator: Client) -> None:
+    """An operator queues like anybody, and is told who has it."""
+    with zoo.hold_elsewhere("k"):
+        assert hold_by_form(operator, "k") == 409
+    assert zoo.children("k") == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"minutes": "0"}, {"minutes": "nan"}, {"minutes": "1e9"}, {"wait": "99"}, {"reason": " "}, {"key": "/x"}]
+)
+def test_a_form_that_makes_no_sense_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
+    """What is wrong is marked, and no lock is held."""
+    given = {"key": "k", "minutes": "5", "wait": "0", "reason": "r", **wrong}
+    response = operator.post(f"{LIST}hold/", given)
+    assert response.status_code == 200
+    assert "errornote" in response.content.decode()
+    assert zoo.children("k") == []
+
+
+def test_without_zookeeper_stepping_in_says_so(zoo: Zoo, operator: Client) -> None:
+    """A form that cannot be served is answered, as not done."""
+    with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
+        target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
+        assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 503
+        assert hold_by_form(operator, "k") == 503
+        assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": "5"}).status_code == 302

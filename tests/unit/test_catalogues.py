@@ -1,0 +1,86 @@
+"""The catalogues of translations: complete, current, and compiled from what is next to them."""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.utils.translation.template import templatize
+
+import django_zklock
+
+ROOT = Path(django_zklock.__file__).parent
+LANGUAGES = ["de", "fr"]
+MARKERS = {"_", "gettext", "gettext_lazy", "gettext_noop"}
+PLURALS = {"ngettext", "ngettext_lazy"}
+FIELD = re.compile(r"%\(\w+\)[.\d]*[sdf]|\{\w+\}")
+
+
+def called(source: str) -> Iterator[tuple[str, ...]]:
+    """Yield the texts of each call of gettext in Python code."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            many = 2 if node.func.id in PLURALS else 1 if node.func.id in MARKERS else 0
+            found = tuple(arg.value for arg in node.args[:many] if isinstance(arg, ast.Constant))
+            if many and len(found) == many:
+                yield tuple(str(each) for each in found)
+
+
+def marked(source: str) -> Iterator[tuple[str, ...]]:
+    """Yield the texts that a template marks, as `makemessages` would find them."""
+    for call in re.findall(r"n?gettext\(.*?\)\s", templatize(source) + " ", flags=re.S):
+        yield from called(call.replace(", count)", ")").strip())
+
+
+def wanted() -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for path in ROOT.rglob("*.py"):
+        source = path.read_text()
+        if "django.utils.translation" in source:
+            found.update(called(source))
+    for path in ROOT.rglob("*.html"):
+        found.update(marked(path.read_text()))
+    return found
+
+
+def written(language: str) -> dict[tuple[str, ...], list[str]]:
+    """Return what the readable catalogue says."""
+    text = (ROOT / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
+    found: dict[tuple[str, ...], list[str]] = {}
+    for entry in text.split("\n\n")[1:]:
+        lines = [line for line in entry.splitlines() if not line.startswith("#")]
+        texts = [ast.literal_eval(line[line.index('"') :]) for line in lines]
+        ids = [value for line, value in zip(lines, texts, strict=True) if line.startswith("msgid")]
+        found[tuple(ids)] = [value for line, value in zip(lines, texts, strict=True) if line.startswith("msgstr")]
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_is_translated_and_no_other(language: str) -> None:
+    """A text that is added, changed or dropped in the source has to be in the catalogues, too."""
+    there = {key for key, values in written(language).items() if all(values)}
+    assert there == wanted()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_translations_have_the_fields_of_their_texts(language: str) -> None:
+    """A field that is missing or misspelt would be an error when the page is shown."""
+    for ids, values in written(language).items():
+        for value in values:
+            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(ids[-1])), ids
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_compiled_catalogue_is_that_of_the_readable_one(language: str) -> None:
+    """Django reads the compiled one only; it is made by `msgfmt`, and committed."""
+    with (ROOT / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
+        catalogue = gettext.GNUTranslations(file)
+    for ids, values in written(language).items():
+        if len(ids) == 1:
+            assert catalogue.gettext(ids[0]) == values[0]
+        else:
+            assert [catalogue.ngettext(ids[0], ids[1], count) for count in (1, 2)] == values

@@ -1,0 +1,191 @@
+"""The parts of the dashboard that need no ZooKeeper: lists, words, links, targets, permissions without a table."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.core.exceptions import FieldError, ImproperlyConfigured
+from django.core.management import call_command
+from django.db import NotSupportedError, connection
+from django.db.models import Q
+from django.test import override_settings
+
+from django_zklock import conf
+from django_zklock.dashboard import words
+from django_zklock.dashboard.columns import state_of
+from django_zklock.dashboard.detail import detail
+from django_zklock.dashboard.forms import Target
+from django_zklock.dashboard.links import links
+from django_zklock.dashboard.listing import LockList
+from django_zklock.dashboard.pages import is_key
+from django_zklock.inspection import ContenderInfo, LockInfo
+from django_zklock.models import Lock
+
+NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
+HOLDER = ContenderInfo(
+    name="n1",
+    path="/zklock/k/n1",
+    guid="g1",
+    token=5,
+    session_id=7,
+    came=NOW,
+    age=90.0,
+    held_since=NOW,
+    client="zklock",
+    host="web-1",
+    pid=7,
+    thread="",
+    what="shop.charge",
+    about={"task": "shop.charge", "id": "a/b?c"},
+    template="k",
+    operator=None,
+    waits_behind="",
+)
+INFO = LockInfo(
+    key="k",
+    path="/zklock/k",
+    kind="lock",
+    holders=(HOLDER,),
+    waiters=(),
+    waiting=3,
+    longest_wait=1.0,
+    problem="",
+)
+
+
+def keys(locks: Any) -> list[str]:
+    return [lock.key for lock in locks]
+
+
+@pytest.fixture
+def locks() -> LockList:
+    return LockList(Lock, locks=[Lock(key=key) for key in ("b", "a", "C")])
+
+
+def test_list_does_what_a_change_list_asks_for(locks: LockList) -> None:
+    """Filter, order, slice, count: without a database."""
+    assert keys(locks.order_by("key")) == ["C", "a", "b"]
+    assert keys(locks.order_by("-pk")) == ["b", "a", "C"]
+    assert keys(locks.filter(pk__in=["a", "b"])) == ["b", "a"]
+    assert keys(locks.filter(Q(key="a") | Q(key__icontains="c"))) == ["a", "C"]
+    assert keys(locks.filter(Q())) == ["b", "a", "C"]
+    assert keys(locks.exclude(pk="a")) == ["b", "C"]
+    assert keys(locks.all()[1:]) == ["a", "C"]
+    assert (locks.count(), len(locks.none()), locks.get(pk="a").key) == (3, 0, "a")
+    with pytest.raises(Lock.DoesNotExist):
+        locks.get(pk="z")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda locks: locks.delete(),
+        lambda locks: locks.update(key="x"),
+        lambda locks: locks.values("key"),
+        lambda locks: locks.aggregate(),
+        lambda locks: locks.create(key="x"),
+        lambda locks: locks.iterator(),
+    ],
+)
+def test_list_never_asks_the_database(locks: LockList, ask: Any) -> None:
+    """What would be a query is an error that says so, not one about a missing table."""
+    with pytest.raises(NotSupportedError, match="no table"):
+        ask(locks)
+
+
+def test_lookups_without_a_meaning_are_errors_that_the_admin_knows(locks: LockList) -> None:
+    """It leads back to the whole list then."""
+    for condition in ({"held": 1}, {"key__regex": "a"}, {"pk__gt": 1}):
+        with pytest.raises(FieldError):
+            locks.filter(**condition)
+    with pytest.raises(FieldError):
+        locks.order_by("?")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0 s"), (0.44, "0.4 s"), (59.9, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_durations_have_their_two_greatest_units(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({}, "long"),
+        ({"holders": (replace(HOLDER, age=5.0),)}, "contended"),
+        ({"holders": (replace(HOLDER, age=5.0),), "waiting": 0}, "held"),
+        ({"holders": ()}, "passing"),
+        ({"holders": (), "waiting": 0}, "free"),
+        ({"problem": "odd"}, "broken"),
+    ],
+)
+def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:
+    assert state_of(replace(INFO, **change), 60.0)[0] == state
+
+
+def test_why_somebody_waits_is_said_in_sentences() -> None:
+    assert words.reasons(INFO) == [
+        "web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.",
+        "3 wait for their turns, first come, first served.",
+    ]
+    assert words.reasons(replace(INFO, waiting=0)) == []
+
+
+def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
+    """A value is escaped whole, so that it stays where the template has it."""
+    templates = {"Flower": "https://flower/task/{id}", "Logs": "/logs?host={host}&pid={pid}", "None": "/x/{queue}"}
+    with override_settings(ZKLOCK={"URL": "zk://h", "ADMIN_LINKS": templates}):
+        assert links("k", HOLDER) == [
+            ("Flower", "https://flower/task/a%2Fb%3Fc"),
+            ("Logs", "/logs?host=web-1&pid=7"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["https://x", {"a": 1}, {"": "https://x"}, {"a": "javascript:alert(1)"}, {"a": "https://x/{id!r}"}]
+    + [{"a": "https://x/{id.real}"}, {"a": "https://x/{}"}, {"a": "https://x/{"}],
+)
+def test_links_that_cannot_be_filled_are_errors(wrong: object) -> None:
+    """Only addresses of the web, and of this site, with plain names in braces."""
+    raw = {"URL": "zk://h", "ADMIN_LINKS": wrong}
+    assert [problem.id for problem in conf.problems(raw)] == ["E012"]
+    with override_settings(ZKLOCK=raw), pytest.raises(ImproperlyConfigured, match="ADMIN_LINKS"):
+        conf.current()
+
+
+def test_commands_are_quoted_and_left_out_if_they_would_not_print() -> None:
+    """What is copied into a shell does there what it says."""
+    evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
+    with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
+        shown = detail("k", replace(INFO, holders=(evil,)), long_held=60)
+        assert shown.commands[1] == """zkCli.sh -server h1:2181,h2:2181 get -s '/zklock/k/$(reboot)'"'"''"""
+        unprintable = replace(HOLDER, path="/zklock/k/\n")
+        assert len(detail("k", replace(INFO, holders=(unprintable,)), long_held=60).commands) == 1
+
+
+@pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])
+def test_a_target_is_read_as_it_was_written(target: Target) -> None:
+    assert Target.parse(str(target)) == target
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "a/..", "!x", "a/!x", "a\x00", "a\ud800", "k" * 1001])
+def test_reserved_places_are_no_keys(key: str) -> None:
+    assert not is_key(key)
+
+
+def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
+    """`makemigrations --check` is quiet, and what can be granted is there after `migrate`."""
+    out = io.StringIO()
+    call_command("makemigrations", "--check", "--dry-run", stdout=out)
+    assert "No changes" in out.getvalue()
+    assert Lock._meta.db_table not in connection.introspection.table_names()
+    found = Permission.objects.filter(content_type__app_label="zklock").values_list("codename", flat=True)
+    assert set(found) == {"view_lock", "break_lock", "hold_lock"}
