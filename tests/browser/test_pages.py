@@ -59,7 +59,9 @@ def test_every_page_speaks_the_visitors_language(shop: Stage, visitor: Visit, la
         english.open(path)
         operator.picture(f"{name}-{language}")
         assert operator.page.locator("html").get_attribute("lang") == language
-        assert operator.page.locator("#content h1").inner_text() != english.page.locator("#content h1").inner_text()
+        labels = "#content :is(h2, dt, label, th, .column-state, [type=submit])"
+        said = [set(each.page.locator(labels).all_inner_texts()) for each in (operator, english)]
+        assert said[0] != said[1] or name == "history", name
         operator.assert_accessible()
         operator.assert_fits()
 
