@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from django.test.utils import isolate_apps
 from support.project import Project
 from support.zoo import Zoo
 
-from django_zklock import conf
+from django_zklock import conf, zk_lock
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -123,6 +125,19 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
     finally:
         with connection.schema_editor() as editor:
             editor.delete_model(item)
+
+
+@pytest.mark.zookeeper
+def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
+    """The code of `reference/inspection.md` names the holder of a lock, and finds none of a free one."""
+    ((name, code),) = BLOCK.findall((DOCS / "reference" / "inspection.md").read_text())
+    watching: dict[str, Any] = {}
+    exec(compile(code, name, "exec"), watching)
+    with zk_lock("report/{month}", fields={"month": "may"}):
+        watching["report"]()
+        assert watching["holder_of"]("report/may") == socket.gethostname()
+    assert watching["holder_of"]("report/may") is None
+    assert re.fullmatch(rf"report/may: {socket.gethostname()} pid {os.getpid()} \S+, 0 wait\n", capsys.readouterr().out)
 
 
 @pytest.mark.zookeeper

@@ -67,14 +67,12 @@ def source(contender: ContenderInfo) -> str:
 
 
 def reasons(lock: LockInfo) -> list[str]:
-    """Say in whole sentences why whoever waits for a lock has to."""
+    """Say in whole sentences why whoever waits for a lock has to, or would have to."""
     if lock.problem:
         return [_("Its queue cannot be read, so nobody is granted: %(problem)s") % {"problem": clean(lock.problem)}]
     if not lock.holders:
-        return [] if not lock.waiting else [_("It is being handed over to the first who waits.")]
-    if not lock.waiting:
-        return []
-    return [_held_by(lock), _ahead(lock.waiting)]
+        return [_("It is being handed over to the first who waits.")] if lock.waiting else []
+    return [_held_by(lock), *([_ahead(lock.waiting)] if lock.waiting else [])]
 
 
 def _held_by(lock: LockInfo) -> str:

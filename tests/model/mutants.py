@@ -15,8 +15,8 @@ from typing import Any
 
 from django_zklock.locks import place
 from django_zklock.locks.contender import Contender
-from django_zklock.locks.phase import Phase
 from django_zklock.locks.grant import Grant
+from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, State
 from django_zklock.locks.registry import Departure, Registry
 from django_zklock.queue import rules

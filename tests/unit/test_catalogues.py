@@ -32,7 +32,7 @@ def called(source: str) -> Iterator[tuple[str, ...]]:
 
 def marked(source: str) -> Iterator[tuple[str, ...]]:
     """Yield the texts that a template marks, as `makemessages` would find them."""
-    for call in re.findall(r"n?gettext\(.*?\)\s", templatize(source) + " ", flags=re.S):
+    for call in re.findall(r"n?gettext\(.*?\)\s", templatize(source) + " ", flags=re.DOTALL):
         yield from called(call.replace(", count)", ")").strip())
 
 

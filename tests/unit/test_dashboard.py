@@ -135,7 +135,9 @@ def test_why_somebody_waits_is_said_in_sentences() -> None:
         "web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.",
         "3 wait for their turns, first come, first served.",
     ]
-    assert words.reasons(replace(INFO, waiting=0)) == []
+    assert words.reasons(replace(INFO, waiting=0)) == words.reasons(INFO)[:1]
+    assert words.reasons(replace(INFO, holders=(), waiting=0)) == []
+    assert "handed over" in words.reasons(replace(INFO, holders=()))[0]
 
 
 def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
@@ -150,8 +152,16 @@ def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["https://x", {"a": 1}, {"": "https://x"}, {"a": "javascript:alert(1)"}, {"a": "https://x/{id!r}"}]
-    + [{"a": "https://x/{id.real}"}, {"a": "https://x/{}"}, {"a": "https://x/{"}],
+    [
+        "https://x",
+        {"a": 1},
+        {"": "https://x"},
+        {"a": "javascript:alert(1)"},
+        {"a": "https://x/{id!r}"},
+        {"a": "https://x/{id.real}"},
+        {"a": "https://x/{}"},
+        {"a": "https://x/{"},
+    ],
 )
 def test_links_that_cannot_be_filled_are_errors(wrong: object) -> None:
     """Only addresses of the web, and of this site, with plain names in braces."""

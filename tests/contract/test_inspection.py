@@ -1,0 +1,395 @@
+"""What is seen of the locks by who looks at them, without taking part."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, connected, proxied, within
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
+from django_zklock.queue import nodes
+from django_zklock.queue.nodes import Payload
+
+pytestmark = pytest.mark.zookeeper
+
+
+def join(zoo: Zoo, key: str, prefix: str, data: bytes = b"") -> str:
+    """Add a contender of any kind to a queue, with nobody behind it; return its name."""
+    path: str = zoo.client.create(f"{zoo.base}/{key}/{prefix}", data, ephemeral=True, sequence=True, makepath=True)
+    return path.rpartition("/")[2]
+
+
+def contender(zoo: Zoo, key: str, **more: Any) -> str:
+    """Add a contender that looks like one of ours."""
+    guid = str(uuid.uuid4())
+    given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
+    return join(zoo, key, nodes.prefix(guid), Payload(**{"guid": guid, **given, **more}).encode())
+
+
+def fresh(**more: Any) -> Snapshot:
+    """Take a snapshot that nobody has taken before."""
+    found = snapshot(**{"max_age": 0, "patience": 5, **more})
+    assert not found.problem
+    return found
+
+
+def seen(key: str) -> LockInfo:
+    """Look at a lock that somebody holds."""
+    found = look_at(key, patience=5)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def emptied(zoo: Zoo) -> Iterator[None]:
+    """Delete what a test put there, whoever's it is said to be."""
+    yield
+    for path in zoo.contenders():
+        zoo.client.delete(path)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy to count at, its session at rest."""
+    with proxied(zoo, 10) as proxy:
+        connected()
+        yield proxy
+
+
+def test_a_holder_and_its_waiters_are_seen_in_their_order(zoo: Zoo) -> None:
+    """Each with who it is, what it runs, its token and session, and whose end it waits for."""
+    with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold:
+        waiting = [contender(zoo, hold.key, host=f"web-{place}", about={"task": "buy", "id": "7"}) for place in (1, 2)]
+        (lock,) = fresh().locks
+        assert (lock.key, lock.kind, lock.problem, lock.waiting) == ("inventory/a%20b", "lock", "", 2)
+        assert lock.path == f"{zoo.base}/{lock.key}"
+        (holder,) = lock.holders
+        (name,) = set(zoo.children(lock.key)) - set(waiting)
+        stat = zoo.client.exists(f"{lock.path}/{name}")
+        assert (holder.name, holder.path) == (name, f"{lock.path}/{name}")
+        assert (holder.token, holder.session_id) == (hold.token, stat.ephemeralOwner)
+        assert (holder.client, holder.template, holder.waits_behind) == ("zklock", "inventory/{sku}", "")
+        assert holder.came.timestamp() == pytest.approx(stat.ctime / 1000)
+        assert holder.guid in name
+        assert [waiter.name for waiter in lock.waiters] == waiting
+        assert [waiter.waits_behind for waiter in lock.waiters] == [name, waiting[0]]
+        assert [(waiter.host, dict(waiter.about)) for waiter in lock.waiters] == [
+            (host, {"task": "buy", "id": "7"}) for host in ("web-1", "web-2")
+        ]
+        assert lock.contended
+        assert seen(lock.key).waiters[1].name == waiting[1]
+
+
+def test_locks_are_found_at_any_depth_by_their_keys(zoo: Zoo) -> None:
+    """Also where one key is the beginning of another."""
+    for key in ("a", "a/b", "a/b/c/d", "z"):
+        contender(zoo, key)
+    zoo.client.ensure_path(f"{zoo.base}/free/lock")
+    zoo.client.create(f"{zoo.base}/!unique/x/t-worker", makepath=True)
+    found = fresh()
+    assert [lock.key for lock in found.locks] == ["a", "a/b", "a/b/c/d", "z"]
+    assert found.total == 4
+    assert look_at("free/lock") is None
+    assert look_at("never/seen") is None
+
+
+def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
+    """And the longest wait is known; the list says of how many locks it shows which: those with the most waiters."""
+    for key, many in (("a", 2), ("b", 5), ("c", 1)):
+        for _ in range(many):
+            contender(zoo, key)
+    few = fresh(max_waiters=0, max_locks=2)
+    assert [(lock.key, lock.waiting, lock.waiters) for lock in few.locks] == [("a", 1, ()), ("b", 4, ())]
+    assert few.total == 3
+    assert all(lock.longest_wait is not None and len(lock.holders) == 1 for lock in few.locks)
+    more = fresh(max_waiters=2)
+    assert [(lock.key, len(lock.waiters)) for lock in more.locks] == [("a", 1), ("b", 2), ("c", 0)]
+
+
+def test_clients_are_told_apart(zoo: Zoo) -> None:
+    """By the grammar of their names and by what they write."""
+    guid = str(uuid.uuid4())
+    join(zoo, "k", nodes.prefix(guid), b"10.0.3.9")
+    join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"cron on db-1")
+    join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"{nonsense")
+    join(
+        zoo,
+        "k",
+        nodes.prefix(str(uuid.uuid4())),
+        Payload(guid=guid, host="evil", pid=1, thread="", what="", since="", template="").encode(),
+    )
+    lock = seen("k")
+    each = [(one.client, one.host, one.what) for one in (*lock.holders, *lock.waiters)]
+    assert each == [
+        ("Curator", "10.0.3.9", ""),
+        ("kazoo", "", "cron on db-1"),
+        ("unknown", "", "{nonsense"),
+        ("unknown", "evil", ""),
+    ]
+
+
+def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
+    """And a reader behind a writer waits for the writer, not for the reader before it."""
+    kinds = [nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE, nodes.Kind.READ, nodes.Kind.READ]
+    names = [join(zoo, "k", nodes.prefix(str(uuid.uuid4()), kind)) for kind in kinds]
+    lock = seen("k")
+    assert lock.kind == "read-write"
+    assert [holder.name for holder in lock.holders] == names[:2]
+    assert [waiter.waits_behind for waiter in lock.waiters] == [names[1], names[2], names[2]]
+
+
+def test_a_queue_that_nobody_can_read_is_shown_with_the_reason(zoo: Zoo) -> None:
+    """And does not hide the others."""
+    contender(zoo, "fine")
+    join(zoo, "odd", "who-knows-")
+    contender(zoo, "odd")
+    fine, odd = fresh().locks
+    assert (fine.key, fine.problem) == ("fine", "")
+    assert (odd.key, odd.holders, odd.waiting) == ("odd", (), 2)
+    assert "no known client writes" in odd.problem
+    assert seen("odd").problem == odd.problem
+
+
+def test_names_that_no_lock_has_are_passed_over_with_a_note(zoo: Zoo) -> None:
+    """So that no key that is shown holds what turns the text around, or is too long for a page."""
+    contender(zoo, "fine")
+    zoo.client.ensure_path(f"{zoo.base}/evil\u202elock")
+    zoo.client.ensure_path(f"{zoo.base}/{'x' * 1100}")
+    found = fresh()
+    assert [lock.key for lock in found.locks] == ["fine"]
+    assert len(found.notes) == 2
+    assert all(note.isascii() and note.isprintable() and len(note) < 200 for note in found.notes)
+
+
+HOSTILE = [
+    b"<script>alert(1)</script>",
+    b"\x1b]0;owned\x07\x1b[2J",
+    b"\xff\xfe\x00",
+    b"{" * 5000,
+    b"[" * 60000,
+    b"x" * 900_000,
+    b'{"guid":"GUID","pid":' + b"9" * 5000 + b"}",
+    b'{"guid":"GUID","pid":1e999,"what":["x"],"about":[1],"host":{"a":1}}',
+    json.dumps(
+        {"guid": "GUID", "what": "\x1b[31mred\r\n\u202egnp.exe", "host": "\ud800", "thread": "t" * 9000}
+    ).encode(),
+    json.dumps(
+        {"guid": "GUID", "about": {f"\x1b{n}": "\x9b" * 2000 for n in range(50)}, "template": "\u2028"}
+    ).encode(),
+    json.dumps({"guid": "GUID", "about": {"operator": "\x1b[2J", "seconds": "1e999", "reason": "\n"}}).encode(),
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE, ids=lambda data: repr(data[:12]))
+def test_what_anybody_wrote_is_capped_and_prints(zoo: Zoo, data: bytes) -> None:
+    """Whatever it is: nothing in a value can move a cursor, turn a line around or fill a page."""
+    guid = str(uuid.uuid4())
+    join(zoo, "k", nodes.prefix(guid), data.replace(b"GUID", guid.encode()))
+    contender(zoo, "other")
+    lock, other = fresh().locks
+    (holder,) = lock.holders
+    texts = [holder.host, holder.thread, holder.what, holder.template, *holder.about, *holder.about.values()]
+    assert all(text.isprintable() and len(text) <= 512 for text in texts)
+    assert len(holder.about) <= 8
+    assert 0 <= holder.pid < 2**31
+    assert holder.operator is None
+    "".join(texts).encode()
+    assert other.holders[0].host == "web-1"
+
+
+def test_ages_are_told_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader whose clock is an hour wrong tells the same ages, and leaves nothing behind for having asked."""
+    contender(zoo, "k")
+    monkeypatch.setattr(servertime, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    found = fresh()
+    assert found.locks[0].holders[0].age < 60
+    assert abs((found.taken_at - found.locks[0].holders[0].came).total_seconds()) < 60
+    assert "!clock" not in zoo.client.get_children(zoo.base)
+
+
+def test_a_lock_is_held_since_its_turn_came(zoo: Zoo) -> None:
+    """Not since its holder came, if that one was seen to wait."""
+    first = contender(zoo, "k")
+    second = contender(zoo, "k")
+    waited = fresh().locks[0].waiters[0]
+    zoo.client.delete(f"{zoo.base}/k/{first}")
+    time.sleep(0.2)
+    lock = fresh().locks[0]
+    (holder,) = lock.holders
+    assert holder.name == second
+    assert holder.held_since is not None
+    assert holder.held_since > holder.came
+    assert lock.held_for is not None
+    assert 0.2 <= lock.held_for <= holder.age
+    assert waited.held_since is None
+    again = fresh().locks[0].holders[0]
+    assert again.held_since == holder.held_since
+
+
+def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
+    """Many open pages cost one look; who wants none that is older than his question gets a new one."""
+    contender(zoo, "k")
+    first = snapshot(max_age=60)
+    proxy.reset()
+    again = snapshot(max_age=60)
+    assert again.locks == first.locks
+    assert again.age >= first.age
+    assert not proxy.counts[GET_CHILDREN]
+    contender(zoo, "l")
+    assert [lock.key for lock in fresh().locks] == ["k", "l"]
+    assert proxy.counts[GET_CHILDREN] == 3
+
+
+def test_those_who_ask_at_once_share_one_look(zoo: Zoo, proxy: Proxy) -> None:
+    """However many they are."""
+    contender(zoo, "k")
+    fresh()
+    proxy.reset()
+    proxy.delay = 0.1
+    askers = [Elsewhere(lambda: snapshot(max_age=0.5, max_waiters=3)) for _ in range(20)]
+    found = [asker.result() for asker in askers]
+    proxy.delay = 0.0
+    assert all([lock.key for lock in each.locks] == ["k"] for each in found)
+    assert proxy.counts[GET_CHILDREN] == 2
+
+
+def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
+    """One list for each directory, one read for each holder and for each first waiter, in a few round trips."""
+    for number in range(40):
+        for _ in range(3):
+            contender(zoo, f"shop/sku-{number}")
+    fresh(max_waiters=0)
+    proxy.reset()
+    fresh(max_waiters=0)
+    before = {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN, GET_DATA)}
+    assert before == {GET_CHILDREN: 42, GET_DATA: 80}
+    assert proxy.round_trips() <= 8
+    for number in range(40):
+        for _ in range(10):
+            contender(zoo, f"shop/sku-{number}")
+    proxy.reset()
+    fresh(max_waiters=0)
+    assert {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN, GET_DATA)} == before
+    assert not any(proxy.counts[opcode] for opcode in (CREATE2, SET_DATA, DELETE))
+
+
+def test_to_look_writes_once_in_a_while(zoo: Zoo, proxy: Proxy) -> None:
+    """The time is asked for by one transaction, and then counted on."""
+    contender(zoo, "k")
+    proxy.reset()
+    for _ in range(5):
+        fresh()
+    assert proxy.counts[MULTI] <= 1 + proxy.counts[GET_CHILDREN]  # heartbeats are transactions, too
+    assert "!clock" not in zoo.client.get_children(zoo.base)
+
+
+def test_when_zookeeper_is_away_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, proxy: Proxy) -> None:
+    """Within the deadline, with the reason and the state of the connection."""
+    contender(zoo, "k")
+    fresh()
+    proxy.hang = True
+    proxy.cut_all()
+    time.sleep(0.3)
+    with within(1.2):
+        found = snapshot(max_age=0, patience=0.5)
+    assert "ZooKeeper does not answer" in found.problem
+    assert [lock.key for lock in found.locks] == ["k"]
+    assert found.age >= 0.3
+    assert found.connection.state == "suspended"
+    assert found.connection.server == ""
+    with within(1.2), pytest.raises(ZooKeeperUnavailable):
+        look_at("k", patience=0.5)
+    proxy.hang = False
+    proxy.cut_all()
+    connected()
+    assert fresh().connection.server == proxy.address
+
+
+def test_a_silent_server_does_not_keep_anybody_waiting(zoo: Zoo, proxy: Proxy) -> None:
+    """Though the connection stands; those who ask meanwhile wait no longer than they are willing to."""
+    contender(zoo, "k")
+    fresh()
+    proxy.delay = 20.0
+    with within(2.0):
+        askers = [Elsewhere(lambda: snapshot(max_age=0, patience=0.6)) for _ in range(5)]
+        found = [asker.result() for asker in askers]
+    assert all(each.problem and each.locks[0].key == "k" for each in found)
+    proxy.delay = 0.0
+    proxy.cut_all()
+    connected()
+
+
+def test_a_process_that_never_reached_zookeeper_is_told_so(zoo: Zoo) -> None:
+    """With an empty list and no error."""
+    with Proxy(zoo.address) as proxy:
+        proxy.refuse = True
+        with zoo.configured(proxy.address), within(1.2):
+            found = snapshot(patience=0.4)
+            assert found.problem
+            assert (found.locks, found.total, found.connection.session_id) == ((), 0, 0)
+
+
+def test_who_is_in_a_hurry_does_not_spoil_it_for_others(zoo: Zoo) -> None:
+    """What little was found in no time is not given to who would wait for more."""
+    contender(zoo, "k")
+    assert snapshot(patience=0.0).problem
+    assert [lock.key for lock in snapshot(patience=5).locks] == ["k"]
+
+
+def test_the_connection_is_named(zoo: Zoo) -> None:
+    """Its state, the server, the session, the timeout and all hosts."""
+    connection = fresh().connection
+    assert connection.state == "connected"
+    assert connection.server in zoo.all_hosts.split(",")
+    assert connection.session_id == connected().session_id
+    assert connection.timeout == pytest.approx(4, abs=2)
+    assert connection.hosts == tuple(zoo.hosts.split(","))
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/", "a//b", "../x", "a/./b", "a\x00", "\ud800", "!unique", "!unique/x", "x" * 2000, "a\u202eb", "a/"]
+)
+def test_a_key_that_no_lock_has_is_never_sent(zoo: Zoo, proxy: Proxy, key: str) -> None:
+    """Anybody may type it into an address."""
+    proxy.reset()
+    assert look_at(key) is None
+    assert not proxy.counts[GET_CHILDREN]
+
+
+def test_who_waits_in_a_circle_is_named(zoo: Zoo) -> None:
+    """Two threads, each of which holds what the other one wants."""
+    both = threading.Barrier(2)
+
+    def take(mine: str, others: str) -> bool:
+        with zk_lock(mine):
+            both.wait(5)
+            return bool(zk_lock(others).acquire(timeout=1))
+
+    threads = [Elsewhere(lambda mine=mine, others=others: take(mine, others)) for mine, others in ("xy", "yx")]
+    found = eventually(lambda: fresh().cycles, 5)
+    for thread in threads:
+        thread.result()
+    ((first, second),) = found
+    assert {(first.holds, first.waits_for), (second.holds, second.waits_for)} == {("x", "y"), ("y", "x")}
+    assert first.who != second.who
+
+
+def test_a_survey_tells_of_every_contender(zoo: Zoo) -> None:
+    """Of however many, with what each says of itself."""
+    names = [contender(zoo, "k", pid=place + 1) for place in range(60)]
+    join(zoo, "odd", "who-knows-")
+    found = survey(5)
+    assert [each.name for each in found.queues["k"]] == names
+    assert [each.payload.pid for each in found.queues["k"] if each.payload] == list(range(1, 61))
+    assert "no known client writes" in found.problem

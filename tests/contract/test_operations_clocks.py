@@ -1,0 +1,84 @@
+"""Whose clock it is that ends an operator's hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.faults import within
+from support.zoo import Zoo, namespace
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.operations import hold_lock
+from django_zklock.testing.ensemble import Ensemble
+from django_zklock.testing.server import DevServer
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+LONG = 600.0
+
+
+@pytest.fixture
+def real(single: Ensemble) -> Iterator[Zoo]:
+    """A namespace on the real server, whose clock is not that of this process."""
+    with namespace(single) as zoo:
+        yield zoo
+
+
+@pytest.fixture
+def served(dev: DevServer) -> Iterator[Zoo]:
+    """A namespace on the dev server."""
+    with namespace(dev) as zoo:
+        yield zoo
+
+
+def test_an_own_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the server's counts."""
+    hold = hold_lock("k", seconds=LONG, **WHY)
+    real = time.time
+    for jump in (1e6, -1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+        with pytest.raises(LockBusy, match="operator anna"), zk_lock("k", timeout=0):
+            pass
+        with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
+            pass
+    monkeypatch.undo()
+    assert real.children("k") == [hold.path.rpartition("/")[2]]
+    real.client.delete(hold.path)
+
+
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Have the dev server's clock jump; the real one's is the machine's."""
+    return lambda seconds: monkeypatch.setattr(
+        "django_zklock.testing.server.requests.time", SimpleNamespace(time=lambda: time.time() + seconds)
+    )
+
+
+def test_the_server_s_clock_is_what_ends_a_hold(served: Zoo, jump: Callable[[float], None]) -> None:
+    """Where it jumps ahead, whoever comes next sees so."""
+    hold_lock("k", seconds=LONG, **WHY)
+    process.reset()
+    jump(LONG - 5)
+    with pytest.raises(LockBusy), zk_lock("k", timeout=0):
+        pass
+    jump(LONG + 5)
+    with zk_lock("k", timeout=2):
+        pass
+
+
+def test_a_server_s_clock_that_jumps_back_ends_nothing_early(served: Zoo, jump: Callable[[float], None]) -> None:
+    """The process that took the hold still ends it in time, as it counts by itself."""
+    hold = hold_lock("k", seconds=1.2, **WHY)
+    jump(-LONG)
+    with pytest.raises(LockTimeout), zk_lock("k", timeout=0.6):
+        pass
+    assert served.client.exists(hold.path)
+    with within(2), zk_lock("k", timeout=5):
+        pass

@@ -1,0 +1,197 @@
+"""A connection that breaks while a person steps in: what was asked for happens once, or the person is told."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, connected, expire, proxied, within
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockChangedHands, LockTimeout, ZooKeeperUnavailable
+from django_zklock.operations import break_lock, end_hold, hold_lock
+from django_zklock.queue import nodes
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+CUTS = [
+    pytest.param(opcode, when, id=f"{when[5:-3]} {name}", marks=() if name == "multi" else pytest.mark.chaos)
+    for (name, opcode), when in itertools.product(
+        {"sync": SYNC, "list": GET_CHILDREN, "read": GET_DATA, "multi": MULTI}.items(),
+        ("kill_before_op", "kill_after_op"),
+    )
+]
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+def named(path: str, zoo: Zoo) -> dict[str, Any]:
+    """What a break is told of a holder."""
+    child = nodes.parse(path.rpartition("/")[2])
+    assert child is not None
+    return {"guid": child.guid, "token": zoo.client.exists(path).czxid}
+
+
+@pytest.mark.parametrize(("opcode", "when"), CUTS)
+def test_a_break_survives_a_cut(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, opcode: int, when: str
+) -> None:
+    """It is known as one's own work, by the note beside it, and audited once."""
+    with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
+        holder = named(path, zoo)
+        fired = getattr(proxy, when)(opcode)
+        break_lock("k", **holder, **WHY)
+        assert fired.is_set()
+        assert zoo.children("k") == []
+        with pytest.raises(LockChangedHands):
+            break_lock("k", **holder, **WHY)
+    assert [record.name for record in caplog.records].count("zklock.audit") == 1
+
+
+def test_a_break_whose_answer_never_comes_is_audited_as_that(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock may be another's by then."""
+
+    def refuse() -> None:
+        lost.wait(5)
+        proxy.refuse = True
+
+    with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
+        holder = named(path, zoo)
+        lost = proxy.kill_after_op(MULTI)
+        stopper = Elsewhere(refuse)
+        with within(2), pytest.raises(ZooKeeperUnavailable):
+            break_lock("k", **holder, **WHY, patience=1)
+        stopper.result()
+    (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
+    assert "may be broken" in record.getMessage()
+    proxy.heal()
+
+
+@pytest.mark.parametrize(("opcode", "when"), CUTS)
+def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+    """There is one node of it, whichever answer was lost; and none after its end."""
+    fired = getattr(proxy, when)(opcode)
+    hold = hold_lock("k", seconds=600, **WHY)
+    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+    end_hold("k", token=hold.token, by="anna")
+    assert fired.is_set()
+    assert zoo.children("k") == []
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_the_begin_of_a_hold_that_waited_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+    """It is written anew once, or twice, but has its full time."""
+    with zoo.hold_elsewhere("k"):
+        operator = Elsewhere(lambda: hold_lock("k", seconds=600, wait=5, **WHY))
+        zoo.wait_contenders("k", 2)
+        fired = getattr(proxy, when)(SET_DATA)
+    hold = operator.result()
+    assert fired.is_set()
+    assert hold.seconds == 600
+    assert (hold.version, len(zoo.children("k"))) == (zoo.client.exists(hold.path).version, 1)
+    end_hold("k", token=hold.token, by="anna")
+
+
+def test_a_hold_waits_on_through_the_loss_of_its_session(zoo: Zoo, proxy: Proxy) -> None:
+    """Its node is no session's, so it keeps its place."""
+    with zoo.hold_elsewhere("k"):
+        operator = Elsewhere(lambda: hold_lock("k", seconds=600, wait=10, **WHY))
+        name = zoo.wait_contenders("k", 2)[1]
+        expire(zoo)
+        connected()
+    hold = operator.result()
+    assert hold.path.endswith(name)
+    end_hold("k", token=hold.token, by="anna")
+
+
+def test_nobody_waits_longer_than_was_said_while_zookeeper_is_away(zoo: Zoo, proxy: Proxy) -> None:
+    """And nothing is left of it when it is back."""
+    proxy.refuse = True
+    proxy.cut_all()
+    for call in (
+        lambda: hold_lock("k", seconds=600, patience=0.3, **WHY),
+        lambda: break_lock("k", guid="x", token=1, patience=0.3, **WHY),
+        lambda: end_hold("k", token=1, by="anna", patience=0.3),
+    ):
+        with within(1), pytest.raises(ZooKeeperUnavailable):
+            call()
+    proxy.heal()
+    connected()
+    time.sleep(0.2)
+    assert zoo.children("k") == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [SET_DATA, MULTI], ids=["proof", "end"])
+def test_the_end_of_a_dead_process_s_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+    """The one behind it tries again once it is connected."""
+
+    def take() -> None:
+        with zk_lock("k", timeout=10):
+            pass
+
+    hold_lock("k", seconds=0.8, **WHY)
+    process.reset()
+    connected()
+    waiter = Elsewhere(take)
+    zoo.wait_contenders("k", 2)
+    if opcode == MULTI:
+        proxy.wait_for(lambda: any(frame.opcode == SET_DATA for frame in proxy.frames))
+    fired = getattr(proxy, when)(opcode)
+    waiter.result()
+    assert fired.is_set()
+
+
+def test_many_who_wait_for_the_end_of_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
+    """All of them may try to end it; nobody is granted beside another, and nobody's place is lost."""
+    inside = threading.Semaphore(1)
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with zk_lock("k", timeout=15) as hold:
+            assert inside.acquire(blocking=False), "two at once"
+            hold.check()
+            order.append(number)
+            inside.release()
+
+    for _ in range(3):
+        hold = hold_lock("k", seconds=0.6, wait=5, **WHY)
+        process.reset()
+        order.clear()
+        waiters = []
+        for number in range(10):
+            waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+            zoo.wait_contenders("k", number + 2)
+        for waiter in waiters:
+            waiter.result()
+        assert order == list(range(10))
+        assert not zoo.client.exists(hold.path)
+
+
+def test_a_hold_that_was_ended_while_it_waited_says_so(zoo: Zoo) -> None:
+    """Nobody is told that it holds the lock."""
+    with zoo.hold_elsewhere("k"):
+        operator = Elsewhere(lambda: hold_lock("k", seconds=600, wait=5, **WHY))
+        name = zoo.wait_contenders("k", 2)[1]
+        end_hold("k", token=zoo.client.exists(f"{zoo.base}/k/{name}").czxid, by="ben", reason="not now")
+        zoo.wait_contenders("k", 1)
+    with pytest.raises(LockTimeout, match="taken out"):
+        operator.result()
+    eventually(lambda: zoo.children("k") == [])

@@ -1,0 +1,125 @@
+"""An operator's hold is told from any other node by its name and its payload, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_zklock.queue import nodes, operators
+from django_zklock.queue.broken import Note
+from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
+from django_zklock.queue.operators import LONGEST, MAX_BY, MAX_REASON
+
+TEXT = st.text(max_size=600)
+
+
+def payload(**more: Any) -> Payload:
+    """The payload of a contender like any."""
+    values: dict[str, Any] = {
+        "guid": operators.new_guid(), "host": "h", "pid": 1, "thread": "t", "what": "", "since": "", "template": ""
+    }  # fmt: skip
+    return Payload(**{**values, **more})
+
+
+def node(guid: str) -> str:
+    """The path of a node with this guid."""
+    return f"/zklock/k/{nodes.prefix(guid)}0000000007"
+
+
+def read(data: bytes, path: str, **more: Any) -> operators.OperatorHold | None:
+    """The hold that a node is."""
+    stat: dict[str, Any] = {"token": 5, "owner": 0, "mtime": 100.0, "version": 2, **more}
+    return operators.operator_hold(Payload.decode(data), key="k", path=path, **stat)
+
+
+@given(by=TEXT, reason=TEXT, host=TEXT, thread=TEXT, seconds=st.floats(0.001, LONGEST))
+@example(by="\U0001f512" * 40, reason="\U0001f512" * 200, host="\x01" * 300, thread="\ud800" * 300, seconds=LONGEST)
+@example(by='"' * 40, reason="\\" * 200, host='"' * 300, thread='"' * 300, seconds=1 / 3)
+def test_what_is_written_is_read_whatever_the_words(
+    by: str, reason: str, host: str, thread: str, seconds: float
+) -> None:
+    """A hold whose end was cut off would be nobody's to end, and one line is one line."""
+    by = by or "x"
+    guid = operators.new_guid()
+    data = operators.written(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
+    assert len(data) <= MAX_PAYLOAD
+    hold = read(data, node(guid))
+    assert hold is not None
+    assert abs(hold.seconds - seconds) < 0.001
+    assert str(hold).isprintable()
+    assert len(hold.by) <= MAX_BY
+    assert len(hold.reason) <= MAX_REASON
+    assert (hold.until - hold.since).total_seconds() == pytest.approx(hold.seconds, abs=1e-5)
+
+
+def test_short_words_are_kept() -> None:
+    guid = operators.new_guid()
+    hold = read(operators.written(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
+    assert hold is not None
+    assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
+    assert (hold.token, hold.version, hold.key, hold.path) == (5, 2, "k", node(guid))
+
+
+@given(st.uuids(version=4))
+def test_no_other_client_s_node_bears_the_mark(guid: uuid.UUID) -> None:
+    """Theirs are random UUIDs; so nobody has to read a node to see that it is no hold."""
+    assert not operators.is_operator(f"{nodes.prefix(str(guid))}0000000001")
+    assert not operators.is_operator(f"{guid.hex}__lock__0000000001")
+
+
+def test_every_hold_bears_it() -> None:
+    """And each one's guid is its own."""
+    guids = {operators.new_guid() for _ in range(1000)}
+    assert len(guids) == 1000
+    assert all(operators.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in guids)
+    assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in guids)
+    assert not operators.is_operator("inventory")
+    assert not operators.is_operator("strange-0000000001")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"operator": "", "seconds": "1"},
+        {"operator": "a"},
+        {"operator": "a", "seconds": "nan"},
+        {"operator": "a", "seconds": "-1"},
+        {"operator": "a", "seconds": "1e300"},
+        {"operator": "a", "seconds": "soon"},
+    ],
+)
+def test_what_says_no_end_is_no_hold(about: dict[str, str]) -> None:
+    """It is a contender like any, which nobody ends."""
+    guid = operators.new_guid()
+    assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
+
+
+def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
+    """Whoever runs a task could write such a payload; the end of its session ends it, and nothing else."""
+    guid = operators.new_guid()
+    data = operators.written(payload(guid=guid), by="a", reason="r", seconds=1)
+    assert read(data, node(guid)) is not None
+    assert read(data, node(guid), owner=1) is None
+    assert read(data, node(str(uuid.uuid4()))) is None
+    assert read(data, node(guid), mtime=1e300) is None
+
+
+@given(st.binary(max_size=200) | TEXT.map(lambda text: Note(text, text).encode()))
+@example(b"[1]")
+@example(b"[" * 4000)
+@example(b'{"by": 1, "reason": "r", "id": "x"}')
+def test_a_note_says_nothing_that_does_not_print(data: bytes) -> None:
+    """It ends up in an error, a log and a terminal."""
+    note = Note.decode(data)
+    assert note is None or str(note).isprintable()
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
+    note = Note("anna", "stuck")
+    assert Note.decode(note.encode()) == note
+    assert str(note) == "it was broken by anna: stuck"

@@ -1,0 +1,30 @@
+"""Texts of unknown origin come out as one line of what prints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_zklock.queue.printable import MAX_SHOWN, printable
+
+
+@given(st.text(st.characters(codec=None)), st.integers(1, 100))
+def test_every_text_is_capped_and_prints(text: str, limit: int) -> None:
+    """And can be encoded, whatever is in it."""
+    shown = printable(text, limit)
+    assert len(shown) <= limit
+    assert shown.isprintable()
+    shown.encode()
+
+
+@pytest.mark.parametrize("text", ["", "GET /buy/<sku>", "Zoë", "日本", "x" * MAX_SHOWN])
+def test_a_text_that_prints_is_left_alone(text: str) -> None:
+    """In whatever language."""
+    assert printable(text) == text
+
+
+def test_what_does_not_print_is_seen() -> None:
+    """Rather than obeyed, or lost."""
+    assert printable("\x1b[31m a\r\nb\u202ec\ud800\u200b") == r"\x1b[31m a\r\nb\u202ec\ud800\u200b"
+    assert printable("x" * 600) == "x" * 511 + "…"

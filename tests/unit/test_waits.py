@@ -1,0 +1,103 @@
+"""Who waits for whom across locks, and the circles among them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+
+from django_zklock.inspection import ContenderInfo, LockInfo, Wait
+from django_zklock.inspection.waits import MOST_CYCLES, MOST_WAITS, cycles, waits
+
+
+def somebody(pid: int, *, client: str = "zklock", host: str = "web-1", **about: str) -> ContenderInfo:
+    return ContenderInfo(
+        name=f"n{pid}",
+        path="",
+        guid="",
+        token=1,
+        session_id=1,
+        came=datetime.now(timezone.utc),
+        age=1.0,
+        held_since=None,
+        client=client,
+        host=host,
+        pid=pid,
+        thread="MainThread",
+        what="work",
+        about=about,
+        template="",
+        operator=None,
+        waits_behind="",
+    )
+
+
+def lock(key: str, holder: ContenderInfo, *waiters: ContenderInfo) -> LockInfo:
+    return LockInfo(
+        key=key,
+        path=key,
+        kind="lock",
+        holders=(holder,),
+        waiters=waiters,
+        waiting=len(waiters),
+        longest_wait=1.0,
+        problem="",
+    )
+
+
+def wait(holds: str, waits_for: str) -> Wait:
+    return Wait(who=holds + waits_for, holds=holds, waits_for=waits_for)
+
+
+def test_who_holds_one_lock_and_waits_for_another_is_named() -> None:
+    """With both; who only waits is not."""
+    (found,) = waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
+    assert (found.holds, found.waits_for) == ("x", "y")
+    assert found.who == "web-1 pid 1 MainThread: work"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (somebody(1), somebody(2)),
+        (somebody(1), somebody(1, host="web-2")),
+        (somebody(1, id="a"), somebody(1, id="b")),
+        (somebody(0, host="", client="Curator"), somebody(0, host="", client="Curator")),
+    ],
+)
+def test_two_who_may_be_different_are_not_taken_for_one(one: ContenderInfo, other: ContenderInfo) -> None:
+    """Nor are those who say nothing of themselves."""
+    assert waits([lock("x", one), lock("y", somebody(9), other)]) == ()
+
+
+def test_another_try_for_the_same_lock_is_no_wait_across_locks() -> None:
+    """As two coroutines of one process look alike."""
+    assert waits([lock("x", somebody(1), somebody(1))]) == ()
+
+
+def test_circles_are_named_once_and_in_their_order() -> None:
+    """Each wait for what the next one holds; what leads into a circle or out of it is no part of it."""
+    circle = [wait("a", "b"), wait("b", "c"), wait("c", "a")]
+    pair = [wait("p", "q"), wait("q", "p")]
+    strays = [wait("in", "a"), wait("c", "out"), wait("out", "further"), wait("b", "p")]
+    found = cycles([*strays, *reversed(circle), *pair])
+    assert found == (tuple(circle), tuple(pair))
+    assert cycles(strays) == ()
+    assert cycles([]) == ()
+
+
+def test_forged_tangles_are_capped_in_number_and_time() -> None:
+    """Anybody may write payloads that seem to wait for everything, or in a chain without an end."""
+    everybody = [lock(str(number), somebody(1), *[somebody(1)] * 50) for number in range(500)]
+    began = time.process_time()
+    found = waits(everybody)
+    assert len(found) == MOST_WAITS
+    assert len(cycles(found)) <= MOST_CYCLES
+    chain = [wait(f"{number:05}", f"{number + 1:05}") for number in range(MOST_WAITS)]
+    assert cycles(chain) == ()
+    pairs = [
+        each for number in range(500) for each in (wait(f"a{number}", f"b{number}"), wait(f"b{number}", f"a{number}"))
+    ]
+    assert len(cycles(pairs)) == MOST_CYCLES
+    assert time.process_time() - began < 5
