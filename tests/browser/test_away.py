@@ -25,7 +25,7 @@ def opened_in_time(visitor: Visitor, path: str) -> None:
     assert took < DEADLINE, f"{path} took {took:.1f} s"
 
 
-@pytest.mark.parametrize("outage", ["hang", "refuse"])
+@pytest.mark.parametrize("outage", ["refuse", pytest.param("hang", marks=pytest.mark.chaos)])
 def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, visitor: Visit, outage: str) -> None:
     """Frozen or gone, ZooKeeper keeps no page from its deadline: a banner says so, and how old the locks are."""
     busy_shop(stage)
@@ -70,7 +70,8 @@ def test_no_page_fails(stage: Stage, wire: Proxy, visitor: Visit) -> None:
         assert operator.open(path, anew=False).status < 500, path
         assert time.monotonic() - began < DEADLINE, path
         operator.picture(f"away{path.replace('/', '-').rstrip('-').partition('?')[0]}")
-        operator.assert_accessible()
+        if LIST in path:  # the others are Django's own
+            operator.assert_accessible()
 
 
 def test_a_page_that_refreshes_says_that_zookeeper_went_and_came_back(

@@ -30,6 +30,7 @@ def test_rows_follow_what_happens(stage: Stage, visitor: Visit) -> None:
     assert viewer.page.evaluate("window.same") is True
 
 
+@pytest.mark.chaos
 def test_a_real_holder_comes_and_goes(actor: Actor, visitor: Visit) -> None:
     """A lock that a process takes comes into the list, and goes when the process lets go."""
     viewer = visitor("viewer")
@@ -94,6 +95,7 @@ def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
     viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
+@pytest.mark.chaos
 def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
     """What a reader has chosen is there at the next visit."""
     stage.enter(KEY, Part("web-1"))
@@ -120,6 +122,7 @@ def test_a_hidden_page_asks_nothing(stage: Stage, visitor: Visit) -> None:
     viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
+@pytest.mark.chaos
 def test_search_filter_and_page_are_kept(stage: Stage, visitor: Visit) -> None:
     """What is brought in is what the address of the page asks for."""
     stage.enter(KEY, Part("web-1"))
@@ -132,6 +135,7 @@ def test_search_filter_and_page_are_kept(stage: Stage, visitor: Visit) -> None:
     assert sorted(viewer.shown_keys()) == [KEY, "orders/2"]
 
 
+@pytest.mark.chaos
 def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
     """How long a lock has been held is shown second by second, without asking the server."""
     stage.enter(KEY, Part("web-1"))
@@ -145,6 +149,7 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
     assert asked() == 0
 
 
+@pytest.mark.chaos
 def test_who_was_logged_out_is_told(stage: Stage, visitor: Visit) -> None:
     """When the session has ended, the page does not show old locks as if they were new ones."""
     stage.enter(KEY, Part("web-1"))
