@@ -1,4 +1,4 @@
-"""Knows what a careful site allows its pages, and tells how long a page took to make."""
+"""Knows what a careful site allows its pages, and tells what time a page took to make."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ POLICY = "; ".join(
 
 
 def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware: add the policy, and the milliseconds that the answer took."""
+    """Middleware: add the policy, and the milliseconds that the answer took, in all and of the processor."""
 
     def answer(request: HttpRequest) -> HttpResponse:
-        began = time.perf_counter()
+        began, computed = time.perf_counter(), time.process_time()
         response = get_response(request)
         response["Content-Security-Policy"] = POLICY
-        response["Server-Timing"] = f"view;dur={(time.perf_counter() - began) * 1000:.1f}"
+        took = {"view": time.perf_counter() - began, "cpu": time.process_time() - computed}
+        response["Server-Timing"] = ", ".join(f"{name};dur={each * 1000:.1f}" for name, each in took.items())
         return response
 
     return answer
