@@ -40,11 +40,11 @@ class LockAdminMixin(Columns, Pages):
     refresh: int = 5
     """Seconds between two looks of the page's script, until its reader chooses others; 0: none."""
 
-    list_display = ("shown_key", "holder", "held", "waiters", "token", "state")
+    list_display = ("shown_key", "state", "holder", "held", "waiters", "token")
     list_display_links = ("shown_key",)
     list_filter = FILTERS
     list_per_page = 50
-    list_max_show_all = 1000
+    list_max_show_all = 200
     search_fields = ("key",)
     ordering = ("key",)
     show_facets = admin.ShowFacets.NEVER  # they would count in the database

@@ -73,9 +73,8 @@ def open_shop(stack: ExitStack, site: Site) -> None:
 
     traffic = Traffic(site)
     stack.callback(traffic.stop)
-    say(
-        f"\n    {site.url}        the shop\n    {site.url}admin/  log in as demo, password demo\n    {site.url}admin/zklock/lock/  its locks"
-    )
+    say(f"\n    {site.url}        the shop\n    {site.url}admin/  log in as demo, password demo")
+    say(f"    {site.url}admin/zklock/lock/  who holds which lock, and who waits")
     say(f"    {site.logs}  logs\n\nCtrl-C stops everything.\n")
     traffic.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.browser.actors import Stage
@@ -20,7 +21,7 @@ PAGES = {
     "break": address(KEY, "break"),
     "hold": address(KEY, "hold"),
 }
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
     "dark": {"color_scheme": "dark"},
     "phone": {"color_scheme": "light", "viewport": PHONE},

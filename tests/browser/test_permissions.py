@@ -76,7 +76,7 @@ def test_a_request_from_another_site_changes_nothing(held: dict[str, str], den: 
     operator = visitor("operator")
     operator.open()
     for path in STEERING.values():
-        assert operator.page.request.post(operator.site.url + path, form=held).status == 403
+        assert operator.page.request.post(operator.site.url + path, form={**held}).status == 403
     assert den.children(KEY) == [held["node"]]
 
 

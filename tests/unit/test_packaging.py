@@ -67,7 +67,13 @@ def test_wheel_holds_the_package_and_its_types(tmp_path: Path) -> None:
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
     modules = {str(path.relative_to(source)) for path in (source / "django_zklock").rglob("*.py")}
-    assert modules | {"django_zklock/py.typed"} <= names
+    others = {
+        str(path.relative_to(source))
+        for kind in ("*.html", "*.css", "*.js", "*.po", "*.mo")
+        for path in (source / "django_zklock").rglob(kind)
+    }
+    assert len(others) > 10
+    assert modules | others | {"django_zklock/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests")]
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
