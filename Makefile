@@ -1,6 +1,6 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
 # The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed,
-# and so are PostgreSQL, Redis and RabbitMQ, for the tests.
+# and so are PostgreSQL, Redis, RabbitMQ and Chromium, for the tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers
+.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
 	@echo "make chaos        the locks under faults, and a soak (under 20 minutes); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: kazoo's own lock in the same place, which must fail"
+	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "make bench        round trips and medians against kazoo's Lock"
 	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
@@ -32,7 +33,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper postgres brokers pytest
+test: check zookeeper postgres brokers chromium pytest
 
 check: lint typing imports
 
@@ -46,12 +47,17 @@ typing: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper postgres brokers
+pytest: $(VENV)/.installed-test zookeeper postgres brokers chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 chaos: $(VENV)/.installed-test zookeeper postgres brokers
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
+
+browser: export SCREENSHOTS := $(abspath $(SCREENSHOTS))
+browser: $(VENV)/.installed-test zookeeper chromium
+	$(if $(SCREENSHOTS),@mkdir -p $(SCREENSHOTS))
+	$(BIN)/python -m pytest tests/browser -m "chaos or not chaos" $(ARGS)
 
 bench: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/acquire.py $(ARGS)
@@ -70,6 +76,9 @@ postgres: $(VENV)/.installed-test
 
 brokers: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.brokers
+
+chromium: $(VENV)/.installed-test
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium
 
 clean:
 	rm -rf $(VENV) .cache .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -2,6 +2,7 @@
 // What comes from ZooKeeper was escaped by the server; here it is moved as nodes, and never built from text.
 "use strict";
 (() => {
+const begin = () => {
   const strip = document.getElementById("zklock-strip");
 
   // --- Ages: counted from when they came, as the clock of this machine may differ from the server's.
@@ -59,7 +60,7 @@
   const ticked = () => document.querySelector("#changelist-form input.action-select:checked") !== null;
   const choosing = () => {
     const active = document.activeElement;
-    return active !== null && (active.tagName === "SELECT" || (active.id === "searchbar" && active.value !== active.defaultValue));
+    return active !== null && active !== interval && (active.tagName === "SELECT" || (active.id === "searchbar" && active.value !== active.defaultValue));
   };
   const say = (text) => { if (note.textContent !== text) note.textContent = text; };
 
@@ -163,7 +164,6 @@
   };
   interval.addEventListener("change", () => {
     try { localStorage.setItem(KEY, interval.value); } catch { /* not remembered, then */ }
-    interval.blur();
     schedule();
   });
   pause.addEventListener("click", () => {
@@ -174,4 +174,9 @@
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
   schedule();
+};
+
+// It may be loaded in the head of a page, before there is anything to be found.
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
+else begin();
 })();

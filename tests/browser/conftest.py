@@ -1,0 +1,92 @@
+"""A site on real ZooKeeper, a browser, and people who visit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from support.browser import chromium
+from support.browser.actors import Actor, Stage, acting, staged
+from support.browser.pages import Visitor, visit
+from support.browser.site import Site
+from support.proxy import Proxy
+from support.zoo import Zoo
+
+from django_zklock.testing.ensemble import Ensemble
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+Visit = Callable[..., Visitor]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for a module. No longer: as long as it runs, no other test may use an event loop."""
+    with chromium.started() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def den(single: Ensemble) -> Iterator[Zoo]:
+    """A namespace for a module. The locks of this process are not pointed to it; others take them."""
+    zoo = Zoo(single.hosts, single)
+    yield zoo
+    zoo.close()
+
+
+@pytest.fixture(scope="module")
+def wire(den: Zoo) -> Iterator[Proxy]:
+    """What the site talks to ZooKeeper through."""
+    with Proxy(den.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def site(den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The site, in a process of its own."""
+    with Site(tmp_path_factory.mktemp("site"), den.url(wire.address)) as site:
+        yield site
+
+
+@pytest.fixture
+def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
+    """Make visitors: `visitor("operator")`. At the end, the browser must have had nothing to complain of."""
+    visitors: list[Visitor] = []
+
+    def come(user: str | None = "operator", **context: Any) -> Visitor:
+        visitors.append(visit(browser, site, user, **context))
+        return visitors[-1]
+
+    yield come
+    wire.heal()
+    for each in visitors:
+        each.page.context.close()
+    complaints = [complaint for each in visitors for complaint in each.complaints]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.fixture
+def swept(den: Zoo) -> Iterator[Zoo]:
+    """The namespace, with no lock in it; none may be held at the end."""
+    with contextlib.suppress(NoNodeError):
+        den.client.delete(den.base, recursive=True)
+    yield den
+    den.assert_empty()
+
+
+@pytest.fixture
+def stage(swept: Zoo) -> Iterator[Stage]:
+    """Queues made node by node, gone at the end."""
+    with staged(swept) as stage:
+        yield stage
+
+
+@pytest.fixture
+def actor(swept: Zoo) -> Iterator[Actor]:
+    """A process that takes locks when told."""
+    with acting(swept) as actor:
+        yield actor

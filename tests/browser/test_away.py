@@ -1,0 +1,93 @@
+"""The pages while ZooKeeper is away: that is when people open them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from support.browser.actors import Stage
+from support.browser.pages import LIST, Visitor, address
+from support.browser.scene import busy_shop
+from support.proxy import Proxy
+
+Visit = Callable[..., Visitor]
+pytestmark = pytest.mark.zookeeper
+
+KEY = "orders/1042"
+DEADLINE = 3.5  # seconds for a whole page: the 1.5 that a snapshot may take, and room for a busy machine
+
+
+def opened_in_time(visitor: Visitor, path: str) -> None:
+    began = time.monotonic()
+    assert visitor.open(path, anew=False).status == 200
+    took = time.monotonic() - began
+    assert took < DEADLINE, f"{path} took {took:.1f} s"
+
+
+@pytest.mark.parametrize("outage", ["refuse", pytest.param("hang", marks=pytest.mark.chaos)])
+def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, visitor: Visit, outage: str) -> None:
+    """Frozen or gone, ZooKeeper keeps no page from its deadline: a banner says so, and how old the locks are."""
+    busy_shop(stage)
+    viewer = visitor("viewer")
+    viewer.open()
+    before = viewer.shown_keys()
+    assert KEY in before
+    setattr(wire, outage, True)
+    if outage == "refuse":
+        wire.cut_all()
+    time.sleep(1.1)  # the snapshot that the pages share is too old now
+    opened_in_time(viewer, LIST)
+    banner = viewer.page.get_by_role("alert")
+    assert "ZooKeeper" in banner.inner_text()
+    assert "was last seen" in viewer.page.locator("#zklock-strip").inner_text()
+    assert viewer.shown_keys() == before
+    viewer.picture(f"away-{outage}")
+    viewer.assert_accessible()
+    viewer.assert_fits()
+    opened_in_time(viewer, LIST)
+    wire.heal()
+    viewer.wait_until(lambda: viewer.open() and viewer.page.get_by_role("alert").count() == 0)
+
+
+def test_no_page_fails(stage: Stage, wire: Proxy, visitor: Visit) -> None:
+    """The pages of a lock, the forms, and the admin's own index answer in time without ZooKeeper."""
+    busy_shop(stage)
+    operator = visitor("operator")
+    operator.open()
+    wire.refuse = True
+    wire.cut_all()
+    for path in (
+        "/admin/",
+        "/admin/zklock/",
+        LIST,
+        f"{LIST}?state=contended&q=o&o=1",
+        address(KEY),
+        address(KEY, "history"),
+        address(KEY, "break"),
+        address(KEY, "hold"),
+    ):
+        began = time.monotonic()
+        assert operator.open(path, anew=False).status in {200, 503}, path  # a page, whatever its status
+        assert time.monotonic() - began < DEADLINE, path
+        operator.picture(f"away{path.replace('/', '-').rstrip('-').partition('?')[0]}")
+        assert operator.page.locator("#content").inner_text(), path
+        if LIST in path:  # the others are Django's own
+            operator.assert_accessible()
+
+
+def test_a_page_that_refreshes_says_that_zookeeper_went_and_came_back(
+    stage: Stage, wire: Proxy, visitor: Visit
+) -> None:
+    """Who has the list open sees the banner come, and go, without a reload."""
+    busy_shop(stage)
+    viewer = visitor("viewer")
+    viewer.open()
+    viewer.refresh_every(2)
+    wire.refuse = True
+    wire.cut_all()
+    viewer.page.get_by_role("alert").wait_for(timeout=10_000)
+    assert KEY in viewer.shown_keys()
+    wire.heal()
+    viewer.page.get_by_role("alert").wait_for(state="detached", timeout=15_000)
+    assert KEY in viewer.shown_keys()

@@ -1,0 +1,120 @@
+"""Breaking a lock and holding one, by an operator at a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.browser.actors import Actor, acting
+from support.browser.pages import Visitor, address
+from support.zoo import Zoo, eventually
+
+Visit = Callable[..., Visitor]
+pytestmark = pytest.mark.zookeeper
+
+KEY = "orders/1042"
+
+
+def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """
+    From the lock's page to a confirmation that names the holder, and from there, with a reason, to a free lock.
+
+    The holder learns that it lost the lock, the next in line gets it, and the history tells who did it and why.
+    """
+    token = actor.hold(KEY, "shop.views.buy", {"request": "POST /buy/"})
+    with acting(swept) as other:
+        other.tell("take", KEY, "shop.views.refund")
+        swept.wait_contenders(KEY, 2)
+        operator = visitor("operator")
+        operator.open_lock(KEY)
+        operator.page.locator("#content").get_by_role("link", name="Break…").first.click()
+        confirmation = operator.page.locator("#content").inner_text()
+        assert {str(actor.process.pid), "shop.views.buy"} <= set(confirmation.split())
+        assert str(token) in confirmation
+        operator.confirm("it hangs in the payment service")
+        assert "was taken from" in operator.messages()
+        assert int(other.hear("held", KEY)) > token
+        actor.hear("lost", KEY)
+        operator.open_lock(KEY)
+        operator.page.locator("#content").get_by_role("link", name="History").click()
+        history = operator.page.locator("#content").inner_text()
+        assert "it hangs in the payment service" in history
+        assert "operator" in history
+
+
+def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """Without a reason nothing is broken, neither by the browser's own check nor by the server's."""
+    actor.hold(KEY)
+    (node,) = swept.children(KEY)
+    operator = visitor("operator")
+    operator.open(address(KEY, "break"))
+    operator.confirm("")
+    assert operator.page.locator(":invalid").count()
+    operator.page.evaluate("document.querySelectorAll('form').forEach(form => form.noValidate = true)")
+    operator.confirm("   ")
+    assert operator.page.locator(".errorlist").count()
+    operator.picture("break-without-reason")
+    operator.assert_accessible()
+    assert swept.children(KEY) == [node]
+
+
+def test_a_lock_that_changed_hands_meanwhile_is_not_broken(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """Who confirms what is not true any more is told so, and the new holder keeps the lock."""
+    actor.hold(KEY, "shop.views.buy")
+    operator = visitor("operator")
+    operator.open(address(KEY, "break"))
+    with acting(swept) as other:
+        other.tell("take", KEY, "shop.views.refund")
+        swept.wait_contenders(KEY, 2)
+        actor.tell("drop", KEY)
+        other.hear("held", KEY)
+        held = swept.children(KEY)
+        operator.confirm("it hangs")
+        operator.picture("break-refused")
+        text = operator.page.locator("body").inner_text()
+        assert "changed hands" in text
+        operator.assert_accessible()
+        assert swept.children(KEY) == held
+
+
+def test_several_locks_are_broken_from_the_list(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """Ticked rows and the action lead to one confirmation that names every holder."""
+    for number in range(3):
+        actor.hold(f"orders/{number}", f"shop.tasks.charge{number}")
+    operator = visitor("operator")
+    operator.open()
+    for number in range(2):
+        operator.row(f"orders/{number}").get_by_role("checkbox").check()
+    operator.page.locator("select[name=action]").select_option(label="Break selected locks…")
+    operator.page.get_by_role("button", name="Go", exact=False).or_(
+        operator.page.get_by_role("button", name="Run", exact=False)
+    ).first.click()
+    operator.page.wait_for_url("**/break/**")
+    text = operator.page.locator("#content").inner_text()
+    assert "charge0" in text
+    assert "charge1" in text
+    assert "charge2" not in text
+    operator.picture("break-two")
+    operator.assert_accessible()
+    operator.confirm("a bad deploy")
+    eventually(lambda: [len(swept.children(f"orders/{number}")) for number in range(3)] == [0, 0, 1])
+
+
+def test_an_operator_holds_a_lock_and_lets_it_go(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """A free lock is taken with a reason and an end, shown as such to everybody, and given back before its end."""
+    operator, viewer = visitor("operator"), visitor("viewer")
+    operator.open(address(KEY, "hold"))
+    operator.picture("hold")
+    operator.hold("drain for the deploy", minutes=5)
+    assert len(swept.children(KEY)) == 1
+    viewer.open()
+    row = viewer.row(KEY).inner_text()
+    assert "operator" in row
+    assert "drain for the deploy" in row
+    actor.tell("take", KEY)
+    swept.wait_contenders(KEY, 2)
+    operator.open_lock(KEY)
+    operator.picture("held-by-operator")
+    operator.assert_accessible()
+    operator.page.get_by_role("button", name="End this hold").click()
+    actor.hear("held", KEY)

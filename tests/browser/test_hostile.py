@@ -1,0 +1,83 @@
+"""Nodes that were written to harm whoever looks at them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+from support.browser.actors import Part, Stage
+from support.browser.pages import LIST, Visitor, address
+from support.browser.site import Site
+
+from django_zklock.queue import nodes
+
+Visit = Callable[..., Visitor]
+pytestmark = pytest.mark.zookeeper
+
+SCRIPT = "<script>alert(1)</script>"
+IMAGE = '"><img src=x onerror=alert(1)>'
+TERMINAL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred"
+REVERSED = "\u202egnp.exe"
+KEY = "hostile/<b onmouseover=alert(1)>&amp;'\"{{ 7|add:7 }}"
+
+
+def name() -> str:
+    return nodes.prefix(str(uuid.uuid4()))
+
+
+@pytest.fixture
+def hostile(stage: Stage) -> Stage:
+    """A lock whose every contender lies."""
+    about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
+    stage.enter(KEY, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
+    stage.enter(KEY, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))
+    stage.enter_raw(KEY, name(), b"\xff\xfe" + b"\x00" * 100)
+    stage.enter_raw(
+        KEY, name(), b'{"guid": "\\ud800", "pid": 1e999, "what": "\\ud83d", "host": {"a": []}, "about": [1]'
+    )
+    stage.enter_raw(KEY, name(), b'{"guid": "x", "pid": ' + b"9" * 5000 + b"}")
+    stage.enter_raw(KEY, name(), b"[" * 60_000)
+    stage.enter_raw(KEY, name(), SCRIPT.encode() * 30_000)
+    stage.enter_raw("foreign", "<script>alert(2)</script>-", b"who made this?")
+    return stage
+
+
+@pytest.mark.parametrize("path", [LIST, address(KEY), address(KEY, "break"), address(KEY, "hold")])
+def test_hostile_payloads_are_shown_harmless(hostile: Stage, visitor: Visit, path: str) -> None:
+    """Nothing that comes from ZooKeeper becomes markup, a script, an address or a control character."""
+    operator = visitor("operator")
+    assert operator.open(path).status == 200
+    page = operator.page
+    assert page.locator("img[src='x'], #content script, b[onmouseover]").count() == 0
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('*')].flatMap(e => [...e.attributes])"
+            ".filter(a => /^on/.test(a.name) || /^javascript:/i.test(a.value)).length"
+        )
+        == 0
+    )
+    shown = page.get_by_label("Lock").input_value() if "hold" in path else page.locator("body").inner_text()
+    assert ("<b onmouseover" if "hold" in path else SCRIPT) in shown
+    assert not set(page.content()) & set("\x1b\x07\x00\u202e")
+    assert len(page.content()) < 200_000
+    operator.picture(f"hostile-{path.strip('/').rpartition('/')[2]}")
+    operator.assert_accessible()
+    operator.assert_fits()
+
+
+def test_hostile_payloads_leave_no_escapes_in_the_log(hostile: Stage, visitor: Visit, site: Site) -> None:
+    """Who follows the site's log in a terminal is as safe as who looks at the pages."""
+    operator = visitor("operator")
+    operator.open()
+    operator.open(address(KEY))
+    assert "\x1b" not in site.log.read_text()
+
+
+def test_refreshing_does_not_wake_what_was_harmless(hostile: Stage, visitor: Visit) -> None:
+    """What the script of the page brings in is as harmless as what the server sent with the page."""
+    operator = visitor("operator")
+    operator.open()
+    operator.refresh_every(2)
+    operator.wait_refreshed()
+    assert operator.page.locator("#result_list img, #result_list script, #result_list b[onmouseover]").count() == 0

@@ -1,0 +1,77 @@
+"""Every page for everybody: dark and light, narrow and wide, by keyboard, for those who hear it, in other languages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.browser.actors import Stage
+from support.browser.pages import LIST, PHONE, Visitor, address
+from support.browser.scene import busy_shop
+
+Visit = Callable[..., Visitor]
+pytestmark = pytest.mark.zookeeper
+
+KEY = "orders/1042"
+PAGES = {
+    "list": LIST,
+    "detail": address(KEY),
+    "history": address(KEY, "history"),
+    "break": address(KEY, "break"),
+    "hold": address(KEY, "hold"),
+}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"color_scheme": "light", "viewport": PHONE},
+    "phone-dark": {"color_scheme": "dark", "viewport": PHONE},
+}
+
+
+@pytest.fixture
+def shop(stage: Stage) -> Stage:
+    busy_shop(stage)
+    return stage
+
+
+@pytest.mark.parametrize(
+    "look", ["light", "phone-dark", *(pytest.param(each, marks=pytest.mark.chaos) for each in ("dark", "phone"))]
+)
+def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: str) -> None:
+    """
+    axe-core finds no violation on any page, nor the browser one of the policy, and nobody scrolls sideways.
+
+    That holds in light and dark, on a desk and on a phone.
+    """
+    operator = visitor("operator", **LOOKS[look])
+    for name, path in PAGES.items():
+        assert operator.open(path).status == 200, name
+        operator.picture(f"{name}-{look}")
+        operator.assert_accessible()
+        operator.assert_fits()
+
+
+@pytest.mark.parametrize("language", ["de", pytest.param("fr", marks=pytest.mark.chaos)])
+def test_every_page_speaks_the_visitors_language(shop: Stage, visitor: Visit, language: str) -> None:
+    """The pages say in German and in French what they say in English."""
+    operator = visitor("operator", locale=language)
+    english = visitor("operator")
+    for name, path in PAGES.items():
+        operator.open(path)
+        english.open(path)
+        operator.picture(f"{name}-{language}")
+        assert operator.page.locator("html").get_attribute("lang") == language
+        labels = "#content :is(h2, dt, label, th, .column-state, [type=submit])"
+        said = [set(each.page.locator(labels).all_inner_texts()) for each in (operator, english)]
+        assert said[0] != said[1] or name == "history", name
+        operator.assert_accessible()
+        operator.assert_fits()
+
+
+def test_the_list_is_complete_without_scripts(shop: Stage, visitor: Visit) -> None:
+    """Whoever allows no scripts sees all locks, and their ages."""
+    viewer = visitor("viewer", java_script_enabled=False)
+    viewer.open()
+    assert KEY in viewer.shown_keys()
+    assert viewer.row(KEY).locator("time").inner_text()

@@ -1,0 +1,87 @@
+"""A thousand locks with twenty waiters each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.browser.actors import Stage
+from support.browser.pages import LIST, Visitor, address, visit
+from support.browser.site import Site
+from support.proxy import Proxy
+from support.zoo import Zoo
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+Visit = Callable[..., Visitor]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(180)]
+
+LOCKS, WAITERS = 1000, 20
+EXPIRY = 1.1  # seconds after which the snapshot that pages share is too old
+
+
+def cost(viewer: Visitor, wire: Proxy, path: str = LIST) -> tuple[float, int, int]:
+    """Open a page without a fresh snapshot; return the seconds it computed, its requests and round trips."""
+    time.sleep(EXPIRY)
+    wire.reset()
+    answer = viewer.open(path, anew=False)
+    assert answer.status == 200
+    print(path, answer.headers["server-timing"])
+    seconds = float(answer.headers["server-timing"].rpartition("dur=")[2]) / 1000
+    return seconds, wire.requests, wire.round_trips()
+
+
+def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
+    stage: Stage, visitor: Visit, wire: Proxy, den: Zoo, browser: Browser, tmp_path: Path
+) -> None:
+    """
+    The page takes the server less than a second, and few round trips to ZooKeeper.
+
+    The time is the processor's, so that other work on the machine does not count, and without the proxy that counts.
+    Each queue is listed once, its holder and at most one waiter read, whoever waits; pages within a second share that.
+    """
+    stage.crowd(LOCKS, WAITERS)
+    with Site(tmp_path, den.url()) as direct:
+        client = visit(browser, direct, "viewer")
+        client.open()
+        seconds = sorted(cost(client, wire)[0] for _ in range(3))[1]
+        client.page.context.close()
+    viewer = visitor("viewer")
+    viewer.open()
+    _, requests, trips = cost(viewer, wire)
+    print(f"{LOCKS} locks x {WAITERS} waiters: {seconds:.2f} s, {requests} requests, {trips} round trips")
+    assert seconds < 1.0
+    assert requests <= 3 * LOCKS + 20
+    assert trips <= 60
+    assert len(viewer.shown_keys()) == 50  # of one page
+    assert "1000" in viewer.page.locator("#content").inner_text().replace(",", "")
+    wire.reset()
+    for _ in range(3):
+        viewer.open(anew=False)
+    assert wire.requests <= 2 * (3 * LOCKS + 20), "three pages within a second are no three reads"
+    viewer.picture("crowd", full_page=False)
+
+
+def test_requests_do_not_grow_with_the_waiters(stage: Stage, visitor: Visit, wire: Proxy) -> None:
+    """The list of locks with fifty waiters each costs what the list of locks with one costs."""
+    viewer = visitor("viewer")
+    stage.crowd(30, 1, "few")
+    viewer.open()
+    _, requests, _ = cost(viewer, wire)
+    stage.crowd(30, 50, "many")
+    _, more, _ = cost(viewer, wire)
+    assert more <= 2 * requests + 2
+
+
+def test_the_page_of_one_lock_does_not_read_the_others(stage: Stage, visitor: Visit, wire: Proxy) -> None:
+    """The page of a lock with its twenty waiters costs little, however many locks there are."""
+    stage.crowd(300, WAITERS)
+    viewer = visitor("viewer")
+    _, requests, trips = cost(viewer, wire, address("crowd/0150"))
+    assert viewer.page.locator("#content").inner_text().count("worker-") >= WAITERS
+    assert requests <= 3 * WAITERS
+    assert trips <= 12

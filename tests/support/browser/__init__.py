@@ -1,0 +1,1 @@
+"""A site with the admin on it, a browser that looks at it, and locks to be looked at."""

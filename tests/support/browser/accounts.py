@@ -1,0 +1,39 @@
+"""One account for each kind of visitor, and its session."""
+
+from __future__ import annotations
+
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.models import Permission, User
+from django.contrib.sessions.backends.db import SessionStore
+
+VISITORS: dict[str, list[str] | None] = {
+    "stranger": None,  # no member of the staff
+    "clerk": [],
+    "viewer": ["view_lock"],
+    "operator": ["view_lock", "break_lock", "hold_lock"],
+}
+"""By user name, what each may do."""
+
+
+def log_in(user: User) -> str:
+    """Return the key of a session of this user."""
+    session = SessionStore()
+    session[SESSION_KEY] = str(user.pk)
+    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    session.create()
+    assert session.session_key
+    return session.session_key
+
+
+def enrol() -> dict[str, str]:
+    """Make the accounts; return their sessions by user name."""
+    sessions = {}
+    for name, permissions in VISITORS.items():
+        user = User.objects.create_user(name, is_staff=permissions is not None)
+        found = Permission.objects.filter(codename__in=permissions or [])
+        assert len(found) == len(permissions or []), f"no such permissions: {permissions}"
+        user.user_permissions.set(found)
+        sessions[name] = log_in(user)
+    sessions["root"] = log_in(User.objects.create_superuser("root"))
+    return sessions

@@ -1,0 +1,180 @@
+"""Processes that hold locks and wait for them when told, so that there is something to be seen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kazoo.client import KazooClient
+
+from django_zklock.queue import nodes
+from support.zoo import Zoo, eventually
+
+# One thread for each lock that this process is told to take; what it does is written down line by line.
+SCRIPT = """
+import json, sys, threading
+from django_zklock.exceptions import ZkLockError
+from django_zklock.work import Work, begin
+
+say_one_at_a_time = threading.Lock()
+enough = {}
+
+def say(what, key, more=""):
+    with say_one_at_a_time:
+        print(json.dumps([what, key, str(more)]), flush=True)
+
+def take(key, what, about):
+    begin(Work(what, about) if what else None)
+    try:
+        with zk_lock(key, timeout=60, abort_on="never") as hold:
+            hold.add_lost_callback(lambda *args: say("lost", key, args))
+            say("held", key, hold.token)
+            enough[key].wait()
+        say("free", key)
+    except ZkLockError as error:
+        say("failed", key, error)
+
+for line in sys.stdin:
+    verb, key, what, about = json.loads(line)
+    if verb == "take":
+        enough[key] = threading.Event()
+        threading.Thread(target=take, args=(key, what, about), daemon=True).start()
+    else:
+        enough[key].set()
+"""
+
+
+class Actor:
+    """A process that takes locks; each is held until it is told to let go."""
+
+    def __init__(self, zoo: Zoo) -> None:
+        self.process = zoo.spawn(SCRIPT)
+
+    def tell(self, verb: str, key: str, what: str = "", about: Mapping[str, str] | None = None) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([verb, key, what, about or {}]) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self, what: str, key: str) -> str:
+        """Wait until the process says that; return what more it says."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said, about, more = json.loads(line)
+            if (said, about) == (what, key):
+                return str(more)
+        raise AssertionError(f"{what} {key} was never said")
+
+    def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> int:
+        """Have it take a free lock; return the token."""
+        self.tell("take", key, what, about)
+        return int(self.hear("held", key))
+
+    def end(self) -> None:
+        """Have it go in order; its session goes with it."""
+        try:
+            self.process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
+
+
+@contextlib.contextmanager
+def acting(zoo: Zoo) -> Iterator[Actor]:
+    """One such process; its locks are gone with it."""
+    actor = Actor(zoo)
+    try:
+        yield actor
+    finally:
+        actor.end()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contender as it presents itself."""
+
+    host: str = "web-1"
+    pid: int = 4711
+    thread: str = "MainThread"
+    what: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
+    template: str = ""
+
+    @classmethod
+    def task(cls, name: str, host: str, pid: int) -> Part:
+        identity = str(uuid.uuid4())
+        about = {"task": name, "id": identity, "queue": "celery", "retries": "0"}
+        return cls(host, pid, "MainThread", f"{name}[{identity}]", about)
+
+    @classmethod
+    def view(cls, request: str, what: str, host: str, pid: int) -> Part:
+        return cls(host, pid, "Thread-3 (process_request_thread)", what, {"request": request})
+
+    def data(self, guid: str, since: str = "2026-11-20T10:00:00+00:00") -> bytes:
+        return nodes.Payload(
+            guid=guid,
+            host=self.host,
+            pid=self.pid,
+            thread=self.thread,
+            what=self.what,
+            since=since,
+            template=self.template,
+            about=self.about,
+        ).encode()
+
+
+class Stage:
+    """Queues that are made node by node, by a client of its own, whose session is theirs."""
+
+    def __init__(self, zoo: Zoo) -> None:
+        self._base = zoo.base
+        self._client = KazooClient(hosts=zoo.all_hosts, timeout=30)
+        self._client.start(timeout=30)
+
+    def enter(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
+        """Put a contender to the end of a queue; return its path."""
+        guid = str(uuid.uuid4())
+        return self.enter_raw(key, nodes.prefix(guid, kind), part.data(guid))
+
+    def enter_raw(self, key: str, name: str, data: bytes) -> str:
+        path = self._client.create(f"{self._base}/{key}/{name}", data, ephemeral=True, sequence=True, makepath=True)
+        return str(path)
+
+    def leave(self, path: str) -> None:
+        self._client.delete(path)
+
+    def crowd(self, locks: int, waiters: int, prefix: str = "crowd") -> None:
+        """Make that many locks, each with a holder and so many waiters, in few round trips."""
+        self._client.ensure_path(f"{self._base}/{prefix}")
+        under_way = []
+        for number in range(locks):
+            key = f"{self._base}/{prefix}/{number:04d}"
+            batch = self._client.transaction()
+            batch.create(key)
+            for place in range(waiters + 1):
+                guid = str(uuid.uuid4())
+                part = Part.task("shop.tasks.restock", f"worker-{place % 7}", 100 + place)
+                batch.create(f"{key}/{nodes.prefix(guid)}", part.data(guid), ephemeral=True, sequence=True)
+            under_way.append(batch.commit_async())
+        for answer in under_way:
+            eventually(answer.ready, 60)
+            failed = [each for each in answer.get() if isinstance(each, Exception)]
+            assert not failed, failed
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+@contextlib.contextmanager
+def staged(zoo: Zoo) -> Iterator[Stage]:
+    """Queues for the length of a block; they go with their session."""
+    stage = Stage(zoo)
+    try:
+        yield stage
+    finally:
+        stage.close()

@@ -1,0 +1,66 @@
+"""
+Finds a Chromium, and starts it.
+
+`python -m support.browser.chromium` installs Debian's package where that is allowed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from support import debian
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PACKAGES = ("chromium", "fonts-dejavu-core")
+ADVICE = (
+    "No Chromium was found, and the admin's pages are tested in one. Install it with `apt-get install chromium` "
+    "(Debian), or name its program in CHROMIUM."
+)
+
+
+def find() -> str | None:
+    """Return the path of the program, if there is one."""
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Browser]:
+    """
+    Run a browser without windows.
+
+    Meanwhile an event loop counts as running in this thread, so that no other test may use one, nor take a lock here.
+    """
+    from playwright.sync_api import sync_playwright
+
+    program = find()
+    if program is None:
+        raise RuntimeError(ADVICE)
+    # The pages are our own. As root, and within containers, Chromium's sandbox cannot be set up.
+    options = ["--no-sandbox", "--disable-dev-shm-usage", "--force-prefers-no-reduced-motion"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def ensure() -> None:
+    """Make sure that there is one; install Debian's package where that is allowed."""
+    if find() is not None:
+        return
+    if not debian.may_install():
+        raise SystemExit(ADVICE)
+    debian.install(*PACKAGES)
+
+
+if __name__ == "__main__":
+    ensure()
+    print(f"Chromium: {find()}")

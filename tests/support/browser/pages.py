@@ -1,0 +1,209 @@
+"""What a visitor sees: pages of the site in a browser, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote as quoted
+from urllib.request import urlopen
+
+from django.contrib.admin.utils import quote
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Response
+
+    from support.browser.site import Site
+
+LIST = "/admin/zklock/lock/"
+SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
+"""A directory for pictures of the pages, for people to look at; none are made without."""
+
+PHONE = {"width": 390, "height": 844}
+
+
+@cache
+def axe() -> str:
+    """The source of axe-core, which finds what keeps people from using a page."""
+    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+
+
+def address(key: str, what: str = "change") -> str:
+    """Return the path of a page of a lock: "change", which only shows it, "history", "break" or "hold"."""
+    if what in {"break", "hold"}:
+        return f"{LIST}{what}/?key={quoted(key, safe='')}"
+    return f"{LIST}{quoted(quote(key))}/{what}/"
+
+
+@dataclass
+class Visitor:
+    """Somebody at a browser; `page` is Playwright's."""
+
+    site: Site
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    """What the browser has to say of the pages: violations of the policy, scripts that failed."""
+
+    def __post_init__(self) -> None:
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"script failed: {error}"))
+        self.page.on("dialog", self._on_dialog)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        # That a page was refused, or is not there, is what some tests are about.
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            self.complaints.append(f"{message.location['url']}: {message.type}: {message.text}")
+
+    def _on_dialog(self, dialog: Any) -> None:
+        self.complaints.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def open(self, path: str = LIST, *, anew: bool = True) -> Response:
+        """Open a page. Not `anew`, it may show what the site saw up to a second ago."""
+        if anew:
+            with urlopen(f"{self.site.url}/look-anew", timeout=10):
+                pass
+        response = self.page.goto(self.site.url + path)
+        assert response is not None
+        return response
+
+    def open_lock(self, key: str) -> Response:
+        return self.open(address(key))
+
+    def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
+        """Wait for something, while the browser goes on."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout:g} s"
+            self.page.wait_for_timeout(50)
+
+    # --- the list that refreshes itself -------------------------------------------------------------------------
+
+    def refresh_every(self, seconds: int) -> None:
+        self.page.get_by_label("Refresh every").select_option(str(seconds))
+
+    def interval(self) -> str:
+        return self.page.get_by_label("Refresh every").input_value()
+
+    def pause(self) -> None:
+        self.page.get_by_role("button", name="Pause").click()
+
+    def go_on(self) -> None:
+        self.page.get_by_role("button", name="Resume").click()
+
+    def wait_refreshed(self) -> None:
+        """Wait until the page's script has brought the list up to date."""
+        self.page.evaluate("new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))")
+
+    def count_requests(self) -> Callable[[], int]:
+        """Return what tells how often the script has asked the server since now."""
+        asked: list[str] = []
+        self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
+        return lambda: len(asked)
+
+    def hide(self, hidden: bool) -> None:
+        """Put the page in the background, or bring it back: a browser without windows has nothing to hide behind."""
+        self.page.evaluate(
+            """hidden => {
+                Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});
+                Object.defineProperty(
+                    document, 'visibilityState', {configurable: true, get: () => hidden ? 'hidden' : 'visible'});
+                document.dispatchEvent(new Event('visibilitychange', {bubbles: true}));
+            }""",
+            hidden,
+        )
+
+    def focused(self) -> dict[str, Any]:
+        """What the keyboard is at, and whether that is to be seen."""
+        found: dict[str, Any] = self.page.evaluate(
+            """() => {
+                const at = document.activeElement, style = getComputedStyle(at);
+                return {
+                    tag: at.tagName, id: at.id, text: at.textContent.trim(), ours: at.closest('#zklock-strip') !== null,
+                    outlined: style.outlineStyle !== 'none' || style.boxShadow !== 'none',
+                };
+            }"""
+        )
+        return found
+
+    # --- breaking and holding -----------------------------------------------------------------------------------
+
+    def confirm(self, reason: str) -> None:
+        """Give a reason and press the button of a confirmation."""
+        self.page.get_by_label("Reason").fill(reason)
+        self.page.get_by_role("button", name=re.compile("Break the locks?")).click()
+
+    def hold(self, reason: str, minutes: int) -> None:
+        self.page.get_by_label("Minutes").fill(str(minutes))
+        self.page.get_by_label("Reason").fill(reason)
+        self.page.get_by_role("button", name="Hold the lock").click()
+
+    def messages(self) -> str:
+        """What the page has to say about what was done."""
+        return "\n".join(self.page.locator(".messagelist li").all_inner_texts())
+
+    # --- what a page is like ------------------------------------------------------------------------------------
+
+    def post(self, path: str, **form: str) -> int:
+        """Post a form that no page has shown, with everything right that a browser sends; return the status."""
+        token = next(each["value"] for each in self.page.context.cookies() if each["name"] == "csrftoken")
+        answer = self.page.request.post(
+            self.site.url + path,
+            form={**form, "csrfmiddlewaretoken": token},
+            headers={"referer": self.site.url},
+            max_redirects=0,
+        )
+        return answer.status
+
+    def row(self, key: str) -> Any:
+        """The row of a lock in the list."""
+        return self.page.locator("#result_list tbody tr").filter(
+            has=self.page.get_by_role("link", name=key, exact=True)
+        )
+
+    def shown_keys(self) -> list[str]:
+        """The locks of the list, as they are shown."""
+        return [text.strip() for text in self.page.locator("#result_list tbody th").all_inner_texts()]
+
+    def picture(self, name: str, *, full_page: bool = True) -> None:
+        if SCREENSHOTS:
+            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=full_page, caret="initial")
+
+    def assert_accessible(self) -> None:
+        """Fail if axe-core finds anything at all."""
+        complaints = list(self.complaints)
+        self.page.evaluate(axe())
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations'], preload: false})")
+        self.complaints[:] = complaints  # axe-core tries out styles of its own, which the policy forbids
+        violations = [
+            f"{each['id']} ({each['impact']}): {each['help']}: "
+            + json.dumps(
+                [node["html"][:200] + str(node["any"][0]["message"] if node["any"] else "") for node in each["nodes"]]
+            )
+            for each in found["violations"]
+        ]
+        assert not violations, "\n".join(violations)
+
+    def assert_fits(self) -> None:
+        """Fail if the page is wider than its window, so that people have to scroll sideways."""
+        wide, window = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+        assert wide <= window, f"the page has {wide} pixels, the window {window}"
+
+
+def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Visitor:
+    """Return somebody who is logged in, or nobody; further arguments are those of Playwright's contexts."""
+    options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
+    place = browser.new_context(**options)
+    place.set_default_timeout(5_000)
+    cookies = [{"name": "csrftoken", "value": "a" * 32, "url": site.url}]
+    if user is not None:
+        cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
+    place.add_cookies(cookies)  # type: ignore[arg-type]
+    return Visitor(site, place.new_page())

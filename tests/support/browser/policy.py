@@ -1,0 +1,36 @@
+"""Knows what a careful site allows its pages, and tells what time a page took to make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",  # Django's own style sheets draw with data: images
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+
+
+def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Middleware: add the policy, and the milliseconds that the answer took, in all and of the processor."""
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        began, computed = time.perf_counter(), time.process_time()
+        response = get_response(request)
+        response["Content-Security-Policy"] = POLICY
+        took = {"view": time.perf_counter() - began, "cpu": time.process_time() - computed}
+        response["Server-Timing"] = ", ".join(f"{name};dur={each * 1000:.1f}" for name, each in took.items())
+        return response
+
+    return answer

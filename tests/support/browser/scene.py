@@ -1,0 +1,28 @@
+"""A shop on a busy day, as its locks show it: for pictures, and for tests of all pages."""
+
+from __future__ import annotations
+
+from django_zklock.queue.nodes import Kind
+from support.browser.actors import Part, Stage
+
+
+def busy_shop(stage: Stage) -> None:
+    """Fill some queues: tasks, views, commands, readers, another client, one long queue, and a deadlock."""
+    charge = Part.task("shop.tasks.charge", "worker-3", 812)
+    restock = Part.task("shop.tasks.restock", "worker-1", 455)
+    refund = Part.view("POST /orders/<int:pk>/refund/", "shop.views.refund", "web-2", 78)
+    invoice = Part.view("GET /invoices/<slug:month>/", "shop.views.invoice", "web-1", 77)
+    report = Part("cron-1", 9, what="manage.py nightly_report")
+    for part in (charge, refund, restock, invoice):
+        stage.enter("orders/1042", part)
+    stage.enter_raw("orders/1042", f"{'ab' * 16}__lock__", b"10.0.3.9")
+    stage.enter("invoice/2026-11", invoice)
+    stage.enter("report/nightly", report)
+    stage.enter("report/nightly", restock)
+    for part in (invoice, refund):
+        stage.enter("prices", part, Kind.READ)
+    stage.enter("prices", restock, Kind.WRITE)
+    for place in range(12):
+        stage.enter("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{place % 4}", 300 + place))
+    for number in range(7):
+        stage.enter(f"orders/{1043 + number}", Part.task("shop.tasks.charge", f"worker-{number % 4}", 812 + number))

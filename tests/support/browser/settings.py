@@ -1,0 +1,61 @@
+"""A site as a user would run it, behind a strict Content-Security-Policy; SITE_HOME is where its database is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+HOME = Path(os.environ["SITE_HOME"])
+SECRET_KEY = "test"
+USE_TZ = True
+TIME_ZONE = "UTC"
+ROOT_URLCONF = "support.browser.urls"
+ALLOWED_HOSTS = ["127.0.0.1"]
+STATIC_URL = "/static/"
+INSTALLED_APPS = [
+    *json.loads(os.environ.get("SITE_APPS", "[]")),
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_zklock",
+]
+MIDDLEWARE = [
+    "support.browser.policy.strict",
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": HOME / "site.sqlite3", "OPTIONS": {"timeout": 20}}
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+}
+
+ZKLOCK = {"URL": os.environ["ZKLOCK_URL"], **json.loads(os.environ.get("SITE_ZKLOCK", "{}"))}

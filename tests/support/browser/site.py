@@ -1,0 +1,62 @@
+"""Knows how to start the site's process and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from support.zoo import TESTS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Site:
+    """The site, for the length of a with block."""
+
+    def __init__(self, home: Path, url: str, **zklock: Any) -> None:
+        """Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`."""
+        self.log = home / "site.log"
+        self._env = {"SITE_HOME": str(home), "ZKLOCK_URL": url, "SITE_ZKLOCK": json.dumps(zklock)}
+        self.url = ""
+        self.sessions: Mapping[str, str] = {}
+        """By user name, the value of the cookie that makes somebody that user."""
+
+    def __enter__(self) -> Self:
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "support.browser.serve"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=TESTS,
+                env={
+                    **os.environ,
+                    "DJANGO_SETTINGS_MODULE": "support.browser.settings",
+                    "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+                    **self._env,
+                },
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.__exit__(None, None, None)
+            raise AssertionError(f"The site did not start:\n{self.log.read_text()}")
+        said = json.loads(line)
+        self.url, self.sessions = said["url"], said["sessions"]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
