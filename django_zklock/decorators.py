@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -23,67 +23,14 @@ from django.http import HttpRequest
 from django_zklock import conf, responses, transactions
 from django_zklock.arguments import Name, Naming, async_view
 from django_zklock.bodies import Handover
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.reservations import Uniqueness
+from django_zklock.surroundings import Code, Surroundings
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Surroundings(Protocol):
-    """What a call runs in: it has defaults of its own, and knows what to do without the lock."""
-
-    @property
-    def what(self) -> str:
-        """The work, as others in the queue may see it; never its arguments."""
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """The same, item by item, for programs that read the queue."""
-
-    @property
-    def timeout(self) -> float:
-        """Seconds to wait for the lock where nothing else is said."""
-
-    @property
-    def on_conflict(self) -> str:
-        """What to do after that where nothing else is said."""
-
-    def entering(self, lock: Lock, options: LockOptions) -> None:
-        """Learn that the call is about to take its lock; may raise to keep it from that. Not for async functions."""
-
-    def admitted(self) -> None:
-        """Learn that the call has its lock; may raise to keep it from its work. Not for async functions."""
-
-    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
-        """Return what the call returns without having had the lock, or raise."""
-
-    def lost(self, error: LockLost, options: LockOptions) -> Any:
-        """Return what the call returns when the lock was lost under it, or raise."""
-
-
-class Code:
-    """Plain code: waits 10 s, then raises."""
-
-    timeout = 10.0
-    on_conflict = "raise"
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.about: dict[str, str] = {}
-
-    def entering(self, lock: Lock, options: LockOptions) -> None: ...
-
-    def admitted(self) -> None: ...
-
-    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> None:
-        if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
-            raise error
-
-    def lost(self, error: LockLost, options: LockOptions) -> None:
-        raise error
 
 
 def zk_locked(
@@ -228,7 +175,7 @@ class Locked:
         if "celery" in sys.modules:  # perhaps only since Django was set up
             import_module("django_zklock.contrib.celery").connect()
         if uniqueness is not None:
-            self._begun = import_module("django_zklock.contrib.celery.unique").begun
+            self._begun = _begun_by_celery()
 
     def __repr__(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
@@ -344,6 +291,16 @@ class _Call:
 
     def _lost(self, error: LockLost) -> Any:
         return self.around.lost(error, self.options)
+
+
+def _begun_by_celery() -> Callable[[Locked], None]:
+    try:
+        begun: Callable[[Locked], None] = import_module("django_zklock.contrib.celery.unique").begun
+    except ModuleNotFoundError as error:
+        raise ImproperlyConfigured(
+            'unique= is for Celery tasks, and Celery is not installed: pip install "django-zklock[celery]".'
+        ) from error
+    return begun
 
 
 def _refuse_unlockable(function: object) -> None:

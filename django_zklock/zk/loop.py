@@ -75,6 +75,7 @@ class Loop:
         if self._turn.acquire(blocking=False):
             try:
                 self._run_delivered()
+                self._run_timers()  # in a flood of answers the loop's own thread may not get its turn for long
             finally:
                 self._turn.release()
         else:

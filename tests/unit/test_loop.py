@@ -97,6 +97,15 @@ def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
     assert seen == ["early", "late"]
 
 
+def test_a_timer_runs_among_what_is_delivered() -> None:
+    """A flood of answers, which the client's thread runs itself, delays no heartbeat, though the loop has no turn."""
+    loop = Loop("test-loop")  # whose thread never runs
+    seen: list[str] = []
+    loop.deliver(lambda: loop.call_later(0, lambda: seen.append("timer")))
+    loop.deliver(seen.append, "answer")
+    assert seen == ["timer", "answer"]
+
+
 def test_a_stopped_loop_ends_its_thread() -> None:
     """After `stop` the thread runs what is queued and ends."""
     loop = Loop("test-loop")
