@@ -376,11 +376,16 @@ def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
         assert time.monotonic() - held > 1.5
 
 
+def take_and_release() -> None:
+    with zk_lock("k", timeout=8):
+        pass
+
+
 def test_an_expired_hold_that_was_written_anew_is_not_deleted(zoo: Zoo) -> None:
     """Its version tells: it has its full time from then on."""
     hold = hold_lock("k", seconds=1.2, **WHY)
     die()
-    waiter = Elsewhere(lambda: zk_lock("k", timeout=8).acquire())
+    waiter = Elsewhere(take_and_release)
     zoo.wait_contenders("k", 2)
     time.sleep(0.8)
     zoo.client.set(hold.path, zoo.client.get(hold.path)[0])
