@@ -8,7 +8,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from celery import chain, chord, group
@@ -27,7 +27,7 @@ from django_zklock.exceptions import LockBusy, LockLost
 pytestmark = pytest.mark.zookeeper
 
 FINAL = ("raise", "skip", "value")  # end where they find the lock busy; the others go on when it is free
-Send = Callable[[str, str], AsyncResult[Any]]
+Send: TypeAlias = "Callable[[str, str], AsyncResult[Any]]"  # not to be subscripted before Celery 5.6
 
 
 def task(worker: Worker, name: str, *args: Any, **options: Any) -> Signature[Any]:

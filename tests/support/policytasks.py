@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
 from celery.result import allow_join_result
@@ -138,7 +138,13 @@ def sends(key: str, gate: str) -> str:
     return str(sent.id)
 
 
-class Offline(Task[Any, Any]):
+if TYPE_CHECKING:
+    AnyTask = Task[Any, Any]
+else:
+    AnyTask = Task  # not to be subscripted before Celery 5.6
+
+
+class Offline(AnyTask):
     """A task whose messages the broker can't take while there is a file of that name."""
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
