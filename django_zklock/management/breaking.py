@@ -12,11 +12,11 @@ from typing import Any
 from django_zklock import operations
 from django_zklock.inspection import ContenderInfo, LockInfo
 from django_zklock.management import naming, showing
+from django_zklock.management.answering import add_answer
 from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import contender_json, runs, whose
 from django_zklock.management.printing import Output, clean, write_json
-from django_zklock.management.status import add_patience
 
 WARNING = """\
 {key} is held by
@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", default="", help="why: for the log, and for the one who loses it; required")
     parser.add_argument("--token", type=int, help="only if the holder has this token; required with --no-input")
     parser.add_argument("--no-input", action="store_true", help="do not ask before")
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON")
+    add_answer(parser)
 
 
 def run(

@@ -18,10 +18,10 @@ from django_zklock.conf import Config
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reserved import Reserved, reserved
 from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.management.answering import add_answer
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, whose
 from django_zklock.management.printing import Output, write_json, write_table
-from django_zklock.management.status import add_patience
 from django_zklock.zk import process
 from django_zklock.zk.checkup import Checkup, Findings, server_version
 
@@ -48,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=int, default=20, metavar="N", help="reads and writes to time (default: %(default)s)"
     )
     parser.add_argument("--strict", action="store_true", help="fail for warnings, too")
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON")
+    add_answer(parser)
 
 
 def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, **options: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from django_zklock import operations
 from django_zklock.management import naming, showing
+from django_zklock.management.answering import add_answer
 from django_zklock.management.breaking import user
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.printing import Output, clean, write_json
-from django_zklock.management.status import add_patience
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     naming.add_name(parser)
     parser.add_argument("--token", type=int, help="of the hold, as it was told (default: the one that holds the lock)")
     parser.add_argument("--reason", default="", help="why, for the log")
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON")
+    add_answer(parser)
 
 
 def run(

@@ -8,12 +8,12 @@ from typing import Any
 
 from django_zklock import operations
 from django_zklock.management import naming
+from django_zklock.management.answering import add_answer
 from django_zklock.management.breaking import require, user
 from django_zklock.management.durations import seconds
 from django_zklock.management.exits import failure, told
 from django_zklock.management.picturing import hold_json
 from django_zklock.management.printing import Output, clean, write_json
-from django_zklock.management.status import add_patience
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=seconds, default=0.0, metavar="TIME", help="for who holds it to be done (default: not at all)"
     )
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON")
+    add_answer(parser)
 
 
 def run(

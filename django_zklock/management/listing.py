@@ -10,11 +10,12 @@ from typing import Any
 
 from django_zklock import inspection
 from django_zklock.inspection import LockInfo, Snapshot
+from django_zklock.management.answering import add_answer
 from django_zklock.management.durations import seconds
 from django_zklock.management.exits import told
 from django_zklock.management.picturing import HEAD, NUMBERS, cells, lock_json, snapshot_json
 from django_zklock.management.printing import Output, clean, is_terminal, write_json, write_table
-from django_zklock.management.status import add_patience, end, write_oddities
+from django_zklock.management.status import end, write_oddities
 
 CLEAR = "\x1b[H\x1b[J"  # to the top of the terminal, and nothing below
 
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help="again every 2 s, or TIME, until Ctrl-C"
     )
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON; with --watch, a line for each look")
+    add_answer(parser, json="write JSON; with --watch, a line for each look")
 
 
 def run(out: Output, *, watch: float | None, patience: float, json: bool, **options: Any) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from django_zklock import inspection
 from django_zklock.inspection import ContenderInfo, LockInfo
 from django_zklock.management import naming
+from django_zklock.management.answering import add_answer
 from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import lock_json, runs, whose
 from django_zklock.management.printing import Output, clean, write_json, write_table
-from django_zklock.management.status import add_patience
 
 HEAD = ("", "who", "runs", "since", "age", "token", "thread", "session")
 
@@ -21,8 +21,7 @@ HEAD = ("", "who", "runs", "since", "age", "token", "thread", "session")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     naming.add_name(parser)
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON")
+    add_answer(parser)
 
 
 def run(

@@ -7,25 +7,16 @@ from typing import Any
 
 from django_zklock import inspection
 from django_zklock.inspection import Snapshot
-from django_zklock.management.durations import seconds, shown
+from django_zklock.management.answering import add_answer
+from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, snapshot_json
 from django_zklock.management.printing import Output, clean, write_json
 
-PATIENCE = 5.0  # seconds; a program that was just started has to connect first
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_patience(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON")
-
-
-def add_patience(parser: argparse.ArgumentParser) -> None:
-    """Declare how long ZooKeeper has to answer."""
-    parser.add_argument(
-        "--patience", type=seconds, default=PATIENCE, metavar="TIME", help="for ZooKeeper (default: %(default)s s)"
-    )
+    add_answer(parser)
 
 
 def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:

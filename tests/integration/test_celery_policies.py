@@ -59,18 +59,22 @@ def outcome(result: AsyncResult[Any]) -> Any:
 # --- each policy, in each canvas ------------------------------------------------------------------------------------
 
 
+OF_ITS_OWN: dict[str, Any] = {
+    "raise": "LockBusy",
+    "skip": "TaskRevokedError",
+    "value": VALUE,
+    **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
+}
+"""What a task comes to where nothing but its policy counts."""
+
+
 def test_a_task_alone(worker: Worker) -> None:
     """Some end where they find the lock busy, the others do their work when it is free."""
 
     def alone(name: str, key: str) -> AsyncResult[Any]:
         return worker.send(name, key)
 
-    assert outcomes(worker, alone) == {
-        "raise": "LockBusy",
-        "skip": "TaskRevokedError",
-        "value": VALUE,
-        **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
-    }
+    assert outcomes(worker, alone) == OF_ITS_OWN
 
 
 def test_a_chain(worker: Worker) -> None:
@@ -80,12 +84,7 @@ def test_a_chain(worker: Worker) -> None:
         follow = task(worker, "policy.next")
         return chain(task(worker, name, key), follow, follow, app=worker.app).apply_async()
 
-    assert outcomes(worker, steps) == {
-        "raise": "LockBusy",
-        "skip": "TaskRevokedError",
-        "value": VALUE,
-        **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
-    }
+    assert outcomes(worker, steps) == OF_ITS_OWN
 
 
 def test_a_group(worker: Worker) -> None:
@@ -97,12 +96,7 @@ def test_a_group(worker: Worker) -> None:
         part: AsyncResult[Any] = sent.results[0]
         return part
 
-    assert outcomes(worker, parts) == {
-        "raise": "LockBusy",
-        "skip": "TaskRevokedError",
-        "value": VALUE,
-        **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
-    }
+    assert outcomes(worker, parts) == OF_ITS_OWN
 
 
 def test_a_chord(worker: Worker) -> None:

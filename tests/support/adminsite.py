@@ -13,6 +13,7 @@ from django.urls import path
 from django_zklock.admin import LockAdmin
 from django_zklock.dashboard.exporting import locks_json
 from django_zklock.models import Lock
+from support.admintemplates import ADMIN_TEMPLATES
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
 
@@ -49,18 +50,6 @@ SETTINGS: dict[str, Any] = {
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "django.contrib.messages.middleware.MessageMiddleware",
     ],
-    "TEMPLATES": [
-        {
-            "BACKEND": "django.template.backends.django.DjangoTemplates",
-            "APP_DIRS": True,
-            "OPTIONS": {
-                "context_processors": [
-                    "django.template.context_processors.request",
-                    "django.contrib.auth.context_processors.auth",
-                    "django.contrib.messages.context_processors.messages",
-                ]
-            },
-        }
-    ],
+    "TEMPLATES": ADMIN_TEMPLATES,
     "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
 }

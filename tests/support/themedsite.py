@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from support.admintemplates import ADMIN_TEMPLATES
+
 SECRET_KEY = "test"
 USE_TZ = True
 ROOT_URLCONF = "support.themedsite"
@@ -25,19 +27,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.template.context_processors.request",
-                "django.contrib.auth.context_processors.auth",
-                "django.contrib.messages.context_processors.messages",
-            ]
-        },
-    }
-]
+TEMPLATES = ADMIN_TEMPLATES
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 ZKLOCK = {"URL": os.environ.get("ZKLOCK_URL", "zk://127.0.0.1:2181/test")}

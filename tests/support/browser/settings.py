@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from support.admintemplates import ADMIN_TEMPLATES
+
 HOME = Path(os.environ["SITE_HOME"])
 SECRET_KEY = "test"
 USE_TZ = True
@@ -33,19 +35,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.template.context_processors.request",
-                "django.contrib.auth.context_processors.auth",
-                "django.contrib.messages.context_processors.messages",
-            ]
-        },
-    }
-]
+TEMPLATES = ADMIN_TEMPLATES
 DATABASES = {
     "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": HOME / "site.sqlite3", "OPTIONS": {"timeout": 20}}
 }

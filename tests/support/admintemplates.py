@@ -1,0 +1,19 @@
+"""What Django's admin needs of TEMPLATES, for sites of the tests; settings import it before there are apps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ADMIN_TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
