@@ -7,15 +7,11 @@ A Redis and a RabbitMQ of the tests' own: in temporary directories, on free port
 from __future__ import annotations
 
 import abc
-import atexit
 import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import kombu
@@ -26,14 +22,14 @@ from redis.exceptions import RedisError
 from django_zklock.testing.ensemble import free_ports
 from support import debian
 from support.celeryapp import QUEUES
+from support.served import Served
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 REDIS = "redis-server"  # the program and Debian's package
 RABBITMQ = "rabbitmq-server"  # the same
 RABBITMQ_SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian's; what it puts on the PATH refuses accounts but its own
-PATIENCE = 60  # seconds to come up on a busy machine
 TIED = debian.tied("KILL")
 
 
@@ -65,13 +61,8 @@ def find_rabbitmq() -> Path:
     return Path(found).resolve()
 
 
-class Broker(abc.ABC):
-    """One server for the length of a with block; on Linux it ends with this process, even when that is killed."""
-
-    def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix=f"zklock-{type(self).__name__.lower()}-"))
-        self._log = self._directory / "log"
-        self._processes: list[subprocess.Popen[bytes]] = []
+class Broker(Served):
+    """A server that keeps messages."""
 
     @property
     @abc.abstractmethod
@@ -85,58 +76,6 @@ class Broker(abc.ABC):
     @abc.abstractmethod
     def disconnect_all(self) -> None:
         """Close all connections of clients, as an operator may, or a failing network."""
-
-    @abc.abstractmethod
-    def _launch(self) -> None:
-        """Start its processes."""
-
-    @abc.abstractmethod
-    def _answers(self) -> bool:
-        """Tell whether a client is served."""
-
-    def __enter__(self) -> Self:
-        try:
-            self._launch()
-            self._wait_ready()
-        except BaseException:
-            self.stop()
-            raise
-        atexit.register(self.stop)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _start(self, *command: str, env: dict[str, str] | None = None) -> None:
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                [*TIED, *command],
-                cwd=self._directory,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._processes.append(process)
-
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self._answers():
-            if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
-                raise AssertionError(f"{type(self).__name__} did not come up:\n{self._log.read_text()}")
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        """End the server, and remove what it wrote."""
-        while self._processes:
-            process = self._processes.pop()
-            process.kill()  # at once: nobody will read its files
-            process.wait(PATIENCE)
-        shutil.rmtree(self._directory, ignore_errors=True)
-        atexit.unregister(self.stop)
 
 
 class Redis(Broker):
@@ -173,7 +112,8 @@ class Redis(Broker):
 
     def _launch(self) -> None:
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._directory}
-        self._start(self._program, *(word for name, value in options.items() for word in (f"--{name}", str(value))))
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        self._start([*TIED, self._program, *words])
 
     def _answers(self) -> bool:
         with contextlib.suppress(RedisError), RedisClient(port=self.port, socket_timeout=5) as client:
@@ -201,12 +141,12 @@ class RabbitMQ(Broker):
 
     def _launch(self) -> None:
         # The server of names would be started by Erlang, and outlive it.
-        self._start("epmd", "-address", "127.0.0.1", "-port", str(self._names))
+        self._start([*TIED, "epmd", "-address", "127.0.0.1", "-port", str(self._names)])
         (self._directory / "rabbitmq.conf").write_text(
             f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 10MB\n"
         )
         (self._directory / "plugins").write_text("[].\n")
-        self._start(str(self._program), env=self._env)
+        self._start([*TIED, str(self._program)], env=self._env)
 
     def disconnect_all(self) -> None:
         rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), "close_all_connections", "by a test"]

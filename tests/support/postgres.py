@@ -6,25 +6,22 @@ A PostgreSQL of the tests' own: a cluster in a temporary directory, on a free po
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from django_zklock.testing.ensemble import free_ports
 from support import debian
+from support.served import Served
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 PACKAGE = "postgresql"
 PROGRAMS = Path("/usr/lib/postgresql")  # Debian's, by version
@@ -38,7 +35,6 @@ OPTIONS = {
     "max_connections": "200",
 }
 TIED = debian.tied("QUIT")
-PATIENCE = 60  # seconds to come up on a busy machine
 
 
 class PostgresNotFound(RuntimeError):
@@ -63,17 +59,17 @@ def find_programs() -> Path:
     return Path(found).resolve().parent
 
 
-class Postgres:
-    """One server for the length of a with block; on Linux it ends with this process, even when that is killed."""
+class Postgres(Served):
+    """One cluster."""
+
+    end = signal.SIGQUIT  # its way to end at once
 
     def __init__(self) -> None:
         self._programs = find_programs()
-        self._directory = Path(tempfile.mkdtemp(prefix="zklock-postgres-"))
-        self._log = self._directory / "log"
+        super().__init__()
         self._prefix: list[str] = []  # what makes another account of root
         self._as: dict[str, Any] = {}  # the same
         (self.port,) = free_ports(1)
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -86,21 +82,7 @@ class Postgres:
             "PORT": str(self.port),
         }
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        atexit.register(self.stop)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _start(self) -> None:
+    def _launch(self) -> None:
         self._leave_root()
         data = self._directory / "data"
         initdb = [*self._prefix, str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests"]
@@ -124,17 +106,7 @@ class Postgres:
             str(self.port),
             *options,
         ]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **self._as,
-            )
-        self._wait_ready()
+        self._start(command, **self._as)
 
     def _leave_root(self) -> None:
         if os.geteuid() != 0:
@@ -146,23 +118,9 @@ class Postgres:
         os.chown(self._directory, account.pw_uid, account.pw_gid)
         self._as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def _answers(self) -> bool:
         ask = [str(self._programs / "pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={self.port}"]
-        assert self._process is not None
-        while subprocess.run(ask, check=False).returncode:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError("PostgreSQL did not come up:\n" + self._log.read_text())
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        """End the server, and remove what it wrote."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGQUIT)  # at once: nobody will read its files
-            process.wait(PATIENCE)
-        shutil.rmtree(self._directory, ignore_errors=True)
-        atexit.unregister(self.stop)
+        return subprocess.run(ask, check=False).returncode == 0
 
 
 def _alone_in_namespace() -> bool:

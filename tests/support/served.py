@@ -1,0 +1,84 @@
+"""The frame of a server that tests start from Debian's package: it has a directory of its own, and ends with them."""
+
+from __future__ import annotations
+
+import abc
+import atexit
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PATIENCE = 60  # seconds to come up on a busy machine
+
+
+class Served(abc.ABC):
+    """One server for the length of a with block; on Linux it ends with this process, even when that is killed."""
+
+    end: ClassVar[signal.Signals] = signal.SIGKILL  # at once: nobody will read its files
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix=f"zklock-{type(self).__name__.lower()}-"))
+        self._log = self._directory / "log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @abc.abstractmethod
+    def _launch(self) -> None:
+        """Start its processes."""
+
+    @abc.abstractmethod
+    def _answers(self) -> bool:
+        """Tell whether a client is served."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._launch()
+            self._wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        atexit.register(self.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self, command: Sequence[str], **how: Any) -> None:
+        """Start one of its processes; `how` is for `Popen`."""
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **how,
+            )
+        self._processes.append(process)
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self._answers():
+            if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
+                raise AssertionError(f"{type(self).__name__} did not come up:\n{self._log.read_text()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the server, and remove what it wrote."""
+        while self._processes:
+            process = self._processes.pop()
+            process.send_signal(self.end)
+            process.wait(PATIENCE)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        atexit.unregister(self.stop)
