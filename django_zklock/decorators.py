@@ -43,6 +43,12 @@ def zk_locked(
     reentrant: bool | Unset = UNSET,
     atomic: Atomic | Unset = UNSET,
     release: str | Unset = UNSET,
+    kind: str | Unset = UNSET,
+    limit: int | Unset | None = UNSET,
+    layout: str | Unset = UNSET,
+    max_hold: float | timedelta | Unset | None = UNSET,
+    warn_after: float | timedelta | Unset | None = UNSET,
+    hold_at_least: float | timedelta | Unset = UNSET,
     unique: str | None = None,
     on_duplicate: str | None = None,
     unique_for: float | timedelta | None = None,
@@ -80,6 +86,17 @@ def zk_locked(
             one. Not for async functions.
         release: "on_commit" or "block": when the lock is let go if the call is made inside an open transaction, as in
             `Lock`. Default "on_commit" where that transaction is Django's own round a class-based view.
+        kind: "lock" (default), or a side of a read-write lock: "read", which shares it with other readers, or
+            "write". All are first come, first served, and keep each other out on the same path.
+        limit: how many may hold it at a time: a semaphore, with a permit for each. `operations.set_limit` changes
+            that for all processes, whatever they say here. Default None: no semaphore.
+        layout: "own" (default), or "curator" or "kazoo": the nodes in ZooKeeper are written as that client's recipe
+            of the same kind writes them, so that its processes take part.
+        max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
+            None.
+        warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
+        hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
+            and the process has ended. For jobs that several hosts start at about the same time. Default 0.
         unique: for Celery tasks. "until_start" or "until_done": until then, the task is not sent a second time with
             the same key. Default None: it is.
         on_duplicate: what the caller gets who would have sent it: "return" (default) the first one's AsyncResult, or
@@ -103,6 +120,12 @@ def zk_locked(
         reentrant=reentrant,
         atomic=atomic,
         release=release,
+        kind=kind,
+        limit=limit,
+        layout=layout,
+        max_hold=max_hold,
+        warn_after=warn_after,
+        hold_at_least=hold_at_least,
         max_conflicts=max_conflicts,
         skip_value=skip_value,
         on_lost=on_lost,
@@ -200,6 +223,12 @@ class Locked:
             reentrant=options.reentrant,
             atomic=options.atomic,
             release=options.release,
+            kind=options.kind,
+            limit=options.limit,
+            layout=options.layout,
+            max_hold=options.max_hold,
+            warn_after=options.warn_after,
+            hold_at_least=options.hold_at_least,
             what=around.what,
             about=around.about,
         )

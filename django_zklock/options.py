@@ -17,6 +17,9 @@ ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
 ON_LOST: Final = ("fail", "retry")
 ABORT_ON: Final = ("suspended", "lost", "never")
 RELEASE: Final = ("block", "on_commit")
+KIND: Final = ("lock", "read", "write")
+LAYOUT: Final = ("own", "curator", "kazoo")
+MOST_PERMITS: Final = 10_000
 
 Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
 """What may be given as the option `atomic`: the default database, one, or several."""
@@ -53,6 +56,18 @@ class LockOptions:
     atomic: tuple[str, ...] | Unset = UNSET
     """The databases on which the block is a transaction, inside the lock."""
     release: str | Unset = UNSET
+    kind: str | Unset = UNSET
+    """`lock`, or a side of a read-write lock: `read` or `write`."""
+    limit: int | Unset | None = UNSET
+    """How many may hold it at a time, as permits of a semaphore; None: it is no semaphore."""
+    layout: str | Unset = UNSET
+    """Whose recipe the nodes in ZooKeeper are written like, so that its processes see them."""
+    max_hold: float | Unset | None = UNSET
+    """Seconds after which the work is stopped and the hold is lost; None: never."""
+    warn_after: float | Unset | None = UNSET
+    """Seconds of holding after which a warning is logged and a signal sent; None: never."""
+    hold_at_least: float | Unset = UNSET
+    """Seconds from the grant during which nobody else gets the lock, even if the work is done before."""
     max_conflicts: int | Unset | None = UNSET
     """How often a Celery task is sent again for the lock; None: as often as it takes."""
     skip_value: Any = UNSET
@@ -103,6 +118,16 @@ def _pause(value: object) -> float | Unset:
     return UNSET if found is None else found
 
 
+def _span(value: object) -> float | Unset | None:
+    found = _wait(value)
+    return UNSET if found == 0 else found
+
+
+def _permits(value: object) -> int | Unset | None:
+    found = _count(value)
+    return found if found is None or (isinstance(found, int) and 1 <= found <= MOST_PERMITS) else UNSET
+
+
 def _flag(value: object) -> bool | Unset:
     return value if isinstance(value, bool) else UNSET
 
@@ -142,6 +167,12 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "reentrant": (_flag, "True or False."),
     "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases."),
     "release": (functools.partial(_one_of, RELEASE), f"One of: {', '.join(RELEASE)}."),
+    "kind": (functools.partial(_one_of, KIND), f"One of: {', '.join(KIND)}."),
+    "limit": (_permits, f"A number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)."),
+    "layout": (functools.partial(_one_of, LAYOUT), f"One of: {', '.join(LAYOUT)}."),
+    "max_hold": (_span, "Seconds above 0, a timedelta, or None (no limit)."),
+    "warn_after": (_span, "Seconds above 0, a timedelta, or None (no warning)."),
+    "hold_at_least": (_pause, "Seconds from 0, or a timedelta."),
     "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
     "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
     "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),

@@ -65,6 +65,17 @@ class Lock:
             before it is let go, if it is still held then. True is the default database. Not in async code.
         release: when the lock is let go if a transaction is open round it: "on_commit", when that has ended, by COMMIT
             or ROLLBACK; or "block", with the block. If not given, taking it there raises `LockInTransaction`.
+        kind: "lock" (default), or a side of a read-write lock: "read", which shares it with other readers, or
+            "write". All are first come, first served, and keep each other out on the same path.
+        limit: how many may hold it at a time: a semaphore, with a permit for each. `operations.set_limit` changes
+            that for all processes, whatever they say here. Default None: no semaphore.
+        layout: "own" (default), or "curator" or "kazoo": the nodes in ZooKeeper are written as that client's recipe
+            of the same kind writes them, so that its processes take part.
+        max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
+            None.
+        warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
+        hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
+            and the process has ended. For jobs that several hosts start at about the same time. Default 0.
         what: the work it is for, shown to others in the queue.
         about: the same, item by item, for programs that read the queue: a few short texts, never arguments.
 
@@ -81,13 +92,30 @@ class Lock:
         reentrant: bool | Unset = UNSET,
         atomic: Atomic | Unset = UNSET,
         release: str | Unset = UNSET,
+        kind: str | Unset = UNSET,
+        limit: int | Unset | None = UNSET,
+        layout: str | Unset = UNSET,
+        max_hold: float | timedelta | Unset | None = UNSET,
+        warn_after: float | timedelta | Unset | None = UNSET,
+        hold_at_least: float | timedelta | Unset = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._fields = dict(fields or {})
         self._options = given_options(
-            timeout=timeout, abort_on=abort_on, grace=grace, reentrant=reentrant, atomic=atomic, release=release
+            timeout=timeout,
+            abort_on=abort_on,
+            grace=grace,
+            reentrant=reentrant,
+            atomic=atomic,
+            release=release,
+            kind=kind,
+            limit=limit,
+            layout=layout,
+            max_hold=max_hold,
+            warn_after=warn_after,
+            hold_at_least=hold_at_least,
         )
         self._what = what
         self._about = dict(about or {})
@@ -382,6 +410,12 @@ def zk_lock(
     reentrant: bool | Unset = UNSET,
     atomic: Atomic | Unset = UNSET,
     release: str | Unset = UNSET,
+    kind: str | Unset = UNSET,
+    limit: int | Unset | None = UNSET,
+    layout: str | Unset = UNSET,
+    max_hold: float | timedelta | Unset | None = UNSET,
+    warn_after: float | timedelta | Unset | None = UNSET,
+    hold_at_least: float | timedelta | Unset = UNSET,
 ) -> Lock:
     """
     Return the lock of this name, to be used with `with` or `async with`.
@@ -398,6 +432,12 @@ def zk_lock(
         reentrant=reentrant,
         atomic=atomic,
         release=release,
+        kind=kind,
+        limit=limit,
+        layout=layout,
+        max_hold=max_hold,
+        warn_after=warn_after,
+        hold_at_least=hold_at_least,
     )
 
 

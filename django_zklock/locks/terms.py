@@ -14,7 +14,7 @@ from django_zklock import work
 from django_zklock.conf import Config
 from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
-from django_zklock.options import LockOptions, Unset
+from django_zklock.options import UNSET, LockOptions, Unset
 from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.transactions import refuse_unknown
@@ -34,6 +34,12 @@ class Terms:
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     release: str | Unset  # `block` or `on_commit`
+    kind: Kind
+    limit: int | None  # of permits, if it is a semaphore
+    layout: str
+    max_hold: float | None
+    warn_after: float | None
+    hold_at_least: float
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
 
@@ -79,6 +85,7 @@ def resolve(
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
     options = given.merged_over(config.options_for(name))
+    _refuse_contradictions(name, options)
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
     refuse_unknown(atomic)
     template = names.Template.parse(options.path or name)
@@ -95,6 +102,32 @@ def resolve(
         reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
         atomic=atomic,
         release=options.release,
+        kind=_kind(options),
+        limit=None if isinstance(options.limit, Unset) else options.limit,
+        layout="own" if isinstance(options.layout, Unset) else options.layout,
+        max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
+        warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
+        hold_at_least=0.0 if isinstance(options.hold_at_least, Unset) else options.hold_at_least,
         what=what,
         about=about,
     )
+
+
+def _kind(options: LockOptions) -> Kind:
+    if options.kind == "read":
+        return Kind.READ
+    return Kind.WRITE if options.kind == "write" else Kind.LOCK
+
+
+def _refuse_contradictions(name: str, options: LockOptions) -> None:
+    """Raise `ValueError` for options each of which is fine, and which cannot be had together."""
+    longest, least = options.max_hold, options.hold_at_least
+    problem = ""
+    if isinstance(options.limit, int) and options.kind in ("read", "write"):
+        problem = f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
+    elif options.layout == "kazoo" and least not in (UNSET, 0):
+        problem = 'hold_at_least and layout="kazoo", but kazoo\'s processes would not know when that time is over'
+    elif isinstance(longest, float) and isinstance(least, float) and longest < least:
+        problem = f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
+    if problem:
+        raise ValueError(f"The lock {name!r} has {problem}; change one of them.")
