@@ -15,14 +15,6 @@ from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.zk.session import Session
 
-ANSWER_PATIENCE = 0.8
-"""
-Seconds beyond the time to wait that ZooKeeper may take for its first answer.
-
-A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
-"""
-
-
 _Waiter = TypeVar("_Waiter", ThreadWaiter[Outcome], TaskWaiter[Outcome])
 
 
@@ -52,7 +44,7 @@ class Attempt(Generic[_Waiter]):
     @property
     def extra_patience(self) -> float:
         """Seconds to go on waiting after the timeout: for ZooKeeper's first answer, never for the lock."""
-        return 0.0 if self.contender.placed else ANSWER_PATIENCE
+        return 0.0 if self.contender.placed else self.terms.patience
 
     def conclude(self, outcome: Outcome | None, owner: Owner) -> Hold:
         """Return the hold, or raise what the outcome means."""

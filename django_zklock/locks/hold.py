@@ -142,7 +142,7 @@ class Hold:
         """
         if self._grant.inherited:
             return True  # what runs the protocol runs in the parent
-        alarm = _Alarm()
+        alarm = Alarm()
         self._grant.session.post(self._grant.attach, alarm)
         try:
             alarm.waiter.wait(timeout)
@@ -214,7 +214,7 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     return weakref.ref(hold, on_dropped)
 
 
-class _Alarm(GrantObserver):
+class Alarm(GrantObserver):
     """Wakes who waits for the loss of a hold."""
 
     def __init__(self) -> None:

@@ -21,6 +21,13 @@ from django_zklock.transactions import refuse_unknown
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
+ANSWER_PATIENCE = 0.8
+"""
+Seconds beyond the time to wait that ZooKeeper may take for its first answer.
+
+A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -42,6 +49,7 @@ class Terms:
     hold_at_least: float
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
+    patience: float = ANSWER_PATIENCE
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
