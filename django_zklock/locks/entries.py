@@ -160,8 +160,9 @@ def _leave_one(
     end: BlockEnd, error: BaseException | None, left: Callable[[bool], object]
 ) -> tuple[BaseException | None, bool]:
     """End the block of one lock; return the error that goes on, and whether `left` will be called."""
-    if end.block is None:
-        end._lock._blocks.expect_none()  # it was not come to
+    blocks = end._lock._blocks
+    if end.block is None or not blocks.is_open(end.block):
+        blocks.expect_none()  # it was not come to, or has been undone by itself
         return error, False
     try:
         end._lock._leave(error, end.block, left)

@@ -15,6 +15,9 @@ class MultiHold:
     `hold["a"]` is that of the lock of this key, or of this name as it was given.
     """
 
+    # It has no length: to ask whether it is true would run Python code, in which an exception could strike between
+    # `acquire()` and the `if` round it.
+
     __slots__ = ("_by_name", "_holds")
 
     def __init__(self, holds: tuple[Hold, ...], names: Mapping[str, str]) -> None:
@@ -27,9 +30,6 @@ class MultiHold:
 
     def __iter__(self) -> Iterator[Hold]:
         return iter(self._holds)
-
-    def __len__(self) -> int:
-        return len(self._holds)
 
     def __getitem__(self, name: str) -> Hold:
         return self._by_name[name]

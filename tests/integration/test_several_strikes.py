@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
+from support.strike import LineStrike, Struck, alarm, first_line, functions_of
 from support.zoo import Zoo
 
 from django_zklock import transactions
@@ -29,6 +29,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
     pytest.mark.timeout(240),  # hundreds of lines, each struck once in a traced interpreter
 ]
+
+strides = pytest.mark.parametrize(
+    "stride", [pytest.param(41, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
+)
 
 FUNCTIONS = functions_of(several, entries, plans, multihold, lock, blocks, taking)
 
