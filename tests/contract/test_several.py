@@ -202,6 +202,36 @@ def test_a_coroutine_that_loses_one_is_stopped(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
+@pytest.mark.scenario("F56")
+def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo: Zoo) -> None:
+    """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
+
+    def take(*keys: str) -> None:
+        for _ in range(40):
+            with zk_locks(*keys, timeout=None):
+                pass
+
+    takers = [Elsewhere(lambda keys=keys: take(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
+    for taker in takers:
+        taker.result(60)
+    zoo.assert_empty(0)
+    both = threading.Barrier(2)
+
+    def take_singly(first: str, second: str) -> bool:
+        with zk_lock(first):
+            both.wait(10)
+            try:
+                with zk_lock(second, timeout=0.5):
+                    return True
+            except LockTimeout:
+                return False
+            finally:
+                both.wait(10)
+
+    singly = [Elsewhere(lambda: take_singly("a", "b")), Elsewhere(lambda: take_singly("b", "a"))]
+    assert not any(each.result() for each in singly)
+
+
 def take_by_block(lock: MultiLock) -> None:
     with lock as hold:
         hold.check()
