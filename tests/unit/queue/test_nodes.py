@@ -71,7 +71,7 @@ def test_a_name_without_a_number_is_no_contender(name: str) -> None:
         "lock-0000000001",
         f"_c_{GUID}-lock-000000005",
         f"_c_{GUID}-lock-00000000055",
-        f"_c_{GUID}-lease-0000000001",
+        f"_c_{GUID}-permit-0000000001",
         f"_c_{GUID}-lock---000000005",
         f"_c_{GUID[:-1]}-lock-0000000001",
         f"x_c_{GUID}-lock-0000000001",
