@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
     from django_zklock.locks.lock import Lock, zk_lock
     from django_zklock.locks.multihold import MultiHold
+    from django_zklock.locks.readwrite import ReadWriteLock
     from django_zklock.locks.several import MultiLock, zk_locks
     from django_zklock.receiving import require_fence
     from django_zklock.tokens import FenceVerifier
@@ -25,6 +26,7 @@ __all__ = [
     "Lock",
     "MultiHold",
     "MultiLock",
+    "ReadWriteLock",
     "current_hold",
     "require_fence",
     "zk_lock",
@@ -39,6 +41,7 @@ _HOMES = {
     "Lock": "django_zklock.locks.lock",
     "MultiHold": "django_zklock.locks.multihold",
     "MultiLock": "django_zklock.locks.several",
+    "ReadWriteLock": "django_zklock.locks.readwrite",
     "current_hold": "django_zklock.locks.current",
     "require_fence": "django_zklock.receiving",
     "zk_lock": "django_zklock.locks.lock",

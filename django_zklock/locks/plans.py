@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.locks import hold as holds
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multihold import MultiHold
 from django_zklock.locks.refusals import refuse_atomic
 from django_zklock.locks.terms import Terms
+from django_zklock.owner import current_owner
 from django_zklock.queue.nodes import Kind
 
 SHORTEST_WAIT = 0.001  # seconds; who wants to wait does not try without waiting for the last lock, when time is short
@@ -74,11 +76,12 @@ class Plan:
 
     def fresh(self) -> frozenset[str]:
         """Return the keys that the caller does not hold yet."""
-        return frozenset(terms.key for lock, terms in zip(self.locks, self.terms, strict=True) if lock._find() is None)
+        owner = current_owner()
+        return frozenset(key for key in self.keys if holds.live_holds.find(owner, key) is None)
 
-    def hold(self, holds: Iterable[Hold]) -> MultiHold:
+    def hold(self, each: Iterable[Hold]) -> MultiHold:
         """Return the holds of all as one. Raises `LockLost` if one was lost while the next was waited for."""
-        found = tuple(holds)
+        found = tuple(each)
         for hold in found:
             reason = hold._grant.why_invalid()
             if reason is not None:

@@ -20,6 +20,7 @@ from django_zklock.exceptions import (
     LockLost,
     LockNotHeld,
     LockTimeout,
+    LockUpgradeRefused,
     ZooKeeperUnavailable,
 )
 
@@ -317,6 +318,27 @@ def test_of_two_ways_to_lock_a_key_the_stronger_one_is_taken(zoo: Zoo) -> None:
     assert zk_locks(read, "a").locks[0]._terms().kind.name == "LOCK"
     with pytest.raises(ValueError, match="in two ways"):
         zk_locks(read, zk_lock("a", limit=2)).keys  # noqa: B018 - it is looked at there
+
+
+def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
+    """Each in its own way: two who read the one may not both have the other."""
+    reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
+    with zk_locks("c", permit, reading) as hold:
+        assert [one.kind for one in hold] == ["read", "semaphore", "lock"]
+        other = Elsewhere(lambda: take_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5)))
+        other.result()
+        writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
+        with pytest.raises(LockUpgradeRefused), writer:
+            pass
+        with pytest.raises(LockBusy, match="'a'"):
+            Elsewhere(lambda: take_by_block(writer)).result()
+    with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
+        assert hold["a"].token == outer.token
+    with pytest.raises(LockLost), zk_lock("a", kind="write", abort_on="never") as outer:
+        zoo.client.delete(outer.path)
+        outer.wait_lost(5)
+        with within(2), zk_locks(reading, "c", timeout=20):
+            pass
 
 
 def test_what_cannot_be_named_is_refused_before_anything_is_sent(zoo: Zoo) -> None:
