@@ -27,7 +27,7 @@ from django_zklock.owner import current_owner
 pytestmark = [
     pytest.mark.zookeeper,
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
-    pytest.mark.timeout(240),  # hundreds of lines, each struck once in a traced interpreter
+    pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
 ]
 
 strides = pytest.mark.parametrize(
