@@ -76,13 +76,17 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
     )
 
 
-def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ) -> Seen:
-    """Look at a queue, and read the first `most` in it. Raises `ZooKeeperUnavailable`."""
+def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None) -> Seen:
+    """
+    Look at a queue, and read the first `most` in it.
+
+    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    """
     waiter: ThreadWaiter[Seen | ZkLockError] = ThreadWaiter()
     look_round = _Round(session, key, parent, most, waiter.set)
     session.post(look_round.begin)
     try:
-        found = waiter.wait(session.options.connect_timeout)
+        found = waiter.wait(session.options.connect_timeout if patience is None else patience)
     finally:
         look_round.give_up()
     return _told(session, key, found)

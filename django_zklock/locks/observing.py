@@ -95,9 +95,9 @@ async def awho(key: str, parent: str) -> Candidate | None:
             return _candidate(key, queue[0][1])
 
 
-def candidates(key: str, parent: str) -> tuple[Candidate, ...]:
+def candidates(key: str, parent: str, *, patience: float | None = None) -> tuple[Candidate, ...]:
     """Return who leads and who stands by, in order; the first fifty. Raises `ZooKeeperUnavailable`."""
-    queue = seen(process.current(), key, parent)
+    queue = seen(process.current(), key, parent, patience=patience)
     return tuple(_candidate(key, node) for _, node in queue if node is not None)
 
 
