@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from typing import Any
@@ -57,7 +58,12 @@ class Campaign:
         self.attempt: Attempt[Any] = Attempt(session, terms, waiter, timeout=None)
         self._starts_at = time.monotonic() + pause
         self.started = False
-        self.concluded = False
+        self._concluded = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for it any more: it was concluded, or is that of the process this was forked from."""
+        return self._concluded or self.session.pid != os.getpid()
 
     @property
     def grant(self) -> Grant | None:
@@ -98,7 +104,7 @@ class Campaign:
     def conclude(self, outcome: Outcome) -> Hold:
         """Return the hold, which is the caller's, or raise what the outcome means; once."""
         hold = self.attempt.conclude(outcome, current_owner())
-        self.concluded = True
+        self._concluded = True
         return hold
 
     def call_off(self, error: ZkLockError) -> None:

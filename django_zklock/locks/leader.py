@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 import weakref
@@ -113,7 +114,7 @@ class Leader(Onlooker):
     def hold(self) -> Hold | None:
         """What this candidate leads by; None while it does not."""
         hold = self._hold()
-        return None if hold is None or hold._is_over else hold
+        return None if hold is None or hold._is_over or hold._grant.inherited else hold
 
     @property
     def leads(self) -> bool:
@@ -171,6 +172,8 @@ class Leader(Onlooker):
         raised. While ZooKeeper is away it goes on trying, and says so in the log now and then. Returns None when
         `stop` was called.
         """
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function!r} is a coroutine function; await leader.arun() it.")
         while not self._stopping:
             elected = False
             try:
@@ -246,12 +249,12 @@ class Leader(Onlooker):
         `hold.check()`. Raises `ZooKeeperUnavailable` when there was no connection within the connect timeout, and
         another `ZkLockError` when the queue cannot be entered; a wait after that begins anew.
         """
-        hold = self._hold()
+        hold = self.hold
         if hold is not None:
             return hold
         refuse_running_loop("wait", "await leader.arun()")
         campaign = self._campaign
-        if campaign is None or campaign.concluded:
+        if campaign is None or campaign.over:
             campaign = self._begin(self._lock._terms(), ThreadWaiter[Outcome]())
         outcome = campaign.wait(timeout)
         if outcome is None:
@@ -271,7 +274,7 @@ class Leader(Onlooker):
         """Let go of the lead, or leave its queue; a wait after that begins anew, at the end."""
         hold, self._hold = self._hold(), _nothing
         campaign = self._campaign
-        if campaign is not None and not campaign.concluded:
+        if campaign is not None and not campaign.over:
             self._campaign = None
             campaign.abandon()
         if hold is not None:
@@ -288,7 +291,7 @@ class Leader(Onlooker):
     def _begin(self, terms: Terms, waiter: Any) -> Campaign:
         """Begin a campaign, in which nothing is sent before it is waited for."""
         last = self._campaign
-        if last is not None and (not last.concluded or self.hold is not None):
+        if last is not None and (not last.over or self.hold is not None):
             raise RuntimeError(f"{self!r} leads, or waits for the lead, already; one object is one candidate.")
         pause = max(self._pause, self._pauses.after(None if last is None else last.grant))
         campaign = Campaign(process.current(), terms, waiter, pause=pause)
@@ -348,9 +351,9 @@ class Leader(Onlooker):
 
     def _is_to_go_on(self, error: Exception, *, elected: bool) -> bool:
         """Tell whether to campaign again after this error: when the lead was lost, or ZooKeeper is away."""
+        self._pause = FIRST_PAUSE / 2  # whatever it is: never a loop without a pause
         if isinstance(error, ZooKeeperUnavailable):
             if not elected:
-                self._pause = FIRST_PAUSE
                 self._say_away(error)
             return not elected
         if isinstance(error, LockNotAcquired):

@@ -430,6 +430,38 @@ def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
         assert stack.enter_context(leader).token
 
 
+def test_a_forked_child_is_a_candidate_of_its_own(zoo: Zoo) -> None:
+    """The lead is its parent's; the object that it inherited may campaign for it."""
+    script = """
+import os, sys
+from django_zklock import zk_leader
+leader = zk_leader("lead")
+with leader:
+    pid = os.fork()
+    if not pid:
+        assert not leader.leads
+        print(leader.run(lambda hold: "child"), flush=True)
+        os._exit(0)
+    while True:
+        if len(leader.candidates()) == 2:
+            break
+    print("parent", flush=True)
+os.waitpid(pid, 0)
+"""
+    child = zoo.spawn(script)
+    try:
+        out, err = child.communicate(timeout=20)
+        assert out == "parent\nchild\n", err
+    finally:
+        child.kill()
+
+
+def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
+    """Nobody would await what it returns."""
+    with pytest.raises(TypeError, match="arun"):
+        zk_leader("lead").run(Terms().arun)
+
+
 def test_settings_that_contradict_a_lead_are_refused(zoo: Zoo) -> None:
     """Two would lead, if they were followed."""
     for options in ({"kind": "read"}, {"limit": 2}, {"atomic": True}):
