@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from django_zklock.locks.leader import Leader, zk_leader
     from django_zklock.locks.lock import Lock, zk_lock
     from django_zklock.locks.observing import Candidate
+    from django_zklock.locks.readwrite import ReadWriteLock
     from django_zklock.receiving import require_fence
     from django_zklock.tokens import FenceVerifier
 
@@ -25,6 +26,7 @@ __all__ = [
     "Hold",
     "Leader",
     "Lock",
+    "ReadWriteLock",
     "current_hold",
     "require_fence",
     "zk_leader",
@@ -39,6 +41,7 @@ _HOMES = {
     "Hold": "django_zklock.locks.hold",
     "Leader": "django_zklock.locks.leader",
     "Lock": "django_zklock.locks.lock",
+    "ReadWriteLock": "django_zklock.locks.readwrite",
     "current_hold": "django_zklock.locks.current",
     "require_fence": "django_zklock.receiving",
     "zk_leader": "django_zklock.locks.leader",

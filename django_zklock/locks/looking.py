@@ -124,7 +124,7 @@ class _Round:
         self._most = most
         self._done: Callable[[Seen | ZkLockError], object] | None = done
         self._turns = Turns(key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}.")))
-        self._queue: Sequence[Child] = ()
+        self._queue: Sequence[Child] = order.Queue()
         self._nodes: dict[str, Node | None] = {}
 
     def begin(self) -> None:
