@@ -16,9 +16,8 @@ from django_zklock import signals
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.locks.campaign import FIRST_PAUSE, Campaign, Pauses
 from django_zklock.locks.contender import Outcome
-from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.lead import Heralds, LeadLock
 from django_zklock.locks.observing import Candidate
 from django_zklock.locks.onlooker import Onlooker
 from django_zklock.locks.refusals import refuse_atomic, refuse_open_transaction, refuse_running_loop
@@ -27,9 +26,7 @@ from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.options import UNSET, Unset
 from django_zklock.owner import current_owner
-from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.leader")
 
@@ -80,7 +77,7 @@ class Leader(Onlooker):
     ) -> None:
         super().__init__()
         self.name = name
-        self._lock = _Lead(
+        self._lock = LeadLock(
             self,
             name,
             fields=fields,
@@ -97,8 +94,7 @@ class Leader(Onlooker):
         self._pauses = Pauses()
         self._pause = 0.0  # seconds, after a campaign that failed
         self._said_at: float | None = None
-        self._elected: list[Callable[[Hold], object]] = []
-        self._deposed: list[Callable[[str], object]] = []
+        self._heralds = Heralds()
 
     def __repr__(self) -> str:
         return f"<Leader {self.name!r}>"
@@ -148,7 +144,7 @@ class Leader(Onlooker):
 
         It runs on the thread that sends Django's signals, so it may take its time, and what it raises is logged.
         """
-        self._elected.append(callback)
+        self._heralds.elected.append(callback)
         return callback
 
     def on_deposed(self, callback: _Callback) -> _Callback:
@@ -157,7 +153,7 @@ class Leader(Onlooker):
 
         `reason` says why the lead was lost; it is empty if it was let go of.
         """
-        self._deposed.append(callback)
+        self._heralds.deposed.append(callback)
         return callback
 
     # --- leading ------------------------------------------------------------------------------------------------
@@ -167,10 +163,10 @@ class Leader(Onlooker):
         Call `function(hold)` while this candidate leads, and again when it leads again; return what it returns.
 
         When the lead is lost, the function is stopped as `abort_on` says, that is logged, and the candidate queues
-        again, after a pause that is the longer the more often this has happened lately. So is what it returns, or
-        raises of `LockLost`, once it does not lead any more. Any other exception of the function ends this, and is
-        raised. While ZooKeeper is away it goes on trying, and says so in the log now and then. Returns None when
-        `stop` was called.
+        again, after a pause that is the longer the more often this has happened lately; also if the function returns
+        when it does not lead any more, or raises `LockLost` or `StaleToken` for that reason. Any other exception of
+        the function ends this, and is raised. While ZooKeeper is away it goes on trying, and says so in the log now and
+        then. Returns None when `stop` was called.
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{function!r} is a coroutine function; await leader.arun() it.")
@@ -302,6 +298,7 @@ class Leader(Onlooker):
         return campaign
 
     def _take(self, take: Take, terms: Terms) -> Hold:
+        """Campaign in a thread; for the lock behind this."""
         refuse_running_loop("run", '"async with" or await leader.arun()')
         take_again(take, current_owner(), replace(terms, reentrant=False), keep=False)  # it would wait for itself
         refuse_open_transaction(terms)
@@ -317,6 +314,7 @@ class Leader(Onlooker):
             raise
 
     async def _atake(self, take: Take, terms: Terms) -> Hold:
+        """Campaign in a coroutine; likewise."""
         refuse_atomic("async code", terms)
         take_again(take, current_owner(), replace(terms, reentrant=False), keep=False)
         campaign = self._begin(terms, TaskWaiter[Outcome]())
@@ -375,9 +373,7 @@ class Leader(Onlooker):
         self._pause = 0.0
         self._said_at = None
         logger.info("leads %s", hold.key, extra=grant.logged())
-        for callback in self._elected:
-            grant.session.dispatch(_call, callback, hold)
-        grant.session.post(grant.attach, _End(grant.session, self._deposed))
+        self._heralds.tell(hold)
 
     def _tell_deposed(self) -> None:
         campaign = self._campaign
@@ -386,63 +382,6 @@ class Leader(Onlooker):
             return
         reason = grant.why_invalid() or "it could not be trusted any more"
         logger.warning("leads %s no more, and queues again: %s", grant.key, reason, extra=grant.logged())
-
-
-class _Lead(Lock):
-    """The lock of a leader, taken by a campaign instead of by a single attempt."""
-
-    def __init__(self, leader: Leader, name: str, **options: Any) -> None:
-        super().__init__(name, **options)
-        self._leader = weakref.ref(leader)
-
-    def _terms(self) -> Terms:
-        terms = super()._terms()
-        if terms.kind is not Kind.LOCK or terms.limit is not None or terms.atomic:
-            raise ValueError(
-                f"The settings of {self.name!r} say kind, limit or atomic, but a lead is one candidate's at a time, "
-                "and no transaction."
-            )
-        return terms
-
-    def _take(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
-        return self._candidate._take(take, terms)
-
-    async def _atake(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
-        return await self._candidate._atake(take, terms)
-
-    @property
-    def _candidate(self) -> Leader:
-        leader = self._leader()
-        assert leader is not None
-        return leader
-
-
-class _End(GrantObserver):
-    """Tells once that a lead is over."""
-
-    def __init__(self, session: Session, callbacks: list[Callable[[str], object]]) -> None:
-        self._session = session
-        self._callbacks = callbacks
-        self._told = False
-
-    def on_lost(self, reason: str) -> None:
-        self._tell(reason)
-
-    def on_released(self) -> None:
-        self._tell("")
-
-    def _tell(self, reason: str) -> None:
-        if not self._told:
-            self._told = True
-            for callback in self._callbacks:
-                self._session.dispatch(_call, callback, reason)
-
-
-def _call(callback: Callable[..., object], *args: object) -> None:
-    try:
-        callback(*args)
-    except Exception:
-        logger.exception("a callback about a lead failed: %r", callback)
 
 
 def _nothing() -> None:
