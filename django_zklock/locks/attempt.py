@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
-from django_zklock.locks.contender import Busy, Contender, Free, Outcome
+from django_zklock.locks.contender import Busy, Free, Outcome
+from django_zklock.locks.gated import make_contender
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
@@ -38,7 +39,7 @@ class Attempt(Generic[_Waiter]):
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
-        self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+        self.contender = make_contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
 
     def _answer(self, outcome: Outcome) -> None:
         if not self.waiter.set(outcome):

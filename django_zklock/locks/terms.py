@@ -55,6 +55,7 @@ class Terms:
             rule=rules.rule_for(self.kind, self.limit or 1),
             kind=self.kind,
             layout=self.layout,
+            lasting=self.layout == "kazoo",
             rests=self.hold_at_least > 0,
             patient=patient,
             payload=lambda guid: self._payload(guid, thread, what, about),

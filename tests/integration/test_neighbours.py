@@ -26,8 +26,18 @@ EXCLUSIVE = [
     ("kazoo", "write", "write+kazoo"),
     ("kazoo", "write", "read+kazoo"),
     ("kazoo", "read", "write+kazoo"),
+    ("kazoo", "write+", "write"),
+    ("kazoo", "read+", "write"),
+    ("kazoo", "write+", "read"),
 ]
-SHARED = [("curator", "read", "read", "write"), ("kazoo", "read", "read+kazoo", "write+kazoo")]
+SHARED = [
+    ("curator", "read", "read", "write"),
+    ("kazoo", "read", "read+kazoo", "write+kazoo"),
+    ("kazoo", "read+", "read", "write"),
+]
+
+
+SEMAPHORES = [("curator", "semaphore", "semaphore+curator"), ("kazoo", "semaphore", "semaphore+kazoo")]
 
 
 def name(case: tuple[str, ...]) -> str:
@@ -75,11 +85,9 @@ def test_each_keeps_the_other_out(zoo: Zoo, theirs: Neighbour, ours: Ours, case:
     other.release("b")
 
 
-@pytest.mark.parametrize("case", EXCLUSIVE, ids=name)
+@pytest.mark.parametrize("case", [case for case in EXCLUSIVE if "read" not in name(case)], ids=name)
 def test_first_come_first_served(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...]) -> None:
     """Whichever client they are of."""
-    if "read" in case[1:][0] or "read" in case[2]:
-        pytest.skip("readers next to each other share")
     one, other = sides(zoo, theirs, ours, case)
     assert one.take("0")
     queue = []
@@ -141,7 +149,7 @@ def test_readers_share_and_nobody_starves(
 ) -> None:
     """Readers of both clients hold together; who comes behind a waiting writer of either waits for that one."""
     path = f"{zoo.base}/a"
-    their_read, their_write = Side(theirs, case[1], path), Side(theirs, "write", path)
+    their_read, their_write = Side(theirs, case[1], path), Side(theirs, case[1].replace("read", "write"), path)
     our_read, our_write = Side(ours, case[2], path), Side(ours, case[3], path)
     pairs = [(their_read, their_write), (our_read, our_write)]
     (read, write), (other_read, other_write) = pairs if first == "theirs" else pairs[::-1]
@@ -169,3 +177,81 @@ def test_readers_share_and_nobody_starves(
     read.release("5")
     assert granted(last)
     other_write.release("6")
+
+
+# --- semaphores -------------------------------------------------------------------------------------------------------
+
+
+def permits(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, ...], limit: int) -> list[Side]:
+    return [replace(side, limit=str(limit)) for side in sides(zoo, theirs, ours, case)]
+
+
+def gate(case: tuple[str, ...]) -> str:
+    return "a/locks" if case[0] == "curator" else "a-__lock__"
+
+
+def leases(zoo: Zoo, case: tuple[str, ...]) -> list[str]:
+    path = f"{zoo.base}/a/leases" if case[0] == "curator" else f"{zoo.base}/a"
+    return list(zoo.client.get_children(path)) if zoo.client.exists(path) else []
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("case", SEMAPHORES, ids=name)
+def test_permits_are_counted_together(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
+) -> None:
+    """There are as many as the limit, for both clients together; who wants one more waits at the gate, in order."""
+    one, other = permits(zoo, theirs, ours, case, 3)
+    if first == "ours":
+        one, other = other, one
+    assert one.take("1")
+    assert other.take("2")
+    assert one.take("3")
+    assert not one.take("4", 0)
+    assert not other.take("5", 0)
+    assert len(leases(zoo, case)) == 3
+    assert zoo.children(gate(case)) == []
+    fourth = other.begin("4")
+    zoo.wait_contenders(gate(case), 1)
+    fifth = one.begin("5")
+    zoo.wait_contenders(gate(case), 2)
+    sixth = other.begin("6")
+    zoo.wait_contenders(gate(case), 3)
+    assert waits(fourth)
+    other.release("2")
+    assert granted(fourth)
+    assert waits(fifth)
+    one.release("1")
+    assert granted(fifth)
+    assert waits(sixth)
+    other.release("4")
+    assert granted(sixth)
+    for side, actor in ((one, "3"), (one, "5"), (other, "6")):
+        side.release(actor)
+    assert leases(zoo, case) == []
+    zoo.wait_contenders(gate(case), 0)
+
+
+@pytest.mark.parametrize("killed", ["theirs", "ours"])
+@pytest.mark.parametrize("case", SEMAPHORES, ids=name)
+def test_permits_of_a_killed_process_come_back(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
+) -> None:
+    """And so does the gate, be it that who was killed stood in it."""
+    doomed, other = permits(zoo, theirs, ours, case, 2)
+    if killed == "ours":
+        doomed, other = other, doomed
+    with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
+        doomed = replace(doomed, client=process)
+        assert doomed.take("1")
+        assert other.take("2")
+        third = doomed.begin("3")
+        zoo.wait_contenders(gate(case), 1)
+        fourth = other.begin("4")
+        zoo.wait_contenders(gate(case), 2)
+        process.kill()
+        assert isinstance(third.exception(PATIENCE), NeighbourGone)
+        assert granted(fourth)
+        assert not other.take("5", 0)
+        other.release("2")
+        other.release("4")

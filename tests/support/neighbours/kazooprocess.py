@@ -13,7 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
 
 KINDS = {"lock": "Lock", "read": "ReadLock", "write": "WriteLock"}
-PATTERNS = ["-lock-"]  # what makes kazoo's Lock see contenders in Curator's grammar: kind "lock+"
+PATTERNS = {"lock+": ["-lock-"], "read+": ["-lock-", "__WRIT__"], "write+": ["-lock-", "__WRIT__", "__READ__"]}
+"""What makes kazoo's recipes see contenders in Curator's grammar."""
 
 
 class Actor(threading.Thread):
@@ -49,10 +50,9 @@ class Actor(threading.Thread):
         if (kind, path) not in self._objects:
             if kind == "semaphore":
                 made = self._client.Semaphore(path, "a neighbour", max_leases=int(limit))
-            elif kind == "lock+":
-                made = self._client.Lock(path, "a neighbour", extra_lock_patterns=PATTERNS)
             else:
-                made = getattr(self._client, KINDS[kind])(path, "a neighbour")
+                patterns = PATTERNS.get(kind, ())
+                made = getattr(self._client, KINDS[kind.rstrip("+")])(path, "a neighbour", extra_lock_patterns=patterns)
             self._objects[kind, path] = made
         return self._objects[kind, path]
 
