@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Child, Kind, prefix
 from django_zklock.queue.order import LAST_SEQUENCE, Queue, ordered
-from django_zklock.queue.rules import Absent, Granted, Permits, Rule, Verdict, WaitFor, exclusive, rule_for, shared
+from django_zklock.queue.rules import (
+    Absent,
+    Granted,
+    Leases,
+    Permits,
+    Rule,
+    Verdict,
+    WaitFor,
+    exclusive,
+    rule_for,
+    shared,
+)
 from django_zklock.queue.signs import Limit
 
 PLAIN = st.just(Kind.LOCK)
@@ -174,7 +185,21 @@ def test_a_lower_limit_takes_no_permit_away(queue: Queue, limit: int, data: st.D
     assert sum(told(found, child, 1) == Granted() for child in found) == min(max(limit, many), len(queue))
 
 
+@given(queues(st.just(Kind.LEASE)), LIMITS, st.data())
+def test_behind_a_gate_there_is_room_for_as_many_as_the_limit(queue: Queue, limit: int, data: st.DataObject) -> None:
+    """Who came first does not matter there; and who waits is woken by the time that there is room."""
+    me = data.draw(st.sampled_from(queue.children)).name
+    verdict = Leases(limit)(queue, me)
+    others = [child.name for child in queue if child.name != me]
+    assert (verdict == Granted()) == (len(others) < limit)
+    if isinstance(verdict, WaitFor):
+        rest = [name for name in others if name not in verdict.children]
+        assert Leases(limit)(without(queue, rest), me) != Granted()
+        assert not verdict.alone or Leases(limit)(without(queue, verdict.children[:1]), me) == Granted()
+    assert Leases(limit)(without(queue, [me]), me) == Absent()
+
+
 def test_every_rule_is_a_rule() -> None:
     """The type checker takes it where a rule is wanted."""
-    rules: list[Rule] = [exclusive, shared, Permits(2)]
-    assert [rule(Queue(), "me") for rule in rules] == [Absent()] * 3
+    rules: list[Rule] = [exclusive, shared, Permits(2), Leases(2)]
+    assert [rule(Queue(), "me") for rule in rules] == [Absent()] * 4
