@@ -34,8 +34,3 @@ def mark_of(guid: str) -> Mark | None:
     """Return the mark of a guid, with its dashes or without, or None: then it is another client's."""
     place = _PLACE + 2 if len(guid) > 32 else _PLACE
     return _MARKS.get(guid[:4]) if guid[place : place + 1] == _VERSION else None
-
-
-def as_made(digits: str) -> str:
-    """Return a guid of ours that lost its dashes, as kazoo's grammar has none, as it was made; any other as it is."""
-    return str(uuid.UUID(digits)) if len(digits) == 32 and mark_of(digits) is not None else digits

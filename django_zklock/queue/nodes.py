@@ -108,7 +108,7 @@ def parse(name: str) -> Child | None:
             "it is; find out who made it, and delete it or give that program another path."
         )
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
-    return Child(name, _KINDS[match["recipe"]], guids.as_made(match["guid"]), int(match["sequence"]))
+    return Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
