@@ -52,6 +52,10 @@ class LockChangedHands(ZkLockError):
     """The lock is not held by the one it was to be taken from (any more). Look again who has it."""
 
 
+class LockUpgradeRefused(ZkLockError, RuntimeError):
+    """The lock was to be taken for more by an owner that shares it with others, and would wait for itself."""
+
+
 class LockInTransaction(ZkLockError, RuntimeError):
     """The lock was to be taken inside an open transaction, and would be released before that is committed."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from django_zklock import work
+from django_zklock.queue.nodes import Kind
 
 if TYPE_CHECKING:
     from django_zklock.zk.session import Session
@@ -25,6 +26,15 @@ class Policy:
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
     """Seconds a suspension may last before the abort; never past the lease."""
+
+
+class Claim:
+    """What one of the holds that share a grant has of it."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
 
 
 class GrantObserver:
@@ -50,26 +60,32 @@ class Grant:
     The protocol's thread writes, anybody reads; each attribute is a plain value. `lost_reason` is final once set.
     """
 
-    def __init__(self, session: Session, key: str, path: str, token: int) -> None:
+    def __init__(self, session: Session, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
         self.session = session
         self.session_id = session.session_id
         self.pid = os.getpid()
         self.key = key
         self.path = path
         self.token = token
+        self.kind = kind  # READ from the moment on that one who writes only reads; written by its owner
         self.about: Mapping[str, str] = {}  # the work it was taken for
         self.since = time.monotonic()
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
         self.node_gone = False  # its reason is about to be known
-        self.claims: set[object] = set()  # of the holds that were not let go of yet
+        self.claims: set[Claim] = set()  # of the holds that were not let go of yet
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
     deleted: ClassVar[str] = "its node was deleted by somebody else"
+
+    @property
+    def excludes(self) -> bool:
+        """Whether nobody else can have the lock."""
+        return self.kind in (Kind.LOCK, Kind.WRITE)
 
     @property
     def inherited(self) -> bool:
