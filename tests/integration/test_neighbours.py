@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
-from support.neighbours.ours import Ours, our_process
+from support.neighbours.ours import Ours, options_of, our_process
 from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
 from support.neighbours.sides import Side, granted, waits
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import UnreadableQueue
 
 pytestmark = pytest.mark.zookeeper
 
@@ -255,3 +259,108 @@ def test_permits_of_a_killed_process_come_back(
         assert not other.take("5", 0)
         other.release("2")
         other.release("4")
+
+
+# --- what cannot work -------------------------------------------------------------------------------------------------
+
+# Their lock, and ours beside it, which theirs does not see.
+BLIND = [
+    ("mutex", "read", "read-write lock node"),
+    ("mutex", "write", "read-write lock node"),
+    ("read", "lock", 'take kind="read" or "write"'),
+    ("write", "lock", 'take kind="read" or "write"'),
+    ("mutex", "lock+kazoo", "in kazoo's grammar"),
+    ("write", "write+kazoo", "in kazoo's grammar"),
+]
+
+
+@pytest.mark.parametrize(("their", "our", "said"), BLIND)
+def test_ours_refuses_to_stand_beside_one_of_curators_that_would_not_see_it(
+    zoo: Zoo, jvm: Neighbour, their: str, our: str, said: str
+) -> None:
+    """The message says what to do, and nothing is left. For a try the lock is taken, which is true."""
+    path = f"{zoo.base}/a"
+    assert jvm.take("1", their, path)
+    lock = zk_lock("a", **options_of(our))
+    assert lock.acquire(blocking=False) is None
+    with pytest.raises(UnreadableQueue, match=said):
+        lock.acquire()
+    zoo.wait_contenders("a", 1)
+    jvm.release("1", their, path)
+    with zk_lock("a", **options_of(our), timeout=5):
+        pass
+
+
+def test_who_comes_in_behind_one_that_curator_does_not_see_is_told(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
+    """Curator's mutex passes over a writer of ours, which cannot be prevented; nobody of ours goes on from there."""
+    path = f"{zoo.base}/a"
+    with zk_lock("a", kind="write") as hold:
+        assert jvm.take("1", "mutex", path)
+        with pytest.raises(UnreadableQueue, match="does not see"):
+            ours.take("2", "write", path)
+        hold.check()
+        jvm.release("1", "mutex", path)
+
+
+def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neighbour) -> None:
+    """Not even kazoo's own; and its node is named like that of a writer, so nobody else can tell. Said in the docs."""
+    path = f"{zoo.base}/a"
+    assert plain_kazoo.take("1", "read", path)
+    assert plain_kazoo.take("2", "lock", path)
+    assert zk_lock("a", kind="write", layout="kazoo").acquire(blocking=False) is None
+    for actor, kind in (("1", "read"), ("2", "lock")):
+        plain_kazoo.release(actor, kind, path)
+
+
+def test_curators_mutex_waits_for_a_directory_that_sorts_before_digits(zoo: Zoo, jvm: Neighbour) -> None:
+    """It takes every child for a contender, so a key below a lock that is shared with it may be in its way."""
+    zoo.client.create(f"{zoo.base}/a/-nested", makepath=True)
+    assert not jvm.take("1", "mutex", f"{zoo.base}/a", 0.1)
+    zoo.client.create(f"{zoo.base}/b/nested", makepath=True)
+    assert jvm.take("1", "mutex", f"{zoo.base}/b", 5)
+    jvm.release("1", "mutex", f"{zoo.base}/b")
+
+
+def test_a_limit_shared_by_curators_processes_is_not_ours(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
+    """It is a number at a path that only they know; ours goes by its own, and counts their permits all the same."""
+    path, count = f"{zoo.base}/a", f"{zoo.base}/count"
+    assert jvm.ask("1", "count", "-", count, 1) == "true"
+    theirs, mine = Side(jvm, "semaphore", path, count), Side(ours, "semaphore+curator", path, "2")
+    assert theirs.take("1")
+    assert mine.take("2")
+    assert not theirs.take("3", 0)
+    assert not mine.take("4", 0)
+    theirs.release("1")
+    mine.release("2")
+
+
+def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) -> None:
+    """They wait till the writer that only reads by now lets go, and a writer of Curator's does, too."""
+    path = f"{zoo.base}/a"
+    with zk_lock("a", kind="write") as hold:
+        hold.downgrade()
+        with zk_lock("a", kind="read"):
+            pass
+        assert not jvm.take("1", "read", path, 0.2)
+        writer = jvm.acquire("2", "write", path)
+        zoo.wait_contenders("a", 2)
+        assert waits(writer)
+    assert granted(writer)
+    jvm.release("2", "write", path)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
+)
+def test_a_holder_of_curators_is_seen_and_can_be_asked_to_let_go(
+    zoo: Zoo, jvm: Neighbour, theirs: str, options: dict[str, Any]
+) -> None:
+    """By the word that Curator's own `Revoker` writes, if that process has said that it minds it."""
+    path = f"{zoo.base}/a"
+    assert jvm.ask("1", "revocable", theirs, path) == "true"
+    assert jvm.take("1", theirs, path)
+    (name,) = zoo.wait_contenders("a", 1)
+    zoo.client.set(f"{path}/{name}", b"__REVOKE__")
+    eventually(lambda: jvm.ask("1", "revoked", theirs, path) == "true")
+    assert zk_lock("a", **options).acquire(blocking=False) is None
+    jvm.release("1", theirs, path)

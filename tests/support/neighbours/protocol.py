@@ -104,7 +104,7 @@ class Neighbour:
             self._waiting[number] = answer
             try:
                 print(number, actor, verb, kind, path, *more, file=self._process.stdin, flush=True)
-            except OSError:
+            except (OSError, ValueError):  # its end of the pipe is closed, or ours
                 self._waiting.pop(number)
                 answer.set_exception(NeighbourGone())
         return answer
