@@ -81,9 +81,9 @@ def leases(names: Iterable[str]) -> Queue:
     Return all children of a directory of leases, whatever their names.
 
     Curator's recipe and kazoo's count them all; kazoo's have no sequence number, though 32 random hexadecimal digits
-    may end like one. So there is no order among them, and nothing that would be unreadable.
+    may end like one. Those come first, and nothing is unreadable.
     """
-    return Queue(tuple(_lease(name) for name in sorted(names)))
+    return Queue(tuple(sorted(map(_lease, names), key=lambda child: (child.sequence, child.name))))
 
 
 def _lease(name: str) -> Child:
