@@ -10,8 +10,8 @@ the other, each by the one loop, and this holds them together. It runs on the pr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 from django_zklock.exceptions import LimitMismatch, ZkLockError
 from django_zklock.locks.contender import Busy, Contender, Free, Outcome
@@ -21,6 +21,7 @@ from django_zklock.locks.turns import Turns
 from django_zklock.queue import order, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.recipes import Recipe, recipe_of
 from django_zklock.zk.changes import Make, Put
 from django_zklock.zk.exchange import Answer, Exchange, Step, Write
 from django_zklock.zk.gateway import Family
@@ -35,38 +36,20 @@ Who is in the gate then is about to go through; to give up for that would be to 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Where another client's semaphore has its parts, from its own path on."""
-
-    gate: str
-    leases: str
-    posted: bool
-    """Whether its limit is written into the node at its path."""
-
-
-RECIPES: Final = {
-    "curator": Recipe(gate="/locks", leases="/leases", posted=False),
-    "kazoo": Recipe(gate="-__lock__", leases="", posted=True),
-}
-"""By the layout."""
-
-
 def make_contender(session: Session, request: Request, done: Callable[[Outcome], object]) -> Contender | Gated:
     """Return the contender for a lock, or for a permit, by the recipe that its layout names."""
-    if request.kind is Kind.LEASE and request.layout in RECIPES:
-        return Gated(session, request, done)
-    return Contender(session, request, done)
+    recipe = recipe_of(request.kind, request.layout)
+    return Contender(session, request, done) if recipe is None else Gated(session, request, recipe, done)
 
 
 class Gated(GrantObserver):
     """One contender for one permit, as a `Contender`: through the gate first, then among the leases."""
 
-    def __init__(self, session: Session, request: Request, done: Callable[[Outcome], object]) -> None:
+    def __init__(self, session: Session, request: Request, recipe: Recipe, done: Callable[[Outcome], object]) -> None:
         self.session = session
         self.request = request
         self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
-        self._recipe = RECIPES[request.layout]
+        self._recipe = recipe
         self._done: Callable[[Outcome], object] | None = done
         self._turns = Turns(request.key, self._on_failure, request.about)
         self._answered = False  # who does not wait has been told; read by the caller

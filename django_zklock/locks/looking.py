@@ -104,7 +104,7 @@ class _Round:
             return
         if self._session.connected:
             gateway = self._session.attached(Registry).gateway
-            gateway.children(self._terms.parent, self._turns.pass_on(self._on_listed))
+            gateway.children(self._terms.queue, self._turns.pass_on(self._on_listed))
         else:
             self._session.loop.call_later(LOOK_AGAIN, self.begin)
 
@@ -122,7 +122,7 @@ class _Round:
         gateway = self._session.attached(Registry).gateway
         for child in self._queue[:MOST_READ]:
             read = self._turns.pass_on(functools.partial(self._on_read, child))
-            gateway.read(f"{self._terms.parent}/{child.name}", read)
+            gateway.read(f"{self._terms.queue}/{child.name}", read)
 
     def _on_read(self, child: Child, answer: Any) -> None:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):

@@ -15,6 +15,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout
+from django_zklock.locks.looking import contenders
 from django_zklock.locks.registry import Registry
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind
@@ -112,6 +113,7 @@ def test_as_many_as_the_limit_hold_and_the_others_wait(semaphore: Semaphore) -> 
     assert not semaphore.lock(2).locked()
     with semaphore.lock(2) as hold:
         assert hold.kind == "semaphore"
+        assert [each.name for each in contenders(semaphore.lock(2))] == [hold.path.rpartition("/")[2]]
         assert hold.path.startswith(f"{semaphore.zoo.base}/{semaphore.leases}/")
 
 
@@ -250,6 +252,12 @@ def test_the_audit_knows_contenders_in_the_grammar_of_kazoo(zoo: Zoo, kind: str)
             hold.check()
         assert zoo.client.exists(hold.path)
         assert zoo.payloads("a")[0]
+
+
+def test_a_layout_for_neighbours_goes_with_no_rest(semaphore: Semaphore) -> None:
+    """They would wait for a node that only processes of ours know to end."""
+    with pytest.raises(ValueError, match="would not know when that time is over"):
+        zk_lock("a", limit=1, layout=semaphore.layout, hold_at_least=5).acquire()
 
 
 # --- the number that kazoo's processes go by --------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import UnreadableQueue
 
 pytestmark = pytest.mark.zookeeper
+CHAOS = pytest.mark.chaos
 
 # Their client and lock, and ours. On one path, each keeps the other out.
 EXCLUSIVE = [
@@ -110,15 +111,19 @@ def test_first_come_first_served(zoo: Zoo, theirs: Neighbour, ours: Ours, case: 
 
 # --- a process is killed ----------------------------------------------------------------------------------------------
 
-# A killed process is waited for until its session is over.
-KILLED = [
-    pytest.param(case, marks=[] if case[1] in ("mutex", "lock+") else pytest.mark.chaos, id=name(case))
-    for case in EXCLUSIVE
-]
+
+# A killed process is waited for until its session is over, which takes two seconds; so one case of each client here.
+def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list[Any]:
+    return [
+        pytest.param(case, killed, id=f"{name(case)}-{killed}", marks=[] if (case[1], killed) in quick else [CHAOS])
+        for case in cases
+        for killed in ("theirs", "ours")
+    ]
 
 
-@pytest.mark.parametrize("killed", ["theirs", "ours"])
-@pytest.mark.parametrize("case", KILLED)
+@pytest.mark.parametrize(
+    ("case", "killed"), kills(EXCLUSIVE, {("mutex", "theirs"), ("lock+", "theirs"), ("lock", "ours")})
+)
 def test_who_is_killed_is_out_of_the_queue(
     zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
@@ -236,8 +241,7 @@ def test_permits_are_counted_together(
     zoo.wait_contenders(gate(case), 0)
 
 
-@pytest.mark.parametrize("killed", ["theirs", "ours"])
-@pytest.mark.parametrize("case", SEMAPHORES, ids=name)
+@pytest.mark.parametrize(("case", "killed"), kills(SEMAPHORES, {("semaphore", "ours")}))
 def test_permits_of_a_killed_process_come_back(
     zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
