@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from django_zklock.exceptions import LimitMismatch, ZkLockError
+from django_zklock.exceptions import LimitMismatch, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.grant import Grant, GrantObserver
 from django_zklock.locks.place import Request
@@ -114,8 +114,13 @@ class Gated(GrantObserver):
             self.session, self.request.parent, posted, self._turns.pass_on(self._on_posted), directory=posted.above
         )
         self._posting.start()
+        self._timer = self._later(self.session.options.connect_timeout, self._on_no_answer)
+
+    def _on_no_answer(self) -> None:
+        self._fail(ZooKeeperUnavailable(f"ZooKeeper does not answer: {self.session.last_problem}."))
 
     def _on_posted(self, outcome: Any) -> None:
+        self._cancel_timer()
         self._posting = None
         if isinstance(outcome, ZkLockError):
             self._fail(outcome)
@@ -135,13 +140,14 @@ class Gated(GrantObserver):
             self._leave(None)
             return
         self._lease = None
-        self._timer = self.session.loop.call_later(GATE_PATIENCE, lambda: self._turns.run(self._on_timer))
+        self._timer = self._later(GATE_PATIENCE, self._on_gate_closed)
         self._to_gate()
 
-    def _on_timer(self) -> None:
+    def _on_gate_closed(self) -> None:
         self._timer = None
-        self._conclude(Busy())
-        self._leave(None)
+        if self._gate is not None and self._gate.placed:  # else it is ZooKeeper that does not answer
+            self._conclude(Busy())
+            self._leave(None)
 
     def _to_gate(self) -> None:
         self._gate = self._begun(self._gate_request, self._on_gate)
@@ -151,6 +157,7 @@ class Gated(GrantObserver):
             self._conclude(outcome)
             self._leave(None)
             return
+        self._cancel_timer()
         self._gate_grant = outcome
         self._lease = self._begun(self._lease_request, self._on_lease)
         outcome.attach(self)
@@ -219,6 +226,9 @@ class Gated(GrantObserver):
         done, self._done = self._done, None
         if done is not None:
             done(outcome)
+
+    def _later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        return self.session.loop.call_later(seconds, lambda: self._turns.run(call))
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

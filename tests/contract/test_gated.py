@@ -14,7 +14,7 @@ from support.proxy import CREATE2, DELETE, SET_DATA
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Lock, zk_lock
-from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout
+from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.looking import contenders
 from django_zklock.locks.registry import Registry
 from django_zklock.queue import nodes
@@ -252,6 +252,14 @@ def test_the_audit_knows_contenders_in_the_grammar_of_kazoo(zoo: Zoo, kind: str)
             hold.check()
         assert zoo.client.exists(hold.path)
         assert zoo.payloads("a")[0]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.5, None])
+def test_nobody_waits_for_ever_where_there_is_no_zookeeper(semaphore: Semaphore, timeout: float | None) -> None:
+    """That nobody can be asked is told within the time to connect, which is three seconds here, as by any lock."""
+    lock = zk_lock("a", limit=1, layout=semaphore.layout, timeout=timeout)
+    with semaphore.zoo.configured("127.0.0.1:1"), within(4.0), pytest.raises(ZooKeeperUnavailable), lock:
+        pass
 
 
 def test_a_layout_for_neighbours_goes_with_no_rest(semaphore: Semaphore) -> None:
