@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.contender import Busy, Contender, Free, Outcome
+from django_zklock.locks.contender import Busy, Free, Outcome
+from django_zklock.locks.gated import make_contender
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
@@ -40,7 +41,7 @@ class Attempt(Generic[_Waiter]):
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
-        self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+        self.contender = make_contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
 
     def call_off(self, error: ZkLockError) -> None:
         """Leave, and have the caller raise `error`, unless there is an outcome already; on the protocol's thread."""
