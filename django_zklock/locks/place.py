@@ -15,8 +15,10 @@ from typing import Any, Protocol
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks import faultpoints
 from django_zklock.locks.registry import Registry
+from django_zklock.locks.resting import Rest
 from django_zklock.locks.turns import Turns
-from django_zklock.queue import nodes, rules
+from django_zklock.queue import guids, nodes, rules
+from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, Watch
@@ -35,6 +37,7 @@ class Request:
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
+    hold_at_least: float = 0.0  # seconds from the grant that nobody else gets the lock
     about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for what is logged
 
 
@@ -49,6 +52,9 @@ class Occupant(Protocol):
 
     def on_node_gone(self) -> None:
         """The node was there, and was deleted by somebody else."""
+
+    def on_own_read(self, node: Node) -> None:
+        """The node is watched, and this is what it says now."""
 
 
 class State(enum.Enum):
@@ -78,6 +84,7 @@ class Place:
         self._entries = 0  # since the queue last showed the node
         self._watch: Watch | None = None
         self._left: Callable[[bool], object] | None = None
+        self._rest: Rest | None = None  # what is to stay when the node goes
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -92,7 +99,7 @@ class Place:
         self._turns.next()
         self.node = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        self._guid = str(uuid.uuid4())
+        self._guid = guids.new(Mark.RESTS) if self._request.hold_at_least else str(uuid.uuid4())
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
         try:
@@ -214,6 +221,8 @@ class Place:
         def on_read(answer: Any) -> None:
             if isinstance(answer, NodeMissing):
                 self._on_missing()
+            elif isinstance(answer, Node):
+                self._occupant.on_own_read(answer)
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -256,13 +265,14 @@ class Place:
         else:
             self._state = State.NONE
 
-    def vacate(self, left: Callable[[bool], object]) -> None:
+    def vacate(self, left: Callable[[bool], object], rest: Rest | None = None) -> None:
         """
-        See to it that nothing stays in ZooKeeper; once only.
+        See to it that nothing stays in ZooKeeper but the `rest`; once only.
 
         `left` is called once: with True when the node is gone, with False when it is clear that it will take a while.
         """
         self._left = left
+        self._rest = rest
         self._unwatch()
         if self._state is State.CREATING:
             self._state = State.LEAVING
@@ -280,7 +290,7 @@ class Place:
         if path is not None:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
-        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about)
+        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about, self._rest)
 
     def _report(self, *, gone: bool) -> None:
         left, self._left = self._left, None

@@ -58,6 +58,7 @@ class Terms:
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
             about=about,
+            hold_at_least=self.hold_at_least,
         )
 
     def _payload(self, guid: str, thread: str, what: str, about: Mapping[str, str]) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue import guids
+from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Payload, parse
 from django_zklock.queue.printable import printable
 
@@ -21,9 +22,6 @@ MAX_BY: Final = 40
 """Characters of an operator's name that are kept."""
 MAX_REASON: Final = 160
 """Characters of a reason that are kept in the node."""
-
-_VERSION = "8"  # of a UUID, "custom" by RFC 9562: no client draws one by chance
-_MARK = "0be7"  # and the first characters, as another program may use that version, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +58,7 @@ class OperatorHold:
 
 def new_guid() -> str:
     """Return a guid that says "operator" and is as unique as any."""
-    drawn = uuid.uuid4().hex
-    return str(uuid.UUID(f"{_MARK}{drawn[4:12]}{_VERSION}{drawn[13:]}"))
+    return guids.new(Mark.OPERATOR)
 
 
 def is_operator(name: str) -> bool:
@@ -70,7 +67,7 @@ def is_operator(name: str) -> bool:
         child = parse(name)
     except UnreadableQueue:
         return False
-    return child is not None and child.guid.startswith(_MARK) and child.guid[14:15] == _VERSION
+    return child is not None and guids.mark_of(child.guid) is Mark.OPERATOR
 
 
 def operator_hold(

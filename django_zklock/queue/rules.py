@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from django_zklock.queue import guids
+from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Child
 
 
@@ -20,7 +22,8 @@ class WaitFor:
     It is not our turn before `child` is gone.
 
     `alone` says that nobody else is in the way. Then its deletion grants the lock without another look at the queue:
-    sequence numbers only rise, so nobody can have come in between.
+    sequence numbers only rise, so nobody can have come in between. It is never said of one whose node may be replaced
+    by another in its place (`Mark.RESTS`).
     """
 
     child: str
@@ -59,4 +62,5 @@ def exclusive(queue: Sequence[Child], me: str, /) -> Verdict:
         return Absent()
     if place == 0:
         return Granted()
-    return WaitFor(queue[place - 1].name, alone=place == 1)
+    ahead = queue[place - 1]
+    return WaitFor(ahead.name, alone=place == 1 and guids.mark_of(ahead.guid) is not Mark.RESTS)
