@@ -14,16 +14,27 @@ if TYPE_CHECKING:
     from django_zklock.locks.current import current_hold
     from django_zklock.locks.hold import Hold
     from django_zklock.locks.lock import Lock, zk_lock
+    from django_zklock.locks.readwrite import ReadWriteLock
     from django_zklock.receiving import require_fence
     from django_zklock.tokens import FenceVerifier
 
-__all__ = ["FenceVerifier", "Hold", "Lock", "current_hold", "require_fence", "zk_lock", "zk_locked"]
+__all__ = [
+    "FenceVerifier",
+    "Hold",
+    "Lock",
+    "ReadWriteLock",
+    "current_hold",
+    "require_fence",
+    "zk_lock",
+    "zk_locked",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "FenceVerifier": "django_zklock.tokens",
     "Hold": "django_zklock.locks.hold",
     "Lock": "django_zklock.locks.lock",
+    "ReadWriteLock": "django_zklock.locks.readwrite",
     "current_hold": "django_zklock.locks.current",
     "require_fence": "django_zklock.receiving",
     "zk_lock": "django_zklock.locks.lock",

@@ -56,6 +56,10 @@ class NotRevocable(ZkLockError):
     """The holder cannot be asked to let go: it is a client, or a person's hold, that would never hear of it."""
 
 
+class LockUpgradeRefused(ZkLockError, RuntimeError):
+    """The lock was to be taken for more by an owner that shares it with others, and would wait for itself."""
+
+
 class LockInTransaction(ZkLockError, RuntimeError):
     """The lock was to be taken inside an open transaction, and would be released before that is committed."""
 

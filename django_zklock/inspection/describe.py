@@ -13,6 +13,7 @@ from django_zklock.queue import revocations, standing
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import operator_hold
+from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
 from django_zklock.zk.gateway import Node
 
@@ -30,7 +31,7 @@ def describe(found: Found, since: Mapping[tuple[str, str], float]) -> tuple[Lock
     return tuple(sorted((lock for lock in described if lock is not None), key=lambda lock: lock.key))
 
 
-def _lock(found: Found, key: str, queue: tuple[Child, ...], since: Mapping[tuple[str, str], float]) -> LockInfo | None:
+def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], float]) -> LockInfo | None:
     nodes = found.nodes
     gone = {child.name for child in queue if nodes.get((key, child.name), child) is None}
     if len(gone) == len(queue):
@@ -47,7 +48,7 @@ def _lock(found: Found, key: str, queue: tuple[Child, ...], since: Mapping[tuple
     return LockInfo(
         key=key,
         path=path(found.base, key),
-        kind="read-write" if standing.takes_sides(queue) else "lock",
+        kind=standing.kind(queue),
         holders=holders,
         waiters=waiters[: found.max_waiters],
         waiting=sum(child.name not in gone for child in queue[many:]),
@@ -70,7 +71,7 @@ def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
 
 
 def _contender(
-    found: Found, key: str, queue: tuple[Child, ...], place: int, node: Node, since: Mapping[tuple[str, str], float]
+    found: Found, key: str, queue: Queue, place: int, node: Node, since: Mapping[tuple[str, str], float]
 ) -> ContenderInfo:
     child = queue[place]
     came = node.ctime

@@ -11,9 +11,9 @@ from typing import Any, Final
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.servertime import ServerTime
 from django_zklock.locks.registry import Registry
-from django_zklock.queue import order, standing
+from django_zklock.queue import order, signs, standing
 from django_zklock.queue.names import MAX_KEY
-from django_zklock.queue.nodes import Child
+from django_zklock.queue.order import Queue
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
@@ -50,7 +50,7 @@ class Found:
     """What was found."""
 
     base: str
-    queues: Mapping[str, tuple[Child, ...]]
+    queues: Mapping[str, Queue]
     """By key; those that are read, in the order of their keys."""
     nodes: Mapping[tuple[str, str], Node | None]
     """By key and name; None for one that was gone by then. What is missing was not read."""
@@ -98,9 +98,9 @@ class Walk:
         self._under_way = 0
         self._at_once = FIRST
         self._sent_at = 0.0  # when the last of them were, on clock.now()
-        self._queues: dict[str, tuple[Child, ...]] = {}
+        self._queues: dict[str, Queue] = {}
         self._unreadable: dict[str, tuple[int, str]] = {}
-        self._chosen: dict[str, tuple[Child, ...]] = {}
+        self._chosen: dict[str, Queue] = {}
         self._nodes: dict[tuple[str, str], Node | None] = {}
         self._notes: list[str] = []
         self._total = 0
@@ -206,14 +206,16 @@ class Walk:
 
     def _sort(self, key: str, names: list[str]) -> None:
         contending = [name for name in names if SEQUENCE_TAIL.search(name)]
+        found = set(contending)
         if contending and key:
             try:
-                self._queues[key] = order.ordered(contending)
+                self._queues[key] = order.ordered(
+                    name for name in names if name in found or name.startswith(signs.START)
+                )
             except UnreadableQueue as error:
                 self._unreadable[key] = len(contending), str(error)
         if len(contending) == len(names) or self._extent.key:
             return
-        found = set(contending)
         for name in names:
             # What begins with "!" is no part of a key.
             if name in found or name.startswith("!"):

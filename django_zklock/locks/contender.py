@@ -61,7 +61,9 @@ class Contender:
         self._phase = Phase.AWAITING
         self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
-        self._watch: Watch | None = None
+        self._watches: dict[str, Watch] = {}  # on those that it waits for, by name
+        self._limit_watch: Watch | None = None
+        self._verdict: rules.WaitFor | None = None  # of the last look
         self._timer: Timer | None = None
         # Made by `_begin`, on the protocol's thread.
         self._registry: Registry
@@ -84,6 +86,12 @@ class Contender:
         `left` is called once on the protocol's thread: True, the node is gone; False, it will take a while longer.
         """
         self.session.post(self._leave, left)
+
+    def share(self) -> None:
+        """Have the holder, who writes, be one who reads from now on; no other writer comes in between."""
+        if self._grant is not None:
+            self._grant.kind = nodes.Kind.READ
+        self.session.post(self._share)
 
     # --- into the queue -----------------------------------------------------------------------------------------
 
@@ -131,7 +139,7 @@ class Contender:
             return
         last = queue[-1].sequence if queue else -1
         me = nodes.Child("me", self.request.kind, "", last + 1)
-        verdict = self.request.rule((*queue, me), me.name)
+        verdict = self.request.rule(queue.followed_by(me), me.name)
         if isinstance(verdict, rules.Granted):
             self._on_way(True)
         else:
@@ -174,7 +182,6 @@ class Contender:
     # --- through the queue --------------------------------------------------------------------------------------
 
     def _list(self, *, barrier: bool = False) -> None:
-        self._cancel_watch()
         self._phase = Phase.LISTING
         gateway = self._registry.gateway
         ask = gateway.children_after_barrier if barrier else gateway.children
@@ -201,7 +208,7 @@ class Contender:
             self._first()
         elif self.request.patient:
             self._await_turn(verdict)
-            self._bailiff.glance(queue, verdict.child, self._place.node)
+            self._bailiff.glance(queue, verdict, self._place.node)
         else:
             self._bailiff.ask(queue, verdict, self._place.node, self._on_ahead_seen)
 
@@ -218,11 +225,22 @@ class Contender:
 
     def _await_turn(self, verdict: rules.WaitFor) -> None:
         self._phase = Phase.QUEUED
-        self._cancel_watch()
+        self._verdict = verdict
+        for name in self._watches.keys() - set(verdict.children):
+            self._unwatch(name)
+        if verdict.heed_limit and self._limit_watch is None:
+            self._heed_limit()
+            return
+        for name in verdict.children:
+            if name not in self._watches:
+                self._watch(name)
+
+    def _watch(self, name: str) -> None:
+        """Wait for one of those ahead."""
 
         def on_read(answer: Any) -> None:
             if isinstance(answer, NodeMissing):
-                self._advance(verdict)
+                self._advance(name)
             elif isinstance(answer, Node):
                 self.ahead = Payload.decode(answer.data)
                 self._bailiff.heed(answer, self._place.node if self._place is not None else None)
@@ -232,34 +250,56 @@ class Contender:
 
         def on_event(deleted: bool) -> None:
             if deleted:
-                self._advance(verdict)
+                self._advance(name)
             else:
-                self._await_turn(verdict)  # only its data changed
+                self._look_again(name)  # it may share the lock from now on, or is another's
 
         faultpoints.reach("before_watch")
-        self._watch = self._registry.gateway.read(
-            f"{self.request.parent}/{verdict.child}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
+        watch = self._registry.gateway.read(
+            f"{self.request.parent}/{name}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
         )
+        if watch is not None:
+            self._watches[name] = watch
         faultpoints.reach("after_watch")
+
+    def _heed_limit(self) -> None:
+        """Watch the directory, whose data is written whenever the limit is changed, and look once more."""
+
+        def on_event(deleted: bool) -> None:
+            self._limit_watch = None
+            if self._phase is Phase.QUEUED:
+                self._list()
+
+        self._limit_watch = self._registry.gateway.read(
+            self.request.parent, lambda answer: None, self._turns.pass_on(on_event)
+        )
+        self._list()
 
     def _tell_queued(self) -> None:
         told, self.on_queued = self.on_queued, None
         if told is not None:
             told()
 
-    def _advance(self, verdict: rules.WaitFor) -> None:
-        """The one ahead is gone."""
-        if self._phase is not Phase.QUEUED:
+    def _advance(self, name: str) -> None:
+        """One of those ahead is gone."""
+        self._unwatch(name)
+        if self._phase is not Phase.QUEUED or self._verdict is None:
             return
         faultpoints.reach("on_wake")
-        if verdict.alone:
+        if self._verdict.alone:
             self._first()
         else:
             self._list()  # it may have given up, with others still ahead
 
+    def _look_again(self, name: str) -> None:
+        """One of those ahead is not what it was."""
+        self._unwatch(name)
+        if self._phase is Phase.QUEUED:
+            self._list()
+
     def _first(self) -> None:
         """Take the lock, if a quorum has vouched for the session lately; else have it vouched for first."""
-        self._cancel_watch()
+        self._cancel_watches()
         if self._place is None or self._place.node is None:
             return
         if self.session.suspect or not self.session.lease.valid:
@@ -269,7 +309,9 @@ class Contender:
             return
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
-        self._grant = Grant(self.session, self.request.key, self._place.node.path, self._place.node.czxid)
+        self._grant = Grant(
+            self.session, self.request.key, self._place.node.path, self._place.node.czxid, self.request.kind
+        )
         self._grant.about = self.request.about
         self._conclude(self._grant)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
@@ -280,13 +322,17 @@ class Contender:
             breaking.lose(self._registry.gateway, self._grant)
         else:
             self._turns.next()
-            self._cancel_watch()
+            self._cancel_watches()
             self._enter()
 
     def on_own_read(self, node: Node) -> None:
         """Learn from the place what the node says now."""
         if self._grant is not None and self._place is not None and self._place.node is not None:
             revoking.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+
+    def _share(self) -> None:
+        if self._phase is Phase.HOLDING and self._place is not None:
+            self._place.share()
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
@@ -302,7 +348,7 @@ class Contender:
             self._done = None
             self._turns.next()
             self._cancel_timer()
-            self._cancel_watch()
+            self._cancel_watches()
             rest = rest_of(self.request, self._grant, self._place.node)
             self._place.vacate(lambda gone: self._out(gone=gone), rest)
 
@@ -339,14 +385,15 @@ class Contender:
             self._approach()
         elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._turns.next()
-            self._list(barrier=True)  # the watch ended with the connection
+            self._cancel_watches()  # they ended with the connection
+            self._list(barrier=True)
         elif self._place is not None:
             self._place.reconnected()
 
     def on_session_lost(self) -> None:
         """The node is gone with its session; queue again, unless it was held."""
         self._turns.next()
-        self._cancel_watch()
+        self._cancel_watches()
         if self._place is not None:
             self._place.forget()
         if self._grant is not None:
@@ -378,7 +425,7 @@ class Contender:
 
     # --- small parts --------------------------------------------------------------------------------------------
 
-    def _ordered(self, names: Any) -> tuple[nodes.Child, ...] | None:
+    def _ordered(self, names: Any) -> order.Queue | None:
         """Return the queue, or fail: at an error, or at a queue that nobody can read."""
         error: ZkLockError | None = names if isinstance(names, ZkError) else None
         if error is None:
@@ -389,11 +436,18 @@ class Contender:
         self._fail(error)
         return None
 
-    def _cancel_watch(self) -> None:
-        watch, self._watch = self._watch, None
+    def _unwatch(self, name: str) -> None:
+        watch = self._watches.pop(name, None)
         if watch is not None:
             watch.cancel()
-            self._bailiff.rest()
+            self._bailiff.rest(name)
+
+    def _cancel_watches(self) -> None:
+        for name in list(self._watches):
+            self._unwatch(name)
+        watch, self._limit_watch = self._limit_watch, None
+        if watch is not None:
+            watch.cancel()
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.waiting import ThreadWaiter
-from django_zklock.queue import names, order
-from django_zklock.queue.nodes import Child, Kind
+from django_zklock.queue import names, order, standing
 from django_zklock.queue.segments import SEQUENCE_TAIL, check_characters, shown
 from django_zklock.zk import process
 from django_zklock.zk.changes import Change, Remove
@@ -157,27 +156,20 @@ class Removal:
     It names no version: the name is given to no other node, and whoever writes its data is the same contender still.
     """
 
-    def __init__(self, parent: str, name: str, beside: tuple[Change, ...] = (), *, held: bool = False) -> None:
+    def __init__(
+        self, parent: str, name: str, beside: tuple[Change, ...] = (), *, held: bool = False, limit: int = 1
+    ) -> None:
         self.tried = False  # so if it is gone, that may be the work of a request whose answer was lost
         self._parent = parent
         self._name = name
         self._beside = beside
         self._held = held
+        self._limit = limit  # that the one to be deleted knows of, if it has a permit
 
     def __call__(self, found: Family | None, session_id: int) -> Step:
         if found is None or self._name not in found.children:
             return Answer(False)
-        if self._held and not holds(order.ordered(found.children), self._name):
+        if self._held and not standing.has_lock(order.ordered(found.children), self._name, self._limit):
             return Answer(False)
         self.tried = True
         return Write((Remove(path=f"{self._parent}/{self._name}"), *self._beside), True)
-
-
-def holds(queue: Sequence[Child], name: str) -> bool:
-    """Tell whether a contender is first, or reads with all who are ahead of it."""
-    for child in queue:
-        if child.name == name:
-            return child is queue[0] or child.kind is Kind.READ
-        if child.kind is not Kind.READ:
-            return False
-    return False

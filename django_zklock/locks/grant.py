@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_zklock import work
+from django_zklock.queue.nodes import Kind
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk import clock
 
@@ -29,6 +30,15 @@ class Policy:
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
     """Seconds a suspension may last before the abort; never past the lease."""
+
+
+class Claim:
+    """What one of the holds that share a grant has of it."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
 
 
 class GrantObserver:
@@ -57,13 +67,14 @@ class Grant:
     The protocol's thread writes, anybody reads; each attribute is a plain value. `lost_reason` is final once set.
     """
 
-    def __init__(self, session: Session, key: str, path: str, token: int) -> None:
+    def __init__(self, session: Session, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
         self.session = session
         self.session_id = session.session_id
         self.pid = os.getpid()
         self.key = key
         self.path = path
         self.token = token
+        self.kind = kind  # READ from the moment on that one who writes only reads; written by its owner
         self.about: Mapping[str, str] = {}  # the work it was taken for
         self.since = time.monotonic()
         self.suspect_since: float | None = None  # on time.monotonic()
@@ -73,13 +84,18 @@ class Grant:
         self.max_hold = 0.0  # seconds, if it ends by itself
         self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
         self.revocation: Revocation | None = None  # the last request to let go
-        self.claims: dict[object, weakref.ref[Hold]] = {}  # of the holds that were not let go of yet
+        self.claims: dict[Claim, weakref.ref[Hold]] = {}  # of the holds that were not let go of yet
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
     deleted: ClassVar[str] = "its node was deleted by somebody else"
+
+    @property
+    def excludes(self) -> bool:
+        """Whether nobody else can have the lock."""
+        return self.kind in (Kind.LOCK, Kind.WRITE)
 
     @property
     def inherited(self) -> bool:

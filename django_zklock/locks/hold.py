@@ -16,14 +16,15 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from django_zklock import work
-from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks import above, revoking
-from django_zklock.locks.grant import Grant, GrantObserver, Policy
+from django_zklock.locks.grant import Claim, Grant, GrantObserver, Policy
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.owner import Owner
+from django_zklock.queue.nodes import Kind
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk import clock
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from django_zklock.locks.guard import Guard
 
 logger = logging.getLogger("django_zklock.locks")
+
+_KINDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.LEASE: "semaphore"}
 
 
 class Hold:
@@ -54,11 +57,14 @@ class Hold:
         "_kept_by",
         "_owner",
         "_policy",
+        "_reads",
         "_watch",
         "_work",
     )
 
-    def __init__(self, contender: Contender, grant: Grant, owner: Owner, policy: Policy) -> None:
+    def __init__(
+        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+    ) -> None:
         self._contender = contender
         self._grant = grant
         self._owner = owner
@@ -67,7 +73,8 @@ class Hold:
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
         self._acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
         self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
-        self._claim = object()
+        self._reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
+        self._claim = Claim(reads=self._reads)
         watch = _watch_over(self)
         self._watch: weakref.ref[Hold] | None = watch  # None as soon as the claim is given up
         grant.claims[self._claim] = watch
@@ -80,6 +87,32 @@ class Hold:
     def key(self) -> str:
         """The key of the lock, as in `ROOT/<key>`."""
         return self._grant.key
+
+    @property
+    def kind(self) -> str:
+        """What is held: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
+        return _KINDS[Kind.READ if self._reads else self._grant.kind]
+
+    def downgrade(self) -> None:
+        """
+        Go on as a reader, from being the writer: readers that come next in the queue get the lock, too.
+
+        No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
+        lock was released, and `ZkLockError` if it is no read-write lock or its owner took it to write more than once.
+        """
+        if self._grant.inherited or self._is_over:
+            raise LockNotHeld(lock=self.key)
+        if self.kind == "read":
+            return
+        if self._grant.kind is not Kind.WRITE:
+            raise ZkLockError(f'The lock {self.key!r} was not taken with kind="write".', lock=self.key)
+        if self._count > 1 or sum(not claim.reads for claim in list(self._grant.claims)) > 1:
+            raise ZkLockError(
+                f"The lock {self.key!r} was taken to write more than once; let go of it once for each before.",
+                lock=self.key,
+            )
+        self._claim.reads = True
+        share_with_readers(self._contender, self._grant)
 
     @property
     def path(self) -> str:
@@ -245,12 +278,19 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
             return  # the session has been closed, or is the parent's
         grant.claims.pop(claim, None)
         if grant.claims:
+            share_with_readers(contender, grant)
             return
         contender.abandon()
         message = f"the hold of {grant.key!r} was dropped without being released"
         warnings.warn(message, ResourceWarning, stacklevel=1)
 
     return weakref.ref(hold, on_dropped)
+
+
+def share_with_readers(contender: Contender, grant: Grant) -> None:
+    """Let other readers in beside a grant to write, once all that have a claim on it only read."""
+    if grant.kind is Kind.WRITE and all(claim.reads for claim in list(grant.claims)):
+        contender.share()
 
 
 class _Alarm(GrantObserver):
@@ -286,12 +326,19 @@ class _Callback(GrantObserver):
             self._session.dispatch(self._callback, hold)
 
 
+_Slot: TypeAlias = tuple[Owner, str, bool]
+
+
+def _slot(hold: Hold) -> _Slot:
+    return hold._owner, hold.key, hold._reads
+
+
 class Holds:
-    """The live holds of this process, by owner and key."""
+    """The live holds of this process, by owner, key, and whether they only read."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Owner, str], Hold] = {}  # taken by `acquire`: somebody will call `release`
-        self._blocks: weakref.WeakValueDictionary[tuple[Owner, str], Hold] = weakref.WeakValueDictionary()
+        self._kept: dict[_Slot, Hold] = {}  # taken by `acquire`: somebody will call `release`
+        self._blocks: weakref.WeakValueDictionary[_Slot, Hold] = weakref.WeakValueDictionary()
 
         self._guards: dict[Owner, list[Guard]] = {}  # of the open blocks, outermost first
 
@@ -312,9 +359,11 @@ class Holds:
         """Return the guards of the open blocks of an owner, outermost first."""
         return list(self._guards.get(owner, []))
 
-    def find(self, owner: Owner, key: str) -> Hold | None:
-        """Return what this owner holds of this key."""
-        return self._kept.get((owner, key)) or self._blocks.get((owner, key))
+    def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> Hold | None:
+        """Return what this owner holds of this key; to read, or for more, if that is said."""
+        if reads is None:
+            return self.find(owner, key, reads=False) or self.find(owner, key, reads=True)
+        return self._kept.get((owner, key, reads)) or self._blocks.get((owner, key, reads))
 
     def all(self) -> list[Hold]:
         """Return every live hold of this process."""
@@ -330,11 +379,11 @@ class Holds:
     def add(self, hold: Hold, *, keep: bool) -> None:
         """List a hold; `keep` it alive until it is released."""
         table = self._kept if keep else self._blocks
-        table[hold._owner, hold.key] = hold
+        table[_slot(hold)] = hold
 
     def remove(self, hold: Hold) -> None:
         """List it no more."""
-        place = (hold._owner, hold.key)
+        place = _slot(hold)
         for table in (self._kept, self._blocks):
             if table.get(place) is hold:
                 del table[place]

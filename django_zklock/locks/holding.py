@@ -106,7 +106,7 @@ class _Turn:
             self._entered = True
             verdict = rules.exclusive(queue, mine.name)
             if isinstance(verdict, rules.WaitFor):
-                return Answer(_Behind(verdict.child, mine.name, verdict.alone))
+                return Answer(_Behind(verdict.children[0], mine.name, verdict.alone))
             return Answer(mine)
         if self._entered:
             return Answer(False)

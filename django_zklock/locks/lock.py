@@ -40,6 +40,7 @@ from django_zklock.locks.terms import Terms, resolve
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.options import UNSET, Atomic, Unset, given_options
 from django_zklock.owner import current_owner
+from django_zklock.queue.nodes import Kind
 from django_zklock.transactions import Transaction
 from django_zklock.zk import process
 
@@ -393,7 +394,8 @@ class Lock:
             raise
 
     def _find(self) -> Hold | None:
-        return holds.live_holds.find(current_owner(), self._terms().key)
+        terms = self._terms()
+        return holds.live_holds.find(current_owner(), terms.key, reads=terms.kind is Kind.READ)
 
     def _held(self) -> Hold:
         hold = self._find()

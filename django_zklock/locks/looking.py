@@ -95,7 +95,7 @@ class _Round:
         self._turns = Turns(
             terms.key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}."))
         )
-        self._queue: tuple[Child, ...] = ()
+        self._queue = order.Queue()
         self._payloads: dict[str, Payload | None] = {}
 
     def begin(self) -> None:

@@ -63,7 +63,7 @@ class Bailiff:
         self._request = request
         self._turns = turns
         self._clock = gateway.session.attached(ServerClock)
-        self._timer: Timer | None = None
+        self._timers: dict[str, Timer] = {}  # by the name of a hold's node
 
     def ask(
         self, queue: Sequence[Child], verdict: rules.Verdict, own: Node | None, done: Callable[[bool | None], object]
@@ -75,7 +75,9 @@ class Bailiff:
         proven, and the hold is gone then; without, it only seems so, and the contender has to enter the queue to know.
         """
         alone = isinstance(verdict, rules.WaitFor) and verdict.alone
-        if not operators.is_operator(queue[0].name):
+        waits_for = verdict.children if isinstance(verdict, rules.WaitFor) and alone else (queue[0].name,)
+        asked = next((child for child in queue if child.name in waits_for and operators.is_operator(child.name)), None)
+        if asked is None:
             done(False)
             return
 
@@ -93,16 +95,16 @@ class Bailiff:
             else:
                 done(False)
 
-        self._read(queue[0], on_read)
+        self._read(asked, on_read)
 
-    def glance(self, queue: Sequence[Child], child: str, own: Node) -> None:
+    def glance(self, queue: Sequence[Child], verdict: rules.WaitFor, own: Node) -> None:
         """
-        Learn of a hold further ahead than `child`, which is just ahead, and end it if it is over by now.
+        Learn of a hold further ahead than those that are waited for, and end it if it is over by now.
 
         The one just behind it may be a client that knows nothing of operators, and would wait for ever.
         """
         self._client.operator = None
-        ahead = (each for each in queue if each.name != child and operators.is_operator(each.name))
+        ahead = (each for each in queue if each.name not in verdict.children and operators.is_operator(each.name))
         found = next(ahead, None)
         me = next((each.sequence for each in queue if each.name == own.name), -1)
         if found is None or found.sequence > me:
@@ -119,16 +121,16 @@ class Bailiff:
         self._read(found, on_read)
 
     def heed(self, ahead: Node, own: Node | None) -> None:
-        """Take note of the one just ahead, and see to its end if it is a hold."""
-        self.rest()
+        """Take note of one that is waited for, and see to its end if it is a hold."""
+        self.rest(ahead.name)
         hold = read_hold(self._request.key, ahead)
         if hold is not None and own is not None:
             self._client.operator = hold
             self._arm(hold, own)
 
-    def rest(self) -> None:
-        """There is nothing to see to any more."""
-        timer, self._timer = self._timer, None
+    def rest(self, name: str) -> None:
+        """See to this one no more."""
+        timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
 
@@ -137,16 +139,16 @@ class Bailiff:
     def _arm(self, hold: OperatorHold, own: Node, *, at_least: float = 0.0) -> None:
         now = self._clock.now()
         left = 0.0 if now is None else hold.until.timestamp() - now
-        self._timer = self._gateway.session.loop.call_later(
+        self._timers[_name(hold)] = self._gateway.session.loop.call_later(
             max(at_least, left), lambda: self._turns.run(self._prove, hold, own)
         )
 
     def _prove(self, hold: OperatorHold, own: Node) -> None:
         """Have the own node stamped, which changes nothing in the queue."""
-        self._timer = None
+        self._timers.pop(_name(hold), None)
 
         def on_stamped(answer: Any) -> None:
-            if self._timer is not None or isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
+            if _name(hold) in self._timers or isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
                 return  # the contender will look again
             if isinstance(answer, ZkError) or not is_over(hold, answer.mtime):
                 self._arm(hold, own, at_least=AGAIN if isinstance(answer, ZkError) else 0.01)
@@ -183,3 +185,7 @@ class Bailiff:
 
     def _read(self, child: Child, on_read: Callable[[Any], None]) -> None:
         self._gateway.read(f"{self._request.parent}/{child.name}", self._turns.pass_on(on_read))
+
+
+def _name(hold: OperatorHold) -> str:
+    return hold.path.rpartition("/")[2]

@@ -7,7 +7,7 @@ Runs on the protocol's thread. What the queue says of the node, the contender kn
 from __future__ import annotations
 
 import enum
-import uuid
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,11 +17,13 @@ from django_zklock.locks import faultpoints
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.resting import Rest
 from django_zklock.locks.turns import Turns
-from django_zklock.queue import guids, nodes, rules
-from django_zklock.queue.guids import Mark
+from django_zklock.queue import guids, nodes, rules, signs
 from django_zklock.queue.nodes import Kind
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.changes import Make, Put
+from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, Watch
+
+logger = logging.getLogger("django_zklock.locks")
 
 MAX_ENTRIES = 50  # into the queue, that come to nothing one after the other, before something must be very wrong
 
@@ -34,10 +36,11 @@ class Request:
     parent: str  # path of the key's node
     rule: rules.Rule
     kind: Kind
+    layout: str = "own"  # whose grammar its name is in
+    hold_at_least: float = 0.0  # seconds from the grant; until then another node stands in for it when it goes
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
-    hold_at_least: float = 0.0  # seconds from the grant that nobody else gets the lock
     about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for what is logged
 
 
@@ -83,6 +86,9 @@ class Place:
         self._guid = ""
         self._entries = 0  # since the queue last showed the node
         self._watch: Watch | None = None
+        self._said: Node | None = None  # the node as it was last read
+        self._sign_is_up = False
+        self._shares = False  # a sign is to say that it reads, though its name says that it writes
         self._left: Callable[[bool], object] | None = None
         self._rest: Rest | None = None  # what is to stay when the node goes
 
@@ -97,16 +103,16 @@ class Place:
             )
             return
         self._turns.next()
-        self.node = None
+        self.node = self._said = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        self._guid = guids.new(Mark.RESTS) if self._request.hold_at_least else str(uuid.uuid4())
+        self._guid = guids.new(guids.Mark.RESTS if self._request.hold_at_least else guids.Mark.OWN)
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
         try:
             faultpoints.reach("before_create")
             self._registry.gateway.enter(
                 self._request.parent,
-                nodes.prefix(self._guid, self._request.kind),
+                nodes.prefix(self._guid, self._request.kind, self._request.layout),
                 self._request.payload(self._guid),
                 self._turns.pass_on(self._on_created),
                 self._turns.pass_on(self._on_listed),
@@ -177,8 +183,11 @@ class Place:
             self._registry.gateway.children_after_barrier(
                 self._request.parent, self._turns.pass_on(self._on_children_after_break)
             )
-        elif self._watch is not None:
-            self.watch()  # the old one ended with the connection
+        else:
+            if self._watch is not None:
+                self.watch()  # the old one ended with the connection
+            if self._shares:
+                self._put_sign()
 
     def _on_children_after_break(self, answer: Any) -> None:
         """Find the node whose create was not answered."""
@@ -222,6 +231,7 @@ class Place:
             if isinstance(answer, NodeMissing):
                 self._on_missing()
             elif isinstance(answer, Node):
+                self._said = answer
                 self._occupant.on_own_read(answer)
 
         def on_event(deleted: bool) -> None:
@@ -233,6 +243,40 @@ class Place:
         self._watch = self._registry.gateway.read(
             self.node.path, self._turns.pass_on(on_read), self._turns.pass_on(on_event)
         )
+
+    def share(self) -> None:
+        """Have a sign say from now on that the node, which is one that writes, only reads."""
+        if self._state is State.THERE and not self._shares:
+            self._shares = True
+            self._registry.guids.add(self._sign)
+            self._put_sign()
+
+    def _put_sign(self) -> None:
+        """Put up the sign, and write the node, so that those who watch it look again; who waits till then is safe."""
+        if self.node is None or self._sign_is_up:
+            return
+        sign = Make(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
+        said = self._said if self._said is not None else self.node
+        node = Put(path=said.path, data=said.data, version=said.version)
+        self._registry.gateway.change((sign, node), self._turns.pass_on(self._on_sign))
+
+    def _on_sign(self, answer: Any) -> None:
+        self._sign_is_up = answer is None or isinstance(answer, NodeExists)
+        if (
+            isinstance(answer, Outdated) and self.node is not None
+        ):  # others write into it, too, to have the holder let go
+            self._registry.gateway.read(self.node.path, self._turns.pass_on(self._on_said))
+        elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
+            logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
+
+    def _on_said(self, answer: Any) -> None:
+        if isinstance(answer, Node):
+            self._said = answer
+            self._put_sign()
+
+    @property
+    def _sign(self) -> str:
+        return signs.reads(self._guid)
 
     def _unwatch(self) -> None:
         watch, self._watch = self._watch, None
@@ -259,6 +303,8 @@ class Place:
             self._registry.heartbeat.drop(self.node.path)
             self.node = None
         self._registry.guids.discard(self._guid)
+        self._registry.guids.discard(self._sign)
+        self._shares = self._sign_is_up = False
         if self._state in (State.LEAVING, State.VACATED):
             self._state = State.VACATED
             self._report(gone=True)
@@ -291,6 +337,9 @@ class Place:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
         self._registry.depart(self._request.parent, self._guid, path, left, self._request.about, self._rest)
+        if self._shares:  # after the node, or it would be one that writes again
+            sign = f"{self._request.parent}/{self._sign}"
+            self._registry.depart(self._request.parent, self._sign, sign, None, self._request.about)
 
     def _report(self, *, gone: bool) -> None:
         left, self._left = self._left, None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import transactions
-from django_zklock.exceptions import LockInTransaction, ZkLockError
+from django_zklock.exceptions import LockInTransaction, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.terms import Terms
 from django_zklock.owner import loop_is_running
+from django_zklock.queue.nodes import Kind
+
+if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
 
 
 def threading_timeout(blocking: bool, timeout: float) -> float | None:
@@ -61,6 +65,25 @@ def refuse_open_transaction(terms: Terms) -> None:
             "protects is not in that database.",
             lock=terms.key,
         )
+
+
+def refuse_upgrade(held: Hold, terms: Terms) -> None:
+    """Raise where an owner would wait for the end of what it holds itself, and shares with others."""
+    shared = Kind.READ if held._reads else held._grant.kind
+    if shared in (Kind.LOCK, Kind.WRITE, terms.kind):
+        return
+    holds, instead = "a permit of", "Let go of the permit first."
+    if shared is Kind.READ:
+        holds = "to read"
+        instead = (
+            'Let go of it first, or take it with kind="write" from the start: from there to reading there is a way '
+            "without a gap, hold.downgrade()."
+        )
+    raise LockUpgradeRefused(
+        f"The caller holds {holds} the lock {terms.key!r}, which it shares with others, and would wait for its own "
+        f"release. {instead}",
+        lock=terms.key,
+    )
 
 
 def refuse_atomic(where: str, terms: Terms) -> None:

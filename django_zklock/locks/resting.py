@@ -17,7 +17,7 @@ from django_zklock.locks.errand import Removal
 from django_zklock.locks.grant import Grant
 from django_zklock.queue import guids, operators
 from django_zklock.queue.guids import Mark
-from django_zklock.queue.nodes import Payload, parse
+from django_zklock.queue.nodes import Kind, Payload, prefix
 from django_zklock.zk.changes import Change, Make, Remove
 from django_zklock.zk.exchange import Exchange
 from django_zklock.zk.gateway import Gateway, Node
@@ -26,28 +26,29 @@ from django_zklock.zk.session import Session
 if TYPE_CHECKING:
     from django_zklock.locks.place import Request
 
+DIGITS = 10  # of a sequence number
+
 
 class Rest:
     """The rest of the time that a lock is to be held; on the protocol's thread."""
 
-    def __init__(self, node: Node, seconds: float, ends_at: float) -> None:
+    def __init__(self, node: Node, kind: Kind, seconds: float, ends_at: float) -> None:
         self._seconds = seconds  # in all
         self._ends_at = ends_at  # on time.monotonic()
         self._left = 0.0
         self._own = node
         self._parent, _, name = node.path.rpartition("/")
-        child = parse(name)
-        # The same recipe and the same number, so the same place in the queue.
-        self._name = name.replace(child.guid, guids.new(Mark.OPERATOR), 1) if child is not None else ""
+        self._guid = guids.new(Mark.OPERATOR)
+        self._name = f"{prefix(self._guid, kind)}{name[-DIGITS:]}"  # the same number, so the same place in the queue
 
     def changes(self) -> tuple[Change, ...]:
         """Return what lets go of the lock now, and keeps it till then; nothing if the time is over."""
         self._left = min(self._ends_at - time.monotonic(), operators.LONGEST)
         payload = Payload.decode(self._own.data)
-        if self._left <= 0 or payload is None or not self._name:
+        if self._left <= 0 or payload is None:
             return ()
         data = operators.written(
-            replace(payload, guid=self._name[3:39]),
+            replace(payload, guid=self._guid),
             by=payload.what,
             reason=f"held for at least {self._seconds:g} s",
             seconds=self._left,
@@ -70,4 +71,4 @@ def rest_of(request: Request, grant: Grant | None, node: Node | None) -> Rest | 
     if not request.hold_at_least or grant is None or node is None or grant.why_invalid() is not None:
         return None
     ends_at = grant.since + request.hold_at_least
-    return Rest(node, request.hold_at_least, ends_at) if time.monotonic() < ends_at else None
+    return Rest(node, grant.kind, request.hold_at_least, ends_at) if time.monotonic() < ends_at else None

@@ -21,10 +21,12 @@ from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.refusals import refuse_upgrade
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.options import UNSET, Unset
 from django_zklock.owner import Owner
+from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
         hold._count = -1  # another thread may check it, and another process have the lock before this one goes on
     grant.claims.pop(hold._claim, None)  # first, then look at the others: of two that leave at once, one is the last
     if grant.claims:
+        holds.share_with_readers(hold._contender, grant)
         hold._count = 0
         hold._watch = None
         if left is not None:
@@ -145,9 +148,11 @@ def _no_longer_kept(hold: Hold, witness: endings.Witness) -> Callable[[], object
 
 def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | None:
     """Return what the owner holds of this key, taken once more, or None if it holds nothing."""
-    held = holds.live_holds.find(owner, terms.key)
+    reads = terms.kind is Kind.READ
+    held = holds.live_holds.find(owner, terms.key, reads=reads) or holds.live_holds.find(owner, terms.key)
     if held is None:
         return None
+    refuse_upgrade(held, terms)
     if not terms.reentrant:
         raise LockBusy(
             f"The lock {terms.key!r} is not reentrant and its owner has it already; waiting would never end.",
@@ -156,6 +161,13 @@ def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | 
     reason = held._grant.why_invalid()
     if reason is not None:
         raise LockLost(f"The lock {terms.key!r} was lost: {reason}.", lock=terms.key)
+    if held._reads is not reads:
+        # What it holds excludes all others, and may go before this.
+        held = Hold(held._contender, held._grant, owner, terms.policy, reads=True)
+        held._acquired = int(keep)
+        take.hold = held
+        holds.live_holds.add(held, keep=keep)
+        return held
     take.again(held)
     if keep:
         held._acquired += 1

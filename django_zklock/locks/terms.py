@@ -52,13 +52,14 @@ class Terms:
         return Request(
             key=self.key,
             parent=self.parent,
-            rule=rules.exclusive,
-            kind=Kind.LOCK,
+            rule=rules.rule_for(self.kind, self.limit or 1),
+            kind=self.kind,
+            layout=self.layout,
             patient=patient,
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
-            about=about,
             hold_at_least=self.hold_at_least,
+            about=about,
         )
 
     def _payload(self, guid: str, thread: str, what: str, about: Mapping[str, str]) -> bytes:
@@ -71,6 +72,7 @@ class Terms:
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=self.template,
             about=about,
+            limit=self.limit or 0,
         ).encode()
 
 
@@ -115,6 +117,8 @@ def resolve(
 
 
 def _kind(options: LockOptions) -> Kind:
+    if isinstance(options.limit, int):
+        return Kind.LEASE
     if options.kind == "read":
         return Kind.READ
     return Kind.WRITE if options.kind == "write" else Kind.LOCK

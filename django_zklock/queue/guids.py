@@ -1,4 +1,4 @@
-"""The guids of contenders, by which a node says what kind of contender it is of, without a read."""
+"""The guids of nodes: unique as any, and marked, so that our nodes are told from other clients' by their names."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ import uuid
 from typing import Final
 
 _VERSION: Final = "8"  # of a UUID, "custom" by RFC 9562: no client draws one by chance
+_PLACE: Final = 12  # of the version among the digits
 
 
 class Mark(enum.Enum):
-    """What the first characters of a guid say; a mark of its own each, as others may use that version, too."""
+    """What a guid says, in its first characters; another program may use that version of UUIDs, too."""
 
-    OPERATOR = "0be7"
-    """Its node is an operator's hold: persistent, and over at a time that the node tells."""
+    OWN = "0c1a"
+    """A contender of this package."""
     RESTS = "0e57"
-    """Its node may be replaced by an operator's hold in the same place as its owner lets go."""
+    """The same, and its end is no grant for the next: a node of the same number may stand in for it."""
+    OPERATOR = "0be7"
+    """An operator's hold."""
+
+
+_MARKS: Final = {mark.value: mark for mark in Mark}
 
 
 def new(mark: Mark) -> str:
-    """Return a guid with this mark, as unique as any."""
+    """Return a new guid with this mark, in the 36 characters of a UUID."""
     drawn = uuid.uuid4().hex
-    return str(uuid.UUID(f"{mark.value}{drawn[4:12]}{_VERSION}{drawn[13:]}"))
+    return f"{mark.value}{drawn[4:8]}-{drawn[8:12]}-{_VERSION}{drawn[13:16]}-{drawn[16:20]}-{drawn[20:]}"
 
 
 def mark_of(guid: str) -> Mark | None:
-    """Return the mark of a guid, None if it has none; never raises."""
-    if guid[14:15] != _VERSION:
-        return None
-    return next((mark for mark in Mark if guid.startswith(mark.value)), None)
+    """Return the mark of a guid, with its dashes or without, or None: then it is another client's."""
+    place = _PLACE + 2 if len(guid) > 32 else _PLACE
+    return _MARKS.get(guid[:4]) if guid[place : place + 1] == _VERSION else None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue import guids
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 
 MAX_PAYLOAD = 1024
@@ -27,21 +28,25 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
 _CURATOR = re.compile(
-    r"_c_(?P<guid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})-(?P<recipe>lock-|__READ__|__WRIT__)" + _SEQUENCE
+    r"_c_(?P<guid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)"
+    + _SEQUENCE
 )
 _KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _SEQUENCE)
 
 
 class Kind(enum.Enum):
-    """What a contender wants: the lock, or one side of a read-write lock."""
+    """What a contender wants: the lock, one side of a read-write lock, or a permit of a semaphore."""
 
     LOCK = "lock-"
     READ = "__READ__"
     WRITE = "__WRIT__"
+    LEASE = "lease-"
 
 
 # kazoo writes a plain lock and the write side of a read-write lock alike, and both exclude everyone.
 _KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
+_KAZOO_RECIPES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
+_CURATOR_START = "_c_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +58,38 @@ class Child:
     guid: str
     sequence: int
 
+    @property
+    def rests(self) -> bool:
+        """Whether its end is no grant for the next: another node may stand in for it by then."""
+        return guids.mark_of(self.guid) is guids.Mark.RESTS
 
-def prefix(guid: str, kind: Kind = Kind.LOCK) -> str:
+    @property
+    def in_grammar_of_curator(self) -> bool:
+        """Whether Apache Curator would know it for a contender of the same recipe."""
+        return self.name.startswith(_CURATOR_START)
+
+    @property
+    def by_curator(self) -> bool:
+        """Whether Apache Curator made it."""
+        return self.in_grammar_of_curator and guids.mark_of(self.guid) is None
+
+
+def prefix(guid: str, kind: Kind = Kind.LOCK, layout: str = "own") -> str:
     """
     Return the name to create a contender with; the server appends the sequence number.
 
     This is Apache Curator's grammar (its protected mode), so that its `InterProcessMutex` and
     `InterProcessReadWriteLock` take part in the same queue. `guid` is a UUID in its 36 characters, by which a create
-    with a lost reply is found.
+    with a lost reply is found. The layout "kazoo" is the grammar of kazoo's recipes, which do not see the other one.
     """
-    return f"_c_{guid}-{kind.value}"
+    if layout == "kazoo":
+        return f"{guid.replace('-', '')}{_KAZOO_RECIPES[kind]}"
+    return f"{_CURATOR_START}{guid}-{kind.value}"
 
 
 def bears(name: str, guid: str) -> bool:
     """Tell whether this is the name of a node that was created with this guid, of whatever kind."""
-    return name.startswith(f"_c_{guid}-")
+    return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))
 
 
 def parse(name: str) -> Child | None:
@@ -106,6 +128,8 @@ class Payload:
     about: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What `what` says, item by item, for programs: of a task "task", "id", "queue", "retries"; of a view "request",
     its method and route."""
+    limit: int = 0
+    """How many permits there are, as this contender knows; 0 if it wants none."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes; what does not fit is cut, and ends in an ellipsis."""
@@ -116,6 +140,7 @@ class Payload:
         fields: dict[str, object] = {
             name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
             for name, value in ((name, getattr(self, name)) for name in self.__slots__ if name != "about")
+            if name != "limit" or value
         }
         items = list(self.about.items())[:_MOST_ITEMS] if item else ()
         fields["about"] = {_cut(name, _ITEM): _cut(value, item) for name, value in items}
@@ -147,6 +172,7 @@ class Payload:
             since=_text(found.get("since")),
             template=_text(found.get("template")),
             about=_items(found.get("about")),
+            limit=_number(found.get("limit")),
         )
 
 

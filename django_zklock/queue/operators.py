@@ -8,7 +8,6 @@ from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Payload, parse
 from django_zklock.queue.printable import printable
 
@@ -58,7 +57,7 @@ class OperatorHold:
 
 def new_guid() -> str:
     """Return a guid that says "operator" and is as unique as any."""
-    return guids.new(Mark.OPERATOR)
+    return guids.new(guids.Mark.OPERATOR)
 
 
 def is_operator(name: str) -> bool:
@@ -67,7 +66,7 @@ def is_operator(name: str) -> bool:
         child = parse(name)
     except UnreadableQueue:
         return False
-    return child is not None and guids.mark_of(child.guid) is Mark.OPERATOR
+    return child is not None and guids.mark_of(child.guid) is guids.Mark.OPERATOR
 
 
 def operator_hold(

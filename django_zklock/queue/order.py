@@ -1,30 +1,86 @@
-"""The order in which contenders have their turn."""
+"""The order in which contenders have their turn, and what else their directory says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.nodes import Child, parse
+from django_zklock.queue import signs
+from django_zklock.queue.nodes import Child, Kind, parse
 from django_zklock.queue.segments import shown
+from django_zklock.queue.signs import Limit
 
 LAST_SEQUENCE = 2**31 - 2**20
 """The highest sequence number still taken; the million beyond it is the time to act, with the lock closed."""
 
 
-def ordered(names: Iterable[str]) -> tuple[Child, ...]:
+@dataclass(frozen=True, slots=True)
+class Queue(Sequence[Child]):
+    """The contenders of one lock, who came first being first."""
+
+    children: tuple[Child, ...] = ()
+    limit: Limit | None = None
+    """How many permits there are, if that was set for all processes."""
+
+    @overload
+    def __getitem__(self, place: int) -> Child: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Child, ...]: ...
+    def __getitem__(self, place: int | slice) -> Child | tuple[Child, ...]:
+        return self.children[place]
+
+    def __len__(self) -> int:
+        return len(self.children)
+
+    def place(self, name: str) -> int | None:
+        """Return the place of the contender of this name, or None if it is not in the queue."""
+        return next((place for place, child in enumerate(self.children) if child.name == name), None)
+
+    def followed_by(self, child: Child) -> Queue:
+        """Return the queue with one more contender, that comes last."""
+        return replace(self, children=(*self.children, child))
+
+
+def ordered(names: Iterable[str]) -> Queue:
     """
     Return the contenders among the children of a lock's directory, who came first being first.
 
     The order is that of the numbers: by string, a contender of another client's grammar would stand wherever its
     prefix puts it, and negative numbers would stand backwards (kazoo issue 730).
 
-    Raises `UnreadableQueue` rather than grant a lock twice: for a child nobody's grammar knows, and for a sequence
-    number that is negative, repeated or nearly exhausted. ZooKeeper counts the children ever made in a directory
-    (`cversion`) in a signed 32-bit int. From 2147483647 it goes on, depending on the version, with -2147483648, which
-    is ahead of everyone (ZOOKEEPER-2944), or sticks and gives 2147483647 to all (measured with 3.8).
+    Raises `UnreadableQueue` rather than grant a lock twice: for a child nobody's grammar knows, for a sequence number
+    that is negative, repeated or nearly exhausted, and for contenders of Curator's that do not see all the others.
+    ZooKeeper counts the children ever made in a directory (`cversion`) in a signed 32-bit int. From 2147483647 it goes
+    on, depending on the version, with -2147483648, which is ahead of everyone (ZOOKEEPER-2944), or sticks and gives
+    2147483647 to all (measured with 3.8).
     """
-    queue = sorted((child for child in map(parse, names) if child is not None), key=lambda child: child.sequence)
+    children: list[Child] = []
+    limits: list[Limit] = []
+    readers: set[str] = set()
+    for name in names:
+        child = parse(name)
+        if child is not None:
+            children.append(child)
+        elif signs.is_sign(name):
+            limit = signs.limit(name)
+            if limit is not None:
+                limits.append(limit)
+            readers.add(signs.reader(name))
+    queue = sorted(children, key=lambda child: child.sequence)
+    _refuse_numbers(queue)
+    _refuse_mixture(queue)
+    if readers:
+        queue = [_reading(child) if child.guid in readers else child for child in queue]
+    return Queue(tuple(queue), min(limits, key=lambda limit: limit.value, default=None))
+
+
+def _reading(child: Child) -> Child:
+    return replace(child, kind=Kind.READ) if child.kind is Kind.WRITE else child
+
+
+def _refuse_numbers(queue: Sequence[Child]) -> None:
     before: Child | None = None
     for child in queue:
         if child.sequence < 0:
@@ -37,7 +93,27 @@ def ordered(names: Iterable[str]) -> tuple[Child, ...]:
                 "who came first; ZooKeeper gives each number once, so find out who made them, and delete them."
             )
         before = child
-    return tuple(queue)
+
+
+_FAMILIES = {Kind.LOCK: "mutex", Kind.READ: "read-write lock", Kind.WRITE: "read-write lock", Kind.LEASE: "semaphore"}
+
+
+def _refuse_mixture(queue: Sequence[Child]) -> None:
+    """Refuse a contender of Curator's beside one that its recipe does not see, as it would take the lock over that."""
+    if len({child.kind for child in queue}) < 2:
+        return
+    curators = next((child for child in queue if child.by_curator), None)
+    if curators is None:
+        return
+    family = _FAMILIES[curators.kind]
+    unseen = next((child for child in queue if child.in_grammar_of_curator and _FAMILIES[child.kind] != family), None)
+    if unseen is not None:
+        raise UnreadableQueue(
+            f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a "
+            f"{_FAMILIES[unseen.kind]} node ({shown(unseen.name)}), which Curator's recipe does not see, so both might "
+            'take the lock. Beside its InterProcessReadWriteLock take kind="read" or "write", beside its '
+            "InterProcessMutex a plain lock; or give that program another path."
+        )
 
 
 _EXHAUSTED = (

@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
-from django_zklock.queue.nodes import Child, Kind
+from django_zklock.queue.nodes import Kind
+from django_zklock.queue.order import Queue
+from django_zklock.queue.rules import Granted, rule_for
+
+Limits: TypeAlias = Mapping[str, int]
+"""By its name the limit that a contender for a permit knows of; it counts where none was set for all."""
+
+UNKNOWN: Final[Limits] = MappingProxyType({})
+_SHARE: Final = (Kind.READ, Kind.LEASE)
 
 
-def holders(queue: Sequence[Child]) -> int:
-    """Return how many, from the first on, have the lock: one; or all that read before the first who does not."""
-    readers = next((place for place, child in enumerate(queue) if child.kind is not Kind.READ), len(queue))
-    return readers or min(1, len(queue))
+def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
+    """Return how many, from the first on, have the lock: one; or all that share it; or as many as there are permits."""
+    if not queue:
+        return 0
+    kind = queue[0].kind
+    if kind not in _SHARE:
+        return 1
+    alike = next((place for place, child in enumerate(queue) if child.kind is not kind), len(queue))
+    if kind is Kind.READ:
+        return alike
+    return next((place for place in range(alike) if not _has_permit(queue, place, limits)), alike)
 
 
-def behind(queue: Sequence[Child], place: int) -> str:
+def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
+    """Tell whether the contender of this name has the lock; `limit` is what it knows of, if it wants a permit."""
+    place = queue.place(name)
+    return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
+
+
+def behind(queue: Queue, place: int, limits: Limits = UNKNOWN) -> str:
     """Return the name of the one whose end the contender at `place` waits for; empty if it waits for none."""
-    if place < holders(queue):
+    if place < holders(queue, limits):
         return ""
-    if queue[place].kind is Kind.READ:
-        return next(child.name for child in reversed(queue[:place]) if child.kind is not Kind.READ)
+    kind = queue[place].kind
+    if kind in _SHARE:
+        others = (child.name for child in reversed(queue[:place]) if child.kind is not kind)
+        return next(others, queue[place - 1].name)
     return queue[place - 1].name
 
 
-def takes_sides(queue: Sequence[Child]) -> bool:
-    """Tell whether it is the queue of a read-write lock."""
-    return any(child.kind is not Kind.LOCK for child in queue)
+def kind(queue: Queue) -> str:
+    """Return what the queue is that of: `lock`, `read-write` or `semaphore`; a plain lock may stand in any of them."""
+    kinds = {child.kind for child in queue}
+    if queue.limit is not None or Kind.LEASE in kinds:
+        return "semaphore"
+    return "lock" if kinds <= {Kind.LOCK} else "read-write"
+
+
+def _has_permit(queue: Queue, place: int, limits: Limits) -> bool:
+    child = queue[place]
+    if queue.limit is None:
+        return place < limits.get(child.name, 1)
+    return place < queue.limit.value or child.sequence <= queue.limit.through

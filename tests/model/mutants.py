@@ -10,16 +10,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
-from django_zklock.locks import place
 from django_zklock.locks.contender import Contender
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, State
 from django_zklock.locks.registry import Departure, Registry
-from django_zklock.queue import rules
+from django_zklock.queue import guids
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Gateway, Node
@@ -85,7 +83,7 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 def _first_unproven(self: Contender) -> None:
-    self._cancel_watch()
+    self._cancel_watches()
     if self._place is None or self._place.node is None:
         return
     self._phase = Phase.HOLDING
@@ -127,14 +125,14 @@ def _adopting_found(self: Place, answer: Any) -> None:
 def _take_again(self: Place) -> None:
     """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
     kept = _guids.get(self)
-    module: Any = place
-    before = module.uuid
+    module: Any = guids
+    before = module.new
     if kept is not None:
-        module.uuid = SimpleNamespace(uuid4=lambda: kept)
+        module.new = lambda mark: kept
     try:
         _take(self)
     finally:
-        module.uuid = before
+        module.new = before
     _guids[self] = self._guid
 
 
@@ -146,7 +144,7 @@ def _keeping_connected(self: Contender, *, resumed: bool) -> None:
         _connected(self, resumed=resumed)
 
 
-def _deaf_turn(self: Contender, verdict: rules.WaitFor) -> None:
+def _deaf_watch(self: Contender, name: str) -> None:
     """Take no notice of a node ahead that was gone before it could be watched."""
     read = self._registry.gateway.read
 
@@ -155,12 +153,12 @@ def _deaf_turn(self: Contender, verdict: rules.WaitFor) -> None:
 
     self._registry.gateway.read = reading  # type: ignore[method-assign]
     try:
-        _await_turn(self, verdict)
+        _watch(self, name)
     finally:
         del self._registry.gateway.read
 
 
-def _trusting(self: Contender, verdict: rules.WaitFor) -> None:
+def _trusting(self: Contender, name: str) -> None:
     if self._phase is Phase.QUEUED:
         self._first()
 
@@ -198,7 +196,7 @@ def _idle_departures(self: Registry, *, resumed: bool) -> None:
 
 
 _vacate, _reconnected, _found, _take = Place.vacate, Place.reconnected, Place._on_found, Place.take
-_connected, _await_turn = Contender.on_connected, Contender._await_turn
+_connected, _watch = Contender.on_connected, Contender._watch
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_barrier", Gateway.children),)),
@@ -212,7 +210,7 @@ MUTANTS = (
     Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
     Mutant("proves the session by a read", ((Gateway, "vouch", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
-    Mutant("misses a node that went before the watch", ((Contender, "_await_turn", _deaf_turn),)),
+    Mutant("misses a node that went before the watch", ((Contender, "_watch", _deaf_watch),)),
     Mutant("takes the end of the one ahead for its turn", ((Contender, "_advance", _trusting),)),
     Mutant(
         "believes in a hold without a node",

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from django_zklock.locks import hold, place, registry
+from django_zklock.locks import hold, registry
+from django_zklock.queue import guids
 from django_zklock.zk import clock, session
 from model.client import SimulatedClient
 from model.world import World
@@ -61,11 +62,11 @@ class Stage:
             return _real_client(options)
         return SimulatedClient(options, world.current)
 
-    def uuid4(self) -> object:
+    def uuid4(self) -> uuid.UUID:
         if self._here() is None:
             return uuid.uuid4()
         self._guids += 1
-        return f"{self._guids:08x}-0000-4000-8000-{self._guids:012x}"
+        return uuid.UUID(int=self._guids)
 
     def protocol_thread(self, name: str, call: Callable[[], object]) -> Any:
         world = self._here()
@@ -97,7 +98,7 @@ def stage() -> Iterator[Stage]:
         *((module, "time", clocks) for module in (session, hold) if hasattr(module, "time")),
         (session, "Client", found.client),
         (session, "protocol_thread", found.protocol_thread),
-        (place, "uuid", SimpleNamespace(uuid4=found.uuid4)),
+        (guids, "uuid", SimpleNamespace(uuid4=found.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
     ]
     logger = logging.getLogger("django_zklock")

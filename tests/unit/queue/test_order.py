@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue import guids, signs
 from django_zklock.queue.nodes import Kind, prefix
 from django_zklock.queue.order import LAST_SEQUENCE, ordered
+from django_zklock.queue.signs import Limit
 
-PREFIXES = st.builds(lambda guid, kind: prefix(str(guid), kind), st.uuids(), st.sampled_from(Kind)) | st.builds(
+PREFIXES = st.builds(lambda kind: prefix(guids.new(guids.Mark.OWN), kind), st.sampled_from(Kind)) | st.builds(
     lambda guid, word: f"{guid.hex}__{word}__", st.uuids(), st.sampled_from(["lock", "rlock"])
 )
 QUEUES = st.dictionaries(st.integers(0, LAST_SEQUENCE), PREFIXES, max_size=12)
@@ -42,8 +44,34 @@ def test_directories_of_nested_keys_are_passed_over() -> None:
     """The directory `a/b` does not wait for the lock `a`."""
     mine = name(3)
     assert [child.name for child in ordered(["nested", mine, "123456789%30"])] == [mine]
-    assert ordered(["nested"]) == ()
-    assert ordered([]) == ()
+    assert not ordered(["nested"])
+    assert not ordered([])
+
+
+def test_a_limit_set_for_all_is_read_with_the_queue() -> None:
+    """And of two, which no one of ours leaves, the lower one counts."""
+    mine = name(3)
+    assert ordered([mine, "!limit:5:-1:"]).limit == Limit(5)
+    assert ordered(["!limit:5:-1:", mine, "!limit:2:0000000007:"]).limit == Limit(2, 7)
+    assert ordered([mine, "!limit:0:-1:", "!limit:five:-1:", "!other"]).limit is None
+    assert signs.limit(Limit(5, 7).name) == Limit(5, 7)
+
+
+CURATORS = {kind: prefix(str(uuid.UUID(int=number, version=4)), kind) for number, kind in enumerate(Kind)}
+
+
+@pytest.mark.parametrize("ours", Kind)
+@pytest.mark.parametrize("theirs", Kind)
+def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind, theirs: Kind) -> None:
+    """Each recipe of Curator's sees its own nodes only; ours see all, so ours may be mixed."""
+    sides = {Kind.READ, Kind.WRITE}
+    names = [f"{prefix(guids.new(guids.Mark.OWN), ours)}0000000001", f"{CURATORS[theirs]}0000000002"]
+    if ours is theirs or {ours, theirs} == sides:
+        assert len(ordered(names)) == 2
+    else:
+        with pytest.raises(UnreadableQueue, match="Curator's recipe does not see"):
+            ordered(names)
+    assert len(ordered([names[0], f"{prefix(guids.new(guids.Mark.OWN), theirs)}0000000002"])) == 2
 
 
 @pytest.mark.parametrize("sequence", [-1, -5, -(2**31), LAST_SEQUENCE + 1, 2**31 - 1])

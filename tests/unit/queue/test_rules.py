@@ -3,57 +3,178 @@
 from __future__ import annotations
 
 import itertools
-import uuid
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_zklock.queue import guids
 from django_zklock.queue.nodes import Child, Kind, prefix
-from django_zklock.queue.order import LAST_SEQUENCE, ordered
-from django_zklock.queue.rules import Absent, Granted, Rule, WaitFor, exclusive
+from django_zklock.queue.order import LAST_SEQUENCE, Queue, ordered
+from django_zklock.queue.rules import Absent, Granted, Permits, Rule, Verdict, WaitFor, exclusive, rule_for, shared
+from django_zklock.queue.signs import Limit
 
-NAMES = st.builds(
-    lambda sequences, kind: [f"{prefix(str(uuid.UUID(int=s)), kind)}{s:010d}" for s in sequences],
-    st.sets(st.integers(0, LAST_SEQUENCE), min_size=1, max_size=12),
-    st.sampled_from(Kind),
-)
-QUEUES = NAMES.map(ordered)
+PLAIN = st.just(Kind.LOCK)
+KINDS = st.sampled_from(Kind)
+LIMITS = st.integers(1, 5)
 
 
-@given(QUEUES)
-def test_exactly_one_contender_has_the_lock(queue: tuple[Child, ...]) -> None:
+def queue_of(kinds: Iterable[Kind], *, start: int = 0, mark: guids.Mark = guids.Mark.OWN) -> Queue:
+    names = (f"{prefix(guids.new(mark), kind)}{start + place:010d}" for place, kind in enumerate(kinds))
+    return ordered(names)
+
+
+def queues(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Queue]:
+    return st.builds(
+        lambda kinds, start: queue_of(kinds, start=start),
+        st.lists(kinds, min_size=1, max_size=12),
+        st.sampled_from([0, 7, LAST_SEQUENCE - 40]),
+    )
+
+
+def without(queue: Queue, names: Iterable[str]) -> Queue:
+    gone = set(names)
+    return Queue(tuple(child for child in queue if child.name not in gone), queue.limit)
+
+
+def told(queue: Queue, child: Child, limit: int) -> Verdict:
+    return rule_for(child.kind, limit)(queue, child.name)
+
+
+def conflict(one: Child, other: Child) -> bool:
+    return one.kind is not other.kind or one.kind not in (Kind.READ, Kind.LEASE)
+
+
+# --- plain locks ------------------------------------------------------------------------------------------------------
+
+
+@given(queues(PLAIN))
+def test_exactly_one_contender_has_the_lock(queue: Queue) -> None:
     """Of those who read the same queue one is granted the lock: the first."""
     assert [child for child in queue if exclusive(queue, child.name) == Granted()] == [queue[0]]
 
 
-@given(QUEUES)
-def test_everyone_else_waits_for_the_one_just_ahead(queue: tuple[Child, ...]) -> None:
+@given(queues(PLAIN))
+def test_everyone_else_waits_for_the_one_just_ahead(queue: Queue) -> None:
     """So a release wakes one contender, not all of them."""
     for ahead, child in itertools.pairwise(queue):
-        assert exclusive(queue, child.name) == WaitFor(ahead.name, alone=ahead is queue[0])
+        assert exclusive(queue, child.name) == WaitFor((ahead.name,), alone=ahead is queue[0])
 
 
-@given(QUEUES, NAMES)
-def test_the_promise_of_alone_holds(queue: tuple[Child, ...], newcomers: list[str]) -> None:
-    """When the one ahead of a contender that waits alone is gone, it has the lock, whoever came in the meantime."""
-    last = queue[-1].sequence
-    names = [f"{prefix(str(uuid.uuid4()))}{last + 1 + index:010d}" for index, _ in enumerate(newcomers)]
+@given(queues(PLAIN), LIMITS)
+def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
+    """The same contenders are told the same, but for the limit, which may be changed."""
+    leases = queue_of([Kind.LEASE] * len(queue))
+    for place, child in enumerate(leases):
+        verdict = Permits(1)(leases, child.name)
+        if isinstance(verdict, WaitFor):
+            assert verdict == WaitFor((leases[place - 1].name,), alone=place == 1, heed_limit=True)
+        else:
+            assert (verdict, place) == (Granted(), 0)
+
+
+# --- all kinds in one queue -------------------------------------------------------------------------------------------
+
+
+@given(queues(KINDS), LIMITS)
+def test_those_who_have_the_lock_can_share_it(queue: Queue, limit: int) -> None:
+    """Readers with readers, and permits up to the limit; nobody with a plain lock or a writer."""
+    holders = [child for child in queue if told(queue, child, limit) == Granted()]
+    assert holders[0] == queue[0]
+    assert not any(conflict(*pair) for pair in itertools.combinations(holders, 2))
+    assert holders[0].kind is not Kind.LEASE or len(holders) <= limit
+
+
+@given(queues(KINDS), LIMITS)
+def test_nobody_passes_anybody(queue: Queue, limit: int) -> None:
+    """Those who have the lock are the first in the queue, and as many as can share it: no one starves."""
+    granted = [told(queue, child, limit) == Granted() for child in queue]
+    many = sum(granted)
+    assert granted == [True] * many + [False] * (len(queue) - many)
+    if many < len(queue):
+        assert conflict(queue[many - 1], queue[many]) or (queue[0].kind is Kind.LEASE and many == limit)
+
+
+@given(queues(KINDS), LIMITS, st.data())
+def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit: int, data: st.DataObject) -> None:
+    """Whatever goes from the queue: as long as none of those waited for is gone, there is no grant to be had."""
     for child in queue:
-        verdict = exclusive(queue, child.name)
-        if isinstance(verdict, WaitFor) and verdict.alone and last + len(names) <= LAST_SEQUENCE:
-            later = ordered([*(other.name for other in queue if other.name != verdict.child), *names])
-            assert exclusive(later, child.name) == Granted()
+        verdict = told(queue, child, limit)
+        if isinstance(verdict, WaitFor):
+            ahead = [each.name for each in queue[: queue.place(child.name)]]
+            assert set(verdict.children) <= set(ahead)
+            others = [name for name in ahead if name not in verdict.children]
+            gone = data.draw(st.sets(st.sampled_from(others))) if others else set()
+            assert told(without(queue, gone), child, limit) != Granted()
 
 
-@given(QUEUES, st.data())
-def test_one_who_is_not_in_the_queue_has_nothing(queue: tuple[Child, ...], data: st.DataObject) -> None:
+@given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
+def test_the_promise_of_alone_holds(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
+    """When one of those that a contender waits for alone is gone, it has the lock, whoever came in the meantime."""
+    later = queue_of(newcomers, start=queue[-1].sequence + 1)
+    for child in queue:
+        verdict = told(queue, child, limit)
+        if isinstance(verdict, WaitFor) and verdict.alone:
+            for name in verdict.children:
+                now = Queue((*without(queue, [name]), *later))
+                assert told(now, child, limit) == Granted()
+
+
+@given(st.lists(KINDS, min_size=2, max_size=6), LIMITS)
+def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
+    """Another node may have taken its place, so the queue has to be looked at."""
+    queue = queue_of(kinds, mark=guids.Mark.RESTS)
+    for child in queue:
+        verdict = told(queue, child, limit)
+        assert not isinstance(verdict, WaitFor) or not verdict.alone
+
+
+@given(queues(KINDS), LIMITS, st.data())
+def test_one_who_is_not_in_the_queue_has_nothing(queue: Queue, limit: int, data: st.DataObject) -> None:
     """A missing own node is no grant and no place in the queue, whether others wait or not."""
     gone = data.draw(st.sampled_from(queue))
-    assert exclusive([child for child in queue if child is not gone], gone.name) == Absent()
-    assert exclusive([], gone.name) == Absent()
+    assert told(without(queue, [gone.name]), gone, limit) == Absent()
+    assert told(Queue(), gone, limit) == Absent()
 
 
-def test_exclusive_is_a_rule() -> None:
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
+    """Who comes later stands in nobody's way (kazoo issue 649)."""
+    queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
+    assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), alone=True)
+    assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), alone=False)
+    assert shared(without(queue, [queue[0].name]), queue[1].name) == Granted()
+
+
+def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
+    """A sign in the directory says so; writers wait as before, and so do readers behind a writer."""
+    queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ])
+    names = [child.name for child in queue]
+    now = ordered([*names, f"!reads:{queue[0].guid}:"])
+    assert [isinstance(told(now, child, 1), Granted) for child in now] == [True, True, False, False]
+
+
+# --- permits ----------------------------------------------------------------------------------------------------------
+
+
+@given(queues(st.just(Kind.LEASE)), LIMITS, LIMITS)
+def test_the_limit_set_for_all_counts_more_than_the_own(queue: Queue, own: int, limit: int) -> None:
+    """So it can be changed while processes run."""
+    found = Queue(queue.children, Limit(limit))
+    assert sum(told(found, child, own) == Granted() for child in found) == min(limit, len(queue))
+
+
+@given(queues(st.just(Kind.LEASE)), LIMITS, st.data())
+def test_a_lower_limit_takes_no_permit_away(queue: Queue, limit: int, data: st.DataObject) -> None:
+    """Who had one when it was changed keeps it, and those who come later wait until enough of them have gone."""
+    many = data.draw(st.integers(0, len(queue)))
+    found = Queue(queue.children, Limit(limit, through=queue[many - 1].sequence if many else -1))
+    assert sum(told(found, child, 1) == Granted() for child in found) == min(max(limit, many), len(queue))
+
+
+def test_every_rule_is_a_rule() -> None:
     """The type checker takes it where a rule is wanted."""
-    rule: Rule = exclusive
-    assert rule((), "me") == Absent()
+    rules: list[Rule] = [exclusive, shared, Permits(2)]
+    assert [rule(Queue(), "me") for rule in rules] == [Absent()] * 3

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from django_zklock.queue import rules, standing
 from django_zklock.queue.nodes import Child, Kind
+from django_zklock.queue.order import Queue
 
 
-def queue(kinds: list[Kind]) -> tuple[Child, ...]:
-    return tuple(Child(f"n{place}", kind, "", place) for place, kind in enumerate(kinds))
+def queue(kinds: list[Kind]) -> Queue:
+    return Queue(tuple(Child(f"n{place}", kind, "", place) for place, kind in enumerate(kinds)))
 
 
 @given(st.integers(0, 8))
@@ -20,11 +21,11 @@ def test_of_plain_contenders_the_first_holds_and_each_waits_for_the_one_ahead(ma
     assert standing.holders(children) == min(1, many)
     for place, child in enumerate(children):
         verdict = rules.exclusive(children, child.name)
-        expected = verdict.child if isinstance(verdict, rules.WaitFor) else ""
+        expected = verdict.children[0] if isinstance(verdict, rules.WaitFor) else ""
         assert standing.behind(children, place) == expected
 
 
-@given(st.lists(st.sampled_from(Kind)))
+@given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
 def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
     """Who holds waits for nobody; who waits, waits for one ahead, who is no reader if it reads."""
     children = queue(kinds)
@@ -43,5 +44,6 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
 
 def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
     """By any one who takes a side."""
-    assert not standing.takes_sides(queue([Kind.LOCK, Kind.LOCK]))
-    assert standing.takes_sides(queue([Kind.LOCK, Kind.READ]))
+    assert standing.kind(queue([Kind.LOCK, Kind.LOCK])) == "lock"
+    assert standing.kind(queue([Kind.LOCK, Kind.READ])) == "read-write"
+    assert standing.kind(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"
