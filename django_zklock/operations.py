@@ -30,11 +30,12 @@ from django_zklock.queue.broken import Note
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
+from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway, Node
 
-__all__ = ["Broken", "Holder", "OperatorHold", "Revoked", "break_lock", "end_hold", "hold_lock", "revoke"]
+__all__ = ["Broken", "Holder", "OperatorHold", "Revocation", "Revoked", "break_lock", "end_hold", "hold_lock", "revoke"]
 
 audit = logging.getLogger("zklock.audit")
 

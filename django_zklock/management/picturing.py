@@ -32,7 +32,7 @@ def cells(lock: LockInfo) -> tuple[str, ...]:
 def whose(contender: ContenderInfo) -> str:
     """Return which process a contender is of."""
     if contender.operator is not None:
-        return f"operator {contender.operator.by}"
+        return contender.operator.who
     if contender.client != "zklock":
         return f"{contender.client}, session {contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
     return f"{contender.host}:{contender.pid}"
