@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -528,18 +529,22 @@ def outermost(events: list[Event]) -> list[dict[str, Event]]:
     return sorted(granted, key=lambda hold: float(hold["granted"]["t"]))
 
 
+def never_heard_of_again(hold: dict[str, Event], events: list[Event]) -> bool:
+    """Whether the holder did not release it, and nobody of its name wanted the lock after it."""
+    granted = hold["granted"]
+    later = (event for event in events if event["p"] == granted["p"] and event["t"] > granted["t"])
+    return "release" not in hold and all(event["e"] != "invoke" for event in later)
+
+
 @given(SEEDS, st.randoms(use_true_random=False))
 @settings(max_examples=50, deadline=None)
 def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, chance: random.Random) -> None:
     events = Simulation(seed, holds=15, fates=["kill", "pause"]).events
-    holds = outermost(events)
-    index = chance.randrange(len(holds) - 1)
-    holder, follower = holds[index]["granted"], holds[index + 1]["granted"]
-    assume(holder["p"] != follower["p"] and "release" not in holds[index])
+    # Drawn from those that will do: nearly all seeds have some, so that hardly an example is thrown away.
+    unfinished = [pair for pair in itertools.pairwise(outermost(events)) if never_heard_of_again(pair[0], events)]
+    assume(unfinished)
+    holder, follower = (hold["granted"] for hold in chance.choice(unfinished))
     t = follower["t"] + chance.uniform(1e-6, 5.0)
-    assume(
-        not any(event["p"] == holder["p"] and event["e"] == "invoke" and event["t"] > holder["t"] for event in events)
-    )
     events.append({**holder, "e": "valid", "t": t, "until": t})
     assert "check" in judge(events).rules
 
