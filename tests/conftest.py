@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from support.brokers import Broker, RabbitMQ, Redis
 from support.databases import database, sqlite
@@ -21,6 +22,10 @@ from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
 
 pytest_plugins = ["support.chaos.report"]
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("zklock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("zklock")
 
 
 @pytest.fixture(scope="session")
