@@ -250,7 +250,7 @@ class Gated(GrantObserver):
             parent=f"{self.request.parent}{self._recipe.gate}",
             rule=rules.exclusive,
             kind=Kind.LOCK,
-            rests=False,
+            hold_at_least=0.0,
             patient=True,
         )
 

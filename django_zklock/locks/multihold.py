@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from django_zklock.locks.hold import Alarm, Hold
+from django_zklock.locks.alarms import Alarm
+from django_zklock.locks.hold import Hold
+from django_zklock.queue.revocations import Revocation
 
 
 class MultiHold:
@@ -74,6 +76,11 @@ class MultiHold:
             for hold in self._holds:
                 hold._grant.session.post(hold._grant.detach, alarm)
         return self.lost
+
+    @property
+    def revoke_requested(self) -> Revocation | None:
+        """The request to let go of one of the locks, the first there is; None: nobody has asked."""
+        return next((hold.revoke_requested for hold in self._holds if hold.revoke_requested is not None), None)
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""

@@ -71,10 +71,10 @@ class Terms:
             kind=self.kind,
             layout=self.layout,
             lasting=self.layout == "kazoo",
-            rests=self.hold_at_least > 0,
             patient=patient,
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
+            hold_at_least=self.hold_at_least,
             about=about,
         )
 
