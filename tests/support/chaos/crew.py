@@ -17,7 +17,9 @@ from typing import Any
 
 from support.chaos.checker import Verdict, judge, keep
 from support.chaos.history import Event, Recorder, read
-from support.chaos.models import ReentrantFencedMutex, linearizable, operations
+from support.chaos.models import ReentrantFencedMutex
+from support.chaos.operations import operations
+from support.chaos.search import linearizable
 from support.chaos.store import Store
 from support.zoo import TESTS, Zoo
 
