@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import statistics
 from collections.abc import Iterator
@@ -54,13 +53,6 @@ def ensemble(disk: SlowDisk | None) -> Iterator[Ensemble]:
     properties = {"syncLimit": "20"}  # ticks, of half a second
     with Ensemble(nodes=3, fsync=True, properties=properties, env=disk.env if disk is not None else None) as ensemble:
         yield ensemble
-
-
-@pytest.fixture
-def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
-    """One in front of each server; all connections of the processes go through them."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]
 
 
 @pytest.fixture

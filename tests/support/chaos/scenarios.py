@@ -83,9 +83,7 @@ SCENARIOS = (
     Scenario("F68", "other clients in the same queue are respected, and unknown ones close it"),
     Scenario("F69", "of several schedulers one enqueues each tick"),
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
-    Scenario(
-        "READERS", "readers share the lock whatever befalls one of them, and no writer comes in beside them"
-    ),
+    Scenario("READERS", "readers share the lock whatever befalls one of them, and no writer comes in beside them"),
     Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
