@@ -21,7 +21,7 @@ from django_zklock.testing.ensemble import Ensemble
 
 T = 4.0  # seconds, of a session
 SECONDS = 20.0  # of faults drawn at random
-PROCESSES = 4
+PROCESSES = 3
 OWNERS = ("main", "second")
 GRANTS = 2.0  # a second at least, or little was tried
 PATIENCE = 60.0  # seconds, for the end of all that is under way
