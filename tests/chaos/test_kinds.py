@@ -42,7 +42,7 @@ def test_readers_and_writers_on_an_ensemble_under_faults(
     request: pytest.FixtureRequest, crew: Crew, ensemble: Ensemble, proxies: list[Proxy], figure: Figures
 ) -> None:
     chance = random.Random(request.config.getoption("--soak-seed"))
-    verdict = hurt(crew, ensemble, proxies, READ_WRITE, chance)
+    verdict = hurt(crew, ensemble, proxies, READ_WRITE, chance, figure)
     show(figure, verdict)
     assert verdict.figures.together[READ] > 1, "no two readers had the lock at a time"
     assert verdict.figures.downgrades
@@ -55,7 +55,7 @@ def test_permits_on_an_ensemble_under_faults(
     """While somebody raises, lowers and clears the limit."""
     chance = random.Random(request.config.getoption("--soak-seed"))
     operator = Operator(crew, "k", PERMITS, chance=random.Random(chance.random()), every=1.0)
-    verdict = hurt(crew, ensemble, proxies, SHARED, chance, operator)
+    verdict = hurt(crew, ensemble, proxies, SHARED, chance, figure, operator)
     show(figure, verdict)
     figure("limits set", operator.changes)
     assert verdict.figures.together[SEMAPHORE] > 1, "no two had a permit at a time"
@@ -67,6 +67,7 @@ def hurt(
     proxies: list[Proxy],
     wishes: Sequence[Wish],
     chance: random.Random,
+    figure: Figures,
     meanwhile: AbstractContextManager[object] = NOTHING,
 ) -> Verdict:
     """Have a crowd take one key while faults are drawn, and while the leader goes at the end; judge what it did."""
@@ -86,7 +87,8 @@ def hurt(
 
     with meanwhile:
         mortals = [hire() for _ in range(PROCESSES)]
-        Nemesis(crew, ensemble, proxies, mortals, hire, disk=None, chance=chance).run(SECONDS)
+        nemesis = Nemesis(crew, ensemble, proxies, mortals, hire, disk=None, chance=chance)
+        nemesis.run(SECONDS)
         leader = ensemble.leader
         crew.note("kill server", number=leader.number)
         leader.kill()
@@ -102,6 +104,8 @@ def hurt(
     for call in under_way:
         if call.hand.alive:
             call.result(PATIENCE)
+    for fault, count in sorted(nemesis.done.items()):
+        figure(fault, count)
     return crew.assert_kept()
 
 

@@ -57,6 +57,7 @@ def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_read
 
 
 @pytest.mark.scenario("F60")
+@pytest.mark.chaos
 def test_who_lets_go_of_writing_first_reads_on_without_a_gap(crew: Crew) -> None:
     first, second, reader = crew.hire("A", "B", "C")
     token = first.take(kind="write")["token"]
@@ -79,6 +80,7 @@ def test_who_lets_go_of_writing_first_reads_on_without_a_gap(crew: Crew) -> None
 
 
 @pytest.mark.scenario("F60")
+@pytest.mark.chaos
 def test_readers_and_a_plain_lock_of_one_key_keep_each_other_out(crew: Crew) -> None:
     """A program that knows nothing of sides takes part in the queue."""
     first, second, plain, late = crew.hire("A", "B", "C", "D")
@@ -120,6 +122,7 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(crew: Crew) -> None:
 
 
 @pytest.mark.scenario("F60")
+@pytest.mark.chaos
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(crew: Crew, proxy: Proxy, when: str) -> None:
     first = crew.hire_one("A", hosts=proxy.address)
@@ -163,6 +166,7 @@ def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(crew:
 
 
 @pytest.mark.scenario("READERS")
+@pytest.mark.chaos
 def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(crew: Crew, arena: Zoo) -> None:
     """CURATOR-595, for readers: a loss is told, the writer comes in with the last of them, and not before."""
     first, second, writer = crew.hire("A", "B", "C", session_timeout=T)
@@ -185,6 +189,7 @@ def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(crew: Cr
 
 
 @pytest.mark.scenario("READERS")
+@pytest.mark.chaos
 def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(crew: Crew, arena: Zoo) -> None:
     """CURATOR-211, -307: who is not in the queue takes its place for the first, or fails; here it queues anew."""
     holder, waiter, reader = crew.hire("A", "B", "C")

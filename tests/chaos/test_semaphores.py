@@ -71,6 +71,7 @@ def test_a_limit_that_is_raised_lets_the_next_in_at_once(crew: Crew, figure: Fig
 
 
 @pytest.mark.scenario("PERMITS")
+@pytest.mark.chaos
 def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enough_are_back(crew: Crew) -> None:
     """Once it is cleared, what each brings along counts again."""
     holders = holding(crew, "A", "B")
@@ -93,6 +94,7 @@ def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enou
 
 
 @pytest.mark.scenario("PERMITS")
+@pytest.mark.chaos
 def test_a_permit_that_is_lost_with_its_session_is_the_next_ones(crew: Crew, arena: Zoo) -> None:
     """CURATOR-595: its holder is told, and the others keep theirs."""
     first, second = holding(crew, "A", "B")
@@ -124,6 +126,7 @@ def test_a_create_whose_answer_is_lost_takes_one_permit(crew: Crew, proxy: Proxy
 
 
 @pytest.mark.scenario("PERMITS")
+@pytest.mark.chaos
 def test_permits_and_a_lock_of_one_key_keep_each_other_out(crew: Crew) -> None:
     first, second = holding(crew, "A", "B", limit=PERMITS + 1)
     locker, late = crew.hire("C", "D")
