@@ -39,7 +39,11 @@ def ensemble() -> Iterator[Ensemble]:
 
 @pytest.mark.scenario("READERS")
 def test_readers_and_writers_on_an_ensemble_under_faults(
-    request: pytest.FixtureRequest, crew: Crew, ensemble: Ensemble, proxies: list[Proxy], figure: Figures
+    request: pytest.FixtureRequest,
+    ensemble: Ensemble,
+    proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
+    crew: Crew,
+    figure: Figures,
 ) -> None:
     chance = random.Random(request.config.getoption("--soak-seed"))
     verdict = hurt(crew, ensemble, proxies, READ_WRITE, chance, figure)
@@ -50,7 +54,11 @@ def test_readers_and_writers_on_an_ensemble_under_faults(
 
 @pytest.mark.scenario("PERMITS")
 def test_permits_on_an_ensemble_under_faults(
-    request: pytest.FixtureRequest, crew: Crew, ensemble: Ensemble, proxies: list[Proxy], figure: Figures
+    request: pytest.FixtureRequest,
+    ensemble: Ensemble,
+    proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
+    crew: Crew,
+    figure: Figures,
 ) -> None:
     """While somebody raises, lowers and clears the limit."""
     chance = random.Random(request.config.getoption("--soak-seed"))

@@ -124,7 +124,7 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(crew: Crew) -> None:
 @pytest.mark.scenario("F60")
 @pytest.mark.chaos
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(crew: Crew, proxy: Proxy, when: str) -> None:
+def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(proxy: Proxy, crew: Crew, when: str) -> None:
     first = crew.hire_one("A", hosts=proxy.address)
     second, reader = crew.hire("B", "C")
     first.take(kind="write", abort_on="lost")

@@ -113,7 +113,7 @@ def test_a_permit_that_is_lost_with_its_session_is_the_next_ones(crew: Crew, are
 
 
 @pytest.mark.scenario("PERMITS")
-def test_a_create_whose_answer_is_lost_takes_one_permit(crew: Crew, proxy: Proxy) -> None:
+def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, crew: Crew) -> None:
     """CURATOR-335, -315: a lease that nobody knew of was left behind."""
     first = crew.hire_one("A", hosts=proxy.address)
     (second,) = crew.hire("B")
