@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
+from django_zklock.locks import lifetime
 from django_zklock.locks.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
@@ -57,6 +58,7 @@ class Attempt(Generic[_Waiter]):
     def conclude(self, outcome: Outcome | None, owner: Owner) -> Hold:
         """Return the hold, or raise what the outcome means."""
         if isinstance(outcome, Grant):
+            lifetime.bound(outcome, self.contender, self.terms)
             return Hold(self.contender, outcome, owner, self.terms.policy)
         if isinstance(outcome, Exception):
             raise outcome

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from django_zklock import work
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks import above
+from django_zklock.locks import above, revoking
 from django_zklock.locks.grant import Claim, Grant, GrantObserver, Policy
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.queue.nodes import Kind
+from django_zklock.queue.revocations import Revocation
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Hold:
 
     __slots__ = (
         "__weakref__",
+        "_acquired",
         "_claim",
         "_contender",
         "_count",
@@ -69,11 +71,13 @@ class Hold:
         self._policy = policy
         self._work = work.current()  # that it was taken in
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
+        self._acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
         self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
         self._reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
         self._claim = Claim(reads=self._reads)
-        self._watch: weakref.ref[Hold] | None = _watch_over(self)  # None as soon as the claim is given up
-        grant.claims.add(self._claim)
+        watch = _watch_over(self)
+        self._watch: weakref.ref[Hold] | None = watch  # None as soon as the claim is given up
+        grant.claims[self._claim] = watch
 
     def __repr__(self) -> str:
         state = "released" if self._is_over else "lost" if self.lost else "held"
@@ -191,6 +195,41 @@ class Hold:
         """
         self._grant.session.post(self._grant.attach, _Callback(self, callback))
 
+    # --- requests to let go -------------------------------------------------------------------------------------
+
+    @property
+    def revoke_requested(self) -> Revocation | None:
+        """
+        Who has asked the holder to let go, with `by` and `reason`; None if nobody has. Of several, the last one.
+
+        It costs no network, so a loop can look at it as often as it likes. Nothing happens to who goes on.
+        """
+        return self._grant.revocation
+
+    def wait_revoked(self, timeout: float | None = None) -> Revocation | None:
+        """
+        Wait until somebody asks the holder to let go, at most `timeout` seconds (None: for ever); return the request.
+
+        Returns as soon as the lock is released or lost, too: None if nobody has asked by then.
+        """
+        if self._grant.inherited:
+            return None  # what runs the protocol runs in the parent
+        summons = revoking.Summons()
+        self._grant.session.post(self._grant.attach, summons)
+        try:
+            summons.waiter.wait(timeout)
+        finally:
+            self._grant.session.post(self._grant.detach, summons)
+        return self.revoke_requested
+
+    def add_revoke_callback(self, callback: Callable[[Hold], object]) -> None:
+        """
+        Have `callback(hold)` run once when somebody asks the holder to let go, at once if that has happened already.
+
+        It runs on the thread that sends Django's signals, as that of `add_lost_callback` does.
+        """
+        self._grant.session.post(self._grant.attach, revoking.RevokeCallback(self, callback))
+
     # --- fencing ------------------------------------------------------------------------------------------------
 
     def fence(self, obj: FencedModel, *, refresh: bool = False) -> None:
@@ -237,7 +276,7 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     def on_dropped(reference: object) -> None:
         if finalizing() or grant.inherited:
             return  # the session has been closed, or is the parent's
-        grant.claims.discard(claim)
+        grant.claims.pop(claim, None)
         if grant.claims:
             share_with_readers(contender, grant)
             return

@@ -194,6 +194,7 @@ class Lock:
             refuse_running_loop("release", "await lock.arelease()")
             hold = self._held()
             count = hold._count - 1
+            hold._acquired -= 1
             self._release(hold, count, self._terms().release)
         except (LockNotHeld, SynchronousOnlyOperation):
             raise
@@ -205,6 +206,7 @@ class Lock:
     async def arelease(self) -> None:
         """Let go of the lock as `release` does."""
         hold = self._held()
+        hold._acquired -= 1
         await self._arelease(hold, hold._count - 1)
 
     def locked(self) -> bool:

@@ -35,6 +35,7 @@ class Share:
     def __init__(self, lock: Lock, hold: Hold) -> None:
         policy = lock._terms().policy
         self._hold = Hold(hold._contender, hold._grant, hold._owner, policy, reads=hold._reads)
+        self._hold._acquired = 1  # between two steps, there is no work to be stopped
         self._guard = Guard(hold._grant, policy, hold._owner)
         self._count: int | None = None  # to be left of the hold, once the share has ended
         self._running = False

@@ -55,10 +55,10 @@ class Terms:
             rule=rules.rule_for(self.kind, self.limit or 1),
             kind=self.kind,
             layout=self.layout,
-            rests=self.hold_at_least > 0,
             patient=patient,
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
+            hold_at_least=self.hold_at_least,
             about=about,
         )
 

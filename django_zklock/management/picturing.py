@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django_zklock.inspection import Connection, ContenderInfo, LockInfo, Snapshot, Wait
@@ -76,6 +77,7 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "template": contender.template,
         "operator": None if contender.operator is None else hold_json(contender.operator),
         "waits_behind": contender.waits_behind or None,
+        "revoke": None if contender.revoke is None else asdict(contender.revoke),
     }
 
 
