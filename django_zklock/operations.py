@@ -1,5 +1,6 @@
 """
-Knows how a person steps in: a lock is broken, its holder asked to let go, or it is held for a time with a reason.
+Knows how a person steps in: a lock is broken, its holder asked to let go, it is held for a time with a reason, or the
+permits of a semaphore are made more or fewer.
 
 What is done goes to the log `zklock.audit` before anybody else is told. A break deletes the one node that was named by
 guid and czxid: the server gives no name twice, so nobody else can be struck. A hold is a node of the queue like any, by
@@ -16,17 +17,19 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
-from django_zklock import signals
+from django_zklock import conf, options, signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.locks import limiting
 from django_zklock.locks.asking import Asked, ask
 from django_zklock.locks.breaking import LASTS
-from django_zklock.locks.errand import Errand, Removal, children
+from django_zklock.locks.errand import Errand, Removal, children, own_limit
 from django_zklock.locks.holding import end_in_time, take
 from django_zklock.locks.operators import read_hold
 from django_zklock.locks.refusals import refuse_running_loop
 from django_zklock.locks.taking import send_from
 from django_zklock.queue import broken, operators, order
 from django_zklock.queue.broken import Note
+from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
@@ -34,7 +37,20 @@ from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway, Node
 
-__all__ = ["Broken", "Holder", "OperatorHold", "Revoked", "break_lock", "end_hold", "hold_lock", "revoke"]
+__all__ = [
+    "Broken",
+    "Holder",
+    "OperatorHold",
+    "Revoked",
+    "SetLimit",
+    "break_lock",
+    "clear_limit",
+    "end_hold",
+    "hold_lock",
+    "limit_of",
+    "revoke",
+    "set_limit",
+]
 
 audit = logging.getLogger("zklock.audit")
 
@@ -114,7 +130,9 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         raise _changed_hands(key)
     note = Note(by, reason)
     where = broken.place(errand.base, holder.name)
-    removal = Removal(errand.parent, holder.name, (Make(path=where, data=note.encode()),), held=True)
+    removal = Removal(
+        errand.parent, holder.name, (Make(path=where, data=note.encode()),), held=True, limit=own_limit(node.data)
+    )
     found = Broken(key=key, holder=_holder(holder, node), reason=reason, by=by)
     try:
         done = errand.follow(removal, directory=broken.directory(errand.base))
@@ -228,6 +246,84 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
     )
 
 
+def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = PATIENCE) -> None:
+    """
+    Set how many permits a semaphore has, for all processes and over what their code says, until it is cleared.
+
+    Nobody loses a permit: if more are in use than there are now, the next is given once enough have been let go. If
+    there are more than before, the next that wait get theirs at once. Setting it again replaces it. Goes to the log
+    `zklock.audit`; then the signal `limit_changed` is sent.
+
+    Args:
+        key: of the lock; nobody has to hold it or wait for it.
+        limit: the permits there are to be, from 1 to 10 000.
+        reason: why, for the audit and for who looks at the lock; required.
+        by: who does it.
+        patience: seconds to wait for ZooKeeper.
+
+    Raises:
+        ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, it may be set.
+        UnreadableQueue: nobody can tell who has a permit now.
+        ValueError: there is no reason, or nobody who does it; there are no such limits; or the settings say that the
+            lock is written like another client's, which goes by its own.
+
+    """
+    refuse_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
+    by, reason = _named(by), _reasoned(reason)
+    if not options.is_limit(limit):
+        raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
+    errand = Errand(key, patience)
+    layout = conf.current().options_of_key(key).layout
+    if layout in ("curator", "kazoo"):
+        raise ValueError(
+            f'The lock {key!r} has layout="{layout}" in ZKLOCK, so clients of {layout} may take part, which would not '
+            "heed the limit; change it in the code of all of them."
+        )
+    record = Record(by, reason)
+    try:
+        limiting.set_limit(errand, limit, record)
+    except ZooKeeperUnavailable:
+        _log_limit(key, f"may have been set to {limit}, as the answer was lost,", by, reason)
+        raise
+    _log_limit(key, f"was set to {limit}", by, reason)
+    send_from(errand.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
+
+
+def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -> bool:
+    """
+    Have the limit that each process has in its code count again; return whether another one was set.
+
+    Nobody loses a permit. Goes to the log `zklock.audit`; then the signal `limit_changed` is sent, with None.
+
+    Raises:
+        ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, it may be cleared.
+        ValueError: there is no reason, or nobody who does it.
+
+    """
+    refuse_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
+    by, reason = _named(by), _reasoned(reason)
+    errand = Errand(key, patience)
+    try:
+        done = limiting.clear_limit(errand)
+    except ZooKeeperUnavailable:
+        _log_limit(key, "may have been cleared, as the answer was lost,", by, reason)
+        raise
+    if done:
+        _log_limit(key, "was cleared", by, reason)
+        send_from(errand.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)
+    return done
+
+
+def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
+    """
+    Return the limit that is set for all processes, with who set it and why; None: each goes by its own.
+
+    It tells of a semaphore that nobody is in, too, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
+    """
+    refuse_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
+    return limiting.limit_of(Errand(key, patience))
+
+
 # --- the note of a break ----------------------------------------------------------------------------------------------
 
 
@@ -308,6 +404,10 @@ def _log_break(found: Broken, what: str) -> None:
         holder.token,
         extra={**_logged(found.key, found.by, found.reason), "holder": asdict(holder), "token": holder.token},
     )
+
+
+def _log_limit(key: str, what: str, by: str, reason: str) -> None:
+    audit.warning("the limit of lock %s %s by %s: %s", printable(key), what, by, reason, extra=_logged(key, by, reason))
 
 
 def _log_asked(key: str, holder: Holder, by: str, reason: str, *, sure: bool) -> None:
