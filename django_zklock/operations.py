@@ -22,7 +22,7 @@ from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks import limiting
 from django_zklock.locks.asking import Asked, ask
 from django_zklock.locks.breaking import LASTS
-from django_zklock.locks.errand import Errand, Removal, children, own_limit
+from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.holding import end_in_time, take
 from django_zklock.locks.operators import read_hold
 from django_zklock.locks.refusals import refuse_running_loop
@@ -30,7 +30,7 @@ from django_zklock.locks.taking import send_from
 from django_zklock.queue import broken, operators, order
 from django_zklock.queue.broken import Note
 from django_zklock.queue.limits import Record, SetLimit
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.nodes import Child, Payload, own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
 from django_zklock.zk.changes import Make

@@ -11,7 +11,7 @@ from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import names, order, standing
-from django_zklock.queue.nodes import Payload
+from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.segments import SEQUENCE_TAIL, check_characters, shown
 from django_zklock.zk import process
@@ -170,12 +170,6 @@ def checked(key: str) -> str:
     if key.startswith("!"):
         raise InvalidLockName(f"{what} is the key of no lock: what begins with ! is kept for other things.")
     return key
-
-
-def own_limit(data: bytes) -> int:
-    """Return how many permits there are, as far as the contender with this data knows."""
-    payload = Payload.decode(data)
-    return max(1, payload.limit) if payload is not None else 1
 
 
 def _asking(session: Any, request: Ask, waiter: ThreadWaiter[tuple[Any]]) -> None:

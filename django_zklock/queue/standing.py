@@ -46,9 +46,13 @@ def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
     return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
 
 
-def behind(queue: Queue, place: int, limits: Limits = UNKNOWN) -> str:
-    """Return the name of the one whose end the contender at `place` waits for; empty if it waits for none."""
-    if place < holders(queue, limits):
+def behind(queue: Queue, place: int, many: int | None = None) -> str:
+    """
+    Return the name of the one whose end the contender at `place` waits for; empty if it waits for none.
+
+    `many` is what `holders` tells of the queue; without it, no own limits are known.
+    """
+    if place < (holders(queue) if many is None else many):
         return ""
     kind = queue[place].kind
     if kind in _SHARE:

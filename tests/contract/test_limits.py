@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import subprocess
@@ -265,9 +266,9 @@ def empty(zoo: Zoo) -> Iterator[None]:
 
 MOVES: dict[str, tuple[int, Callable[[Zoo], object]]] = {
     "somebody comes, and there is room": (2, enter),
-    "a holder leaves, and another is behind": (4, lambda zoo: leave(zoo, 1)),
-    "the first that waits leaves": (5, lambda zoo: leave(zoo, 3)),
-    "one leaves and one comes": (3, lambda zoo: (leave(zoo, 0), enter(zoo))),
+    "a holder leaves, and another is behind": (4, functools.partial(leave, place=1)),
+    "the first that waits leaves": (5, functools.partial(leave, place=3)),
+    "one leaves and one comes": (3, swap),
     "nobody is there, and one comes": (0, enter),
 }
 
