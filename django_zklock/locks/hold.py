@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from django_zklock import work
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks import above, revoking
-from django_zklock.locks.grant import Claim, Grant, GrantObserver, Policy
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.locks import above
+from django_zklock.locks.alarms import Alarm, LostCallback, RevokeCallback
+from django_zklock.locks.grant import Claim, Grant, Policy
 from django_zklock.owner import Owner
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.revocations import Revocation
@@ -96,10 +96,14 @@ class Hold:
         Go on as a reader, from being the writer: readers that come next in the queue get the lock, too.
 
         No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
-        lock was released, and `ZkLockError` if it is no read-write lock or its owner took it to write more than once.
+        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its owner took
+        it to write more than once.
         """
         if self._grant.inherited or self._is_over:
             raise LockNotHeld(lock=self.key)
+        reason = self._grant.why_invalid()
+        if reason is not None:
+            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
         if self.kind == "read":
             return
         if self._grant.kind is not Kind.WRITE:
@@ -177,7 +181,7 @@ class Hold:
         """
         if self._grant.inherited:
             return True  # what runs the protocol runs in the parent
-        alarm = _Alarm()
+        alarm = Alarm()
         self._grant.session.post(self._grant.attach, alarm)
         try:
             alarm.waiter.wait(timeout)
@@ -191,7 +195,7 @@ class Hold:
 
         It runs on the thread that sends Django's signals, never on one that runs the protocol, so it may take its time.
         """
-        self._grant.session.post(self._grant.attach, _Callback(self, callback))
+        self._grant.session.post(self._grant.attach, LostCallback(self, callback))
 
     # --- requests to let go -------------------------------------------------------------------------------------
 
@@ -212,12 +216,12 @@ class Hold:
         """
         if self._grant.inherited:
             return None  # what runs the protocol runs in the parent
-        summons = revoking.Summons()
-        self._grant.session.post(self._grant.attach, summons)
+        alarm = Alarm(revoked=True)
+        self._grant.session.post(self._grant.attach, alarm)
         try:
-            summons.waiter.wait(timeout)
+            alarm.waiter.wait(timeout)
         finally:
-            self._grant.session.post(self._grant.detach, summons)
+            self._grant.session.post(self._grant.detach, alarm)
         return self.revoke_requested
 
     def add_revoke_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -226,7 +230,7 @@ class Hold:
 
         It runs on the thread that sends Django's signals, as that of `add_lost_callback` does.
         """
-        self._grant.session.post(self._grant.attach, revoking.RevokeCallback(self, callback))
+        self._grant.session.post(self._grant.attach, RevokeCallback(self, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -289,39 +293,6 @@ def share_with_readers(contender: Contender, grant: Grant) -> None:
     """Let other readers in beside a grant to write, once all that have a claim on it only read."""
     if grant.kind is Kind.WRITE and all(claim.reads for claim in list(grant.claims)):
         contender.share()
-
-
-class _Alarm(GrantObserver):
-    """Wakes who waits for the loss of a hold."""
-
-    def __init__(self) -> None:
-        self.waiter = ThreadWaiter[bool]()
-        self._rung = False
-
-    def on_lost(self, reason: str) -> None:
-        self._ring()
-
-    def on_released(self) -> None:
-        self._ring()
-
-    def _ring(self) -> None:
-        if not self._rung:
-            self._rung = True
-            self.waiter.set(True)
-
-
-class _Callback(GrantObserver):
-    """A user's callback for the loss of a hold."""
-
-    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
-        self._hold = weakref.ref(hold)
-        self._session = hold._grant.session
-        self._callback = callback
-
-    def on_lost(self, reason: str) -> None:
-        hold = self._hold()
-        if hold is not None:
-            self._session.dispatch(self._callback, hold)
 
 
 _Slot: TypeAlias = tuple[Owner, str, bool]

@@ -105,7 +105,8 @@ class Place:
         self._turns.next()
         self.node = self._said = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        self._guid = guids.new(guids.Mark.RESTS if self._request.hold_at_least else guids.Mark.OWN)
+        guid = guids.new(guids.Mark.RESTS if self._request.hold_at_least else guids.Mark.OWN)
+        self._guid = guid.replace("-", "") if self._request.layout == "kazoo" else guid
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
         try:
@@ -262,9 +263,7 @@ class Place:
 
     def _on_sign(self, answer: Any) -> None:
         self._sign_is_up = answer is None or isinstance(answer, NodeExists)
-        if (
-            isinstance(answer, Outdated) and self.node is not None
-        ):  # others write into it, too, to have the holder let go
+        if isinstance(answer, Outdated) and self.node is not None:  # written by one who asks to let go
             self._registry.gateway.read(self.node.path, self._turns.pass_on(self._on_said))
         elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
@@ -273,6 +272,12 @@ class Place:
         if isinstance(answer, Node):
             self._said = answer
             self._put_sign()
+
+    def _take_down_sign(self) -> None:
+        if self._shares:
+            self._shares = self._sign_is_up = False
+            sign = f"{self._request.parent}/{self._sign}"
+            self._registry.depart(self._request.parent, self._sign, sign, None, self._request.about)
 
     @property
     def _sign(self) -> str:
@@ -303,8 +308,7 @@ class Place:
             self._registry.heartbeat.drop(self.node.path)
             self.node = None
         self._registry.guids.discard(self._guid)
-        self._registry.guids.discard(self._sign)
-        self._shares = self._sign_is_up = False
+        self._take_down_sign()
         if self._state in (State.LEAVING, State.VACATED):
             self._state = State.VACATED
             self._report(gone=True)
@@ -337,9 +341,7 @@ class Place:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
         self._registry.depart(self._request.parent, self._guid, path, left, self._request.about, self._rest)
-        if self._shares:  # after the node, or it would be one that writes again
-            sign = f"{self._request.parent}/{self._sign}"
-            self._registry.depart(self._request.parent, self._sign, sign, None, self._request.about)
+        self._take_down_sign()  # after the node, or that would be one that writes again
 
     def _report(self, *, gone: bool) -> None:
         left, self._left = self._left, None

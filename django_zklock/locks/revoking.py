@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 from django_zklock import signals, work
-from django_zklock.locks.grant import Grant, GrantObserver
+from django_zklock.locks.grant import Grant
 from django_zklock.locks.telling import tell
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import revocations
-from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.gateway import Gateway, Node
-
-if TYPE_CHECKING:
-    from django_zklock.locks.hold import Hold
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -48,40 +40,3 @@ def heed(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
         work.noted(grant.about),
         extra={**grant.logged(), "user": found.by, "reason": found.reason},
     )
-
-
-class Summons(GrantObserver):
-    """Wakes who waits to be asked to let go."""
-
-    def __init__(self) -> None:
-        self.waiter = ThreadWaiter[bool]()
-        self._rung = False
-
-    def on_revoke(self, request: Revocation) -> None:
-        self._ring()
-
-    def on_lost(self, reason: str) -> None:
-        self._ring()
-
-    def on_released(self) -> None:
-        self._ring()
-
-    def _ring(self) -> None:
-        if not self._rung:
-            self._rung = True
-            self.waiter.set(True)
-
-
-class RevokeCallback(GrantObserver):
-    """A user's callback for the first request."""
-
-    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
-        self._hold = weakref.ref(hold)
-        self._session = hold._grant.session
-        self._callback: Callable[[Hold], object] | None = callback
-
-    def on_revoke(self, request: Revocation) -> None:
-        callback, self._callback = self._callback, None
-        hold = self._hold()
-        if hold is not None and callback is not None:
-            self._session.dispatch(callback, hold)

@@ -240,3 +240,32 @@ def work():
 gevent.spawn(work).get()
 """
     assert run(zoo, script) == ["committed", "outer"]
+
+
+def test_a_greenlet_that_holds_too_long_is_stopped(zoo: Zoo) -> None:
+    """By `max_hold`, warned before by `warn_after`; and one that waits to be asked to let go is woken."""
+    script = """
+from django_zklock import signals
+from django_zklock.operations import revoke
+told = []
+def receive(lock, held, **more):
+    told.append(lock)
+signals.lock_held_long.connect(receive)
+def work():
+    try:
+        with zk_lock("k", max_hold=0.4, warn_after=0.2):
+            gevent.sleep(20)
+    except LockLost as error:
+        return str(error)
+def wait():
+    with zk_lock("asked") as hold:
+        ready.set()
+        return hold.wait_revoked(10)
+ready = threading.Event()
+first, second = gevent.spawn(work), gevent.spawn(wait)
+ready.wait(10)
+revoke("asked", "deploy", by="anna")
+print(second.get().by, first.get(), told)
+"""
+    said = "anna The lock 'k' was lost: it was held for longer than max_hold, 0.4 s. ['k']"
+    assert run(zoo, script) == [said]
