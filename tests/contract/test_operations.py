@@ -188,7 +188,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
 
 def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever left them: the next break clears away what nobody has read."""
-    monkeypatch.setattr("django_zklock.operations.NOTES_LAST", 0.0)
+    monkeypatch.setattr("django_zklock.locks.notes.NOTES_LAST", 0.0)
     notes = broken.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
