@@ -31,8 +31,8 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     """
     From the page of a semaphore to a form that says what is set now, and back: as many more as fit get permits at once.
 
-    Lowered again, it takes nothing from anybody, and the page says who set it and why; so does the history. Cleared, the
-    limit of the code counts again.
+    Lowered again, it takes nothing from anybody, and the page says who set it and why; so does the history. Once it is
+    cleared, the limit of the code counts again.
     """
     actor.hold(KEY, "shop.views.label", limit=1)
     for place, each in enumerate(others):
