@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import lifetime
 from django_zklock.locks.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.grant import Grant
@@ -36,12 +36,25 @@ class Attempt(Generic[_Waiter]):
         self.terms = terms
         self.waiter: _Waiter = waiter
         self.timeout = timeout
+        self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
+        self._answered = False  # protocol's thread only
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
         self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
 
+    def call_off(self, error: ZkLockError) -> None:
+        """Leave, and have the caller raise `error`, unless there is an outcome already; on the protocol's thread."""
+        if not self._answered:
+            self.contender.abandon()
+            self._answer(error)
+
     def _answer(self, outcome: Outcome) -> None:
+        if self._answered:
+            return  # called off, and on its way out
+        self._answered = True
+        if isinstance(outcome, Grant):
+            self.grant = outcome
         if not self.waiter.set(outcome):
             self.contender.abandon()
 

@@ -180,14 +180,14 @@ class Grant:
             self.suspect_since = None
             self._tell(lambda observer: observer.on_vouched())
 
-    def lose(self, reason: str) -> None:
-        """The lock is lost, for good."""
+    def lose(self, reason: str, level: int = logging.WARNING) -> None:
+        """The lock is lost, for good; `level` is of the log record about it."""
         if self.lost_reason is not None:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
         # Last, as a handler of logs may take its time.
-        logger.warning("lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
+        logger.log(level, "lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
 
     def revoke(self, request: Revocation) -> None:
         """Somebody asks the holder to let go."""

@@ -120,7 +120,7 @@ class _GetEphemerals:
 
 
 class Watch:
-    """A watch on one node, told once of the first thing that happens to it; `cancel()` it when nobody cares."""
+    """A watch on one node or its children, told once of the first thing that happens; `cancel()` it in time."""
 
     __slots__ = ("_callback", "_path", "_session")
 
@@ -175,9 +175,16 @@ class Gateway:
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
         self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
 
-    def children(self, parent: str, callback: Callback) -> None:
-        """List the names of a node's children."""
-        self.session.send(GetChildren(parent, None), callback)
+    def children(self, parent: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
+        """
+        List the names of a node's children.
+
+        With `on_event` watch them, too: called once, with False when one comes or goes, with True when the node itself
+        is deleted. A node that is missing leaves no watch.
+        """
+        watch = Watch(self.session, parent, on_event) if on_event is not None else None
+        self.session.send(GetChildren(parent, watch), callback)
+        return watch
 
     def children_after_barrier(self, parent: str, callback: Callback) -> None:
         """

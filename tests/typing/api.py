@@ -7,7 +7,18 @@ from datetime import timedelta
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
-from django_zklock import FenceVerifier, Hold, Lock, current_hold, require_fence, zk_lock, zk_locked
+from django_zklock import (
+    Candidate,
+    FenceVerifier,
+    Hold,
+    Leader,
+    Lock,
+    current_hold,
+    require_fence,
+    zk_leader,
+    zk_lock,
+    zk_locked,
+)
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.tokens import VerifiedToken
@@ -73,6 +84,40 @@ async def use_async() -> None:
     lock = zk_lock("a")
     assert_type(await lock.aacquire(timeout=1), Hold | None)
     await lock.arelease()
+
+
+async def work(hold: Hold) -> str:
+    return "done"
+
+
+async def lead() -> None:
+    leader = zk_leader("reindex/{shard}", fields={"shard": 7}, abort_on="lost", max_hold=timedelta(hours=1))
+    assert_type(leader, Leader)
+    assert_type(leader.run(lambda hold: hold.token), int | None)
+    assert_type(await leader.arun(work), str | None)
+    with leader as hold:
+        assert_type(hold, Hold)
+    async with leader as hold:
+        assert_type(hold.token, int)
+    assert_type(leader.wait(5), Hold | None)
+    leader.withdraw()
+    assert_type(leader.leads, bool)
+    assert_type(leader.standing, str)
+    assert_type(leader.who(), Candidate | None)
+    assert_type(await leader.awho(), Candidate | None)
+    assert_type(leader.candidates(), tuple[Candidate, ...])
+    for candidate in leader.observe(timeout=5):
+        assert_type(candidate, Candidate | None)
+    async for candidate in leader.aobserve():
+        assert_type(candidate, Candidate | None)
+
+    @leader.on_elected
+    def elected(hold: Hold) -> None: ...
+
+    @leader.on_deposed
+    def deposed(reason: str) -> None: ...
+
+    leader.stop(grace=5)
 
 
 @require_fence("inventory/{sku}", store=CacheTokens("shared"), header="X-Fence", leeway=timedelta(seconds=2))

@@ -87,6 +87,7 @@ SCENARIOS = (
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
+    Scenario("LEADER", "of several candidates one leads, and the next follows in time"),
     # --- what is shown and measured beside
     Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),
     Scenario("MODEL", "the protocol breaks no promise in any schedule that a simulator tries"),
