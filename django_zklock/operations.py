@@ -41,12 +41,14 @@ from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
+from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
 
 __all__ = [
     "Broken",
     "Holder",
     "OperatorHold",
+    "Revocation",
     "Revoked",
     "SetLimit",
     "break_lock",

@@ -49,9 +49,10 @@ class Rest:
             return ()
         data = operators.written(
             replace(payload, guid=self._guid),
-            by=payload.what,
+            by=payload.what or "python",  # a hold of nobody would be nobody's to end
             reason=f"held for at least {self._seconds:g} s",
             seconds=self._left,
+            rests=True,
         )
         return (Remove(path=self._own.path), Make(path=f"{self._parent}/{self._name}", data=data))
 

@@ -45,7 +45,7 @@ def permits_in_use(lock: LockInfo) -> bool:
 def whose(contender: ContenderInfo) -> str:
     """Return which process a contender is of."""
     if contender.operator is not None:
-        return f"operator {contender.operator.by}"
+        return contender.operator.who
     if contender.client != "zklock":
         return f"{contender.client}, session {contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
     return f"{contender.host}:{contender.pid}"

@@ -20,7 +20,8 @@ MAX_REASON: Final = 160
 
 _FIELD: Final = "revoke"
 _WHOLE: Final = frozenset({"guid", "since", _FIELD})  # of no use when cut
-_LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one always fits
+_WHOSE: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
+_LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, or else `_WHOSE` alone does
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -45,7 +46,7 @@ class Revocation:
 
 def revocation(*, by: str, reason: str, at: str = "") -> Revocation:
     """Return a request, with its texts as they are kept."""
-    return Revocation(by=printable(by, MAX_BY), reason=printable(reason, MAX_REASON), at=printable(at, MAX_BY))
+    return Revocation(by=_kept(by, MAX_BY), reason=_kept(reason, MAX_REASON), at=_kept(at, MAX_BY))
 
 
 def requested(data: bytes) -> Revocation | None:
@@ -72,7 +73,8 @@ def with_request(data: bytes, request: Revocation) -> bytes:
         return CURATOR
     found[_FIELD] = {"by": request.by, "reason": request.reason, "at": request.at}
     attempts = (_to_json(_cut(found, limit)).encode() for limit in _LIMITS)
-    return next((each for each in attempts if len(each) <= MAX_PAYLOAD), CURATOR)
+    least = {name: value for name, value in found.items() if name in _WHOSE or name == _FIELD}
+    return next((each for each in attempts if len(each) <= MAX_PAYLOAD), None) or _to_json(_cut(least, 16)).encode()
 
 
 def _payload(data: bytes) -> dict[str, Any]:
@@ -91,5 +93,12 @@ def _short(value: Any, limit: int) -> Any:
         return {name: _short(item, max(limit // 2, _LIMITS[-1])) for name, item in value.items()}
     if not isinstance(value, str):
         return value
-    text = value.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return printable(value, limit)
+
+
+def _kept(text: str, most: int) -> str:
+    """Return a text as it is kept: of so many characters, and at most twice as many bytes."""
+    text = printable(text, most)
+    while len(_to_json(text).encode()) > 2 * most + 2:
+        text = printable(text, len(text) * 3 // 4)
+    return text

@@ -20,6 +20,7 @@ from django_zklock import (
     zk_locked,
 )
 from django_zklock.exceptions import LockNotAcquired
+from django_zklock.operations import Revocation
 from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.tokens import VerifiedToken
 
@@ -67,6 +68,9 @@ def use() -> None:
         hold.check()
         hold.add_lost_callback(lambda lost: lost.token)
         hold.wait_lost(timeout=0.1)
+        assert_type(hold.revoke_requested, Revocation | None)
+        assert_type(hold.wait_revoked(timeout=0.1), Revocation | None)
+        hold.add_revoke_callback(lambda asked: asked.token)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):

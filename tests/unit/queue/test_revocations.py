@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.queue.revocations import BY_CURATOR, CURATOR, requested, revocation, with_request
 
 TEXT = st.text(max_size=600)
+LOCK = "\U0001f512" * 600
 
 
 def payload(**more: Any) -> Payload:
@@ -43,6 +44,7 @@ def test_fields_of_later_versions_are_kept() -> None:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=12), TEXT, TEXT)
+@example("\x01" * 600, "\ud800" * 600, '"' * 600, {LOCK: LOCK}, LOCK, LOCK)
 def test_no_text_makes_it_too_long_or_hard_to_read(
     host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
 ) -> None:
@@ -69,6 +71,17 @@ def test_anything_in_a_node_can_be_read(data: bytes) -> None:
 def test_an_odd_request_is_none(odd: object) -> None:
     data = json.dumps({**json.loads(payload().encode()), "revoke": odd}).encode()
     assert requested(data) is None
+
+
+def test_what_a_later_version_adds_gives_way_to_who_the_holder_is() -> None:
+    """If it is too much for one node."""
+    data = json.dumps({**json.loads(payload().encode()), "newer": list(range(400))}).encode()
+    asked = with_request(data, revocation(by=LOCK, reason=LOCK))
+    assert len(asked) <= MAX_PAYLOAD
+    found = Payload.decode(asked)
+    assert found is not None
+    assert (found.host, found.pid, found.what) == ("web-1", 7, "GET /buy")
+    assert requested(asked) == revocation(by=LOCK, reason=LOCK)
 
 
 def test_a_client_of_curator_is_asked_in_its_own_words_and_its_words_are_understood() -> None:
