@@ -19,6 +19,7 @@ MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
+_LAST_DIGIT = re.compile(r"%3([0-9])\Z")  # that was escaped, lest the segment look like a contender
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
 
@@ -60,7 +61,8 @@ class Template:
         """Tell whether there may be values for which this is the key."""
         segments = key.split("/")
         return len(segments) == len(self._segments) and all(
-            segment.pattern.fullmatch(text) for segment, text in zip(self._segments, segments, strict=True)
+            segment.pattern.fullmatch(text) or segment.pattern.fullmatch(_LAST_DIGIT.sub(r"\1", text))
+            for segment, text in zip(self._segments, segments, strict=True)
         )
 
     def check_fields(self, available: Collection[str]) -> None:
