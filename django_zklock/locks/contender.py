@@ -430,7 +430,7 @@ class Contender:
         error: ZkLockError | None = names if isinstance(names, ZkError) else None
         if error is None:
             try:
-                return order.ordered(names)
+                return self.request.read(names)
             except UnreadableQueue as unreadable:
                 error = unreadable
         self._fail(error)

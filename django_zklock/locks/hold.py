@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from django_zklock.endings import Witness
     from django_zklock.fencing.model import FencedModel
     from django_zklock.locks.contender import Contender
+    from django_zklock.locks.gated import Gated
     from django_zklock.locks.guard import Guard
 
 logger = logging.getLogger("django_zklock.locks")
@@ -61,7 +62,7 @@ class Hold:
     )
 
     def __init__(
-        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+        self, contender: Contender | Gated, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self._contender = contender
         self._grant = grant
@@ -289,7 +290,7 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     return weakref.ref(hold, on_dropped)
 
 
-def share_with_readers(contender: Contender, grant: Grant) -> None:
+def share_with_readers(contender: Contender | Gated, grant: Grant) -> None:
     """Let other readers in beside a grant to write, once all that have a claim on it only read."""
     if grant.kind is Kind.WRITE and all(claim.reads for claim in list(grant.claims)):
         contender.share()

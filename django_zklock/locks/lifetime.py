@@ -23,13 +23,14 @@ from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from django_zklock.locks.contender import Contender
+    from django_zklock.locks.gated import Gated
     from django_zklock.locks.hold import Hold
     from django_zklock.locks.terms import Terms
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-def bound(grant: Grant, contender: Contender, terms: Terms) -> None:
+def bound(grant: Grant, contender: Contender | Gated, terms: Terms) -> None:
     """
     Have a new grant end, and its holder be warned, in the times that are asked for, if any; from any thread.
 
@@ -49,7 +50,7 @@ class Lifetime(GrantObserver):
     """The life of one grant."""
 
     def __init__(
-        self, grant: Grant, contender: Contender, warn_after: float | None = None, warn_at: float | None = None
+        self, grant: Grant, contender: Contender | Gated, warn_after: float | None = None, warn_at: float | None = None
     ) -> None:
         self._grant = grant
         self._contender = contender

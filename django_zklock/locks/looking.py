@@ -72,7 +72,7 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
     terms = lock._terms()
     return tuple(
         Contending(child.name, None if node is None else Payload.decode(node.data))
-        for child, node in seen(process.current(), terms.key, terms.parent)
+        for child, node in seen(process.current(), terms.key, terms.queue)
     )
 
 

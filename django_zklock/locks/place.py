@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from django_zklock.locks import faultpoints
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.resting import Rest
 from django_zklock.locks.turns import Turns
-from django_zklock.queue import guids, nodes, rules, signs
+from django_zklock.queue import guids, nodes, order, rules, signs
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.changes import Make, Put
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
@@ -37,6 +37,8 @@ class Request:
     rule: rules.Rule
     kind: Kind
     layout: str = "own"  # whose grammar its name is in
+    read: Callable[[Iterable[str]], order.Queue] = order.ordered  # from the names in its directory to the queue
+    lasting: bool = False  # its directory is not to go when it is empty
     hold_at_least: float = 0.0  # seconds from the grant; until then another node stands in for it when it goes
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
@@ -165,7 +167,8 @@ class Place:
     def _prepare(self) -> None:
         self._turns.next()
         self._state = State.PREPARING
-        self._registry.gateway.make_parents(self._request.parent, self._turns.pass_on(self._on_prepared))
+        make = self._registry.gateway.make_lasting if self._request.lasting else self._registry.gateway.make_parents
+        make(self._request.parent, self._turns.pass_on(self._on_prepared))
 
     def _on_prepared(self, answer: Any) -> None:
         if isinstance(answer, (OutcomeUnknown, SessionGone)):

@@ -175,13 +175,20 @@ def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | 
     return held
 
 
+def keep_alive(hold: Hold) -> None:
+    """List a hold until it is released: no block has it. Who is told of losses hears of its own, too."""
+    holds.live_holds.add(hold, keep=True)
+    if _is_heard(signals.lock_lost):
+        hold._grant.session.post(hold._grant.attach, LossReport(hold))
+
+
 def listed(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
     """Return a new hold, listed so that its owner can take it again."""
     hold._acquired = int(keep)
     holds.live_holds.add(hold, keep=keep)
     send(hold, signals.lock_acquired, waited=attempt.waited)
-    if keep and _is_heard(signals.lock_lost):
-        hold._grant.session.post(hold._grant.attach, LossReport(hold))
+    if keep:
+        keep_alive(hold)
     return hold
 
 

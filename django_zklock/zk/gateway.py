@@ -382,6 +382,27 @@ class Gateway:
         else:
             self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
 
+    def make_lasting(self, path: str, callback: Callback) -> None:
+        """
+        Create a node that nobody deletes when it is empty, with what is missing above it; `callback` gets None.
+
+        A client that remembers to have seen it would fail without, as kazoo's recipes do.
+        """
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, NodeMissing):
+                self.make_parents(path.rpartition("/")[0], made_above)
+            else:
+                callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeExists) else None)
+
+        def made_above(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+            else:
+                self.make_lasting(path, callback)
+
+        self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
+
     def tidy(self, parent: str) -> None:
         """Delete an empty parent, where the server does not do so by itself; the outcome does not matter."""
         if not self._containers:

@@ -13,11 +13,14 @@ from django_zklock import (
     Hold,
     Leader,
     Lock,
+    MultiHold,
+    MultiLock,
     current_hold,
     require_fence,
     zk_leader,
     zk_lock,
     zk_locked,
+    zk_locks,
 )
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.operations import Revocation
@@ -46,6 +49,19 @@ async def async_view(request: HttpRequest, sku: str) -> HttpResponse:
 @zk_locked(lambda sku: f"inventory/{sku}", timeout=None)
 def function(sku: str, amount: int = 1) -> int:
     return amount
+
+
+@zk_locked(["account/{source}", lambda source, target: f"account/{target}"])
+def transfer(source: str, target: str) -> int:
+    return 1
+
+
+@zk_locked(lambda skus: [f"inventory/{sku}" for sku in skus])
+async def restock(skus: list[str]) -> int:
+    return len(skus)
+
+
+assert_type(transfer("a", "b"), int)
 
 
 @zk_locked("inventory/{sku}", unique="until_start", on_duplicate="raise", unique_for=timedelta(hours=1))
@@ -80,8 +96,25 @@ def use() -> None:
     assert_type(lock.locked(), bool)
     lock.release()
 
+    with zk_locks("a", zk_lock("b", kind="read"), fields={"b": 1}, timeout=5, atomic=True) as several:
+        assert_type(several, MultiHold)
+        assert_type(several["a"], Hold)
+        assert_type([each.token for each in several], list[int])
+        assert_type(several.keys, tuple[str, ...])
+        assert_type(several.lost, bool)
+        assert_type(several.lease_remaining, float)
+        several.check()
+    locks = zk_locks("a", "b")
+    assert_type(locks, MultiLock)
+    assert_type(locks.acquire(blocking=False), MultiHold | None)
+    assert_type(locks.keys, tuple[str, ...])
+    locks.release()
+
 
 async def use_async() -> None:
+    async with zk_locks("a", "b") as several:
+        assert_type(several, MultiHold)
+    assert_type(await zk_locks("a").aacquire(timeout=1), MultiHold | None)
     assert_type(await async_view(HttpRequest(), "a"), HttpResponse)
     async with zk_lock("a") as hold:
         assert_type(hold, Hold)
