@@ -255,6 +255,12 @@ class Place:
         if isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
 
+    def _take_sign_down(self) -> None:
+        if self._shares:
+            self._shares = self._sign_is_up = False
+            sign = f"{self._request.parent}/{self._sign}"
+            self._registry.depart(self._request.parent, self._sign, sign, None, self._request.about)
+
     @property
     def _sign(self) -> str:
         return signs.reads(self._guid)
@@ -266,6 +272,7 @@ class Place:
 
     def _on_missing(self) -> None:
         if self._state is State.THERE:
+            self._take_sign_down()
             self.forget()
             self._occupant.on_node_gone()
 
@@ -284,8 +291,9 @@ class Place:
             self._registry.heartbeat.drop(self.node.path)
             self.node = None
         self._registry.guids.discard(self._guid)
-        self._registry.guids.discard(self._sign)
-        self._shares = self._sign_is_up = False
+        if self._shares:  # gone with the session
+            self._registry.guids.discard(self._sign)
+            self._shares = self._sign_is_up = False
         if self._state in (State.LEAVING, State.VACATED):
             self._state = State.VACATED
             self._report(gone=True)
@@ -317,9 +325,7 @@ class Place:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
         self._registry.depart(self._request.parent, self._guid, path, left, self._request.about)
-        if self._shares:  # after the node, or it would be one that writes again
-            sign = f"{self._request.parent}/{self._sign}"
-            self._registry.depart(self._request.parent, self._sign, sign, None, self._request.about)
+        self._take_sign_down()  # after the node, or it would be one that writes again
 
     def _report(self, *, gone: bool) -> None:
         left, self._left = self._left, None

@@ -290,7 +290,7 @@ class SimulatedClient:
             return
         reply.set(_answer(request, result))
         watcher = getattr(request, "watcher", None)
-        if watcher is not None and not self._stopped:
+        if watcher and not self._stopped:
             self._data_watchers[request.path].add(watcher)
 
     def on_event(self, connection: Connection, kind: str, path: str) -> None:
@@ -302,7 +302,9 @@ class SimulatedClient:
 
 def _stat(node: Any) -> ZnodeStat:
     children = len(node.children)
-    return ZnodeStat(node.czxid, node.czxid, 0, 0, 0, node.made, 0, node.owner, len(node.data), children, node.czxid)
+    return ZnodeStat(
+        node.czxid, node.czxid, 0, 0, node.version, node.made, 0, node.owner, len(node.data), children, node.czxid
+    )
 
 
 def _answer(request: Any, result: Any) -> Any:

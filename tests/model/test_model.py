@@ -10,7 +10,7 @@ import pytest
 
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
-from model.scenario import CROWD, IDLE, IMPATIENT, SMALL, Scenario
+from model.scenario import CROWD, IDLE, IMPATIENT, PERMITS, READERS, SMALL, Scenario
 
 pytestmark = pytest.mark.scenario("MODEL")
 
@@ -31,7 +31,9 @@ def test_schedules_by_chance_break_no_rule() -> None:
     assert report.figures["faults"] > 500
 
 
-@pytest.mark.parametrize(("scenario", "limit"), [(SMALL, None), (IMPATIENT, None), (CROWD, 500), (IDLE, 500)])
+@pytest.mark.parametrize(
+    ("scenario", "limit"), [(SMALL, None), (IMPATIENT, None), (CROWD, 300), (IDLE, 300), (READERS, 500), (PERMITS, 500)]
+)
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int | None) -> None:
     """One late or lost message, fault or slow thread, at any point of a small setting, does no harm."""
     report = exhaust(scenario, 1, limit=limit)
