@@ -6,7 +6,7 @@ import enum
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from django.db import DEFAULT_DB_ALIAS
@@ -36,8 +36,6 @@ class Unset(enum.Enum):
 
 UNSET: Final = Unset.UNSET
 """An option that was not given."""
-
-_GAPS: Final[Mapping[str, object]] = {"path": None}  # what says that an option was not given, where it is not UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +74,10 @@ class LockOptions:
 
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(other, **{name: value for name, value in own.items() if value is not _GAPS.get(name, UNSET)})
+        own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not UNSET}
+        if own["path"] is None:
+            del own["path"]  # for which None says that it was not given
+        return replace(other, **own) if own else other
 
 
 def given_options(**options: object) -> LockOptions:

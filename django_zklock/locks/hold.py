@@ -94,10 +94,14 @@ class Hold:
         Go on as a reader, from being the writer: readers that come next in the queue get the lock, too.
 
         No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
-        lock was released, and `ZkLockError` if it is no read-write lock or its owner took it to write more than once.
+        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its owner took
+        it to write more than once.
         """
         if self._grant.inherited or self._is_over:
             raise LockNotHeld(lock=self.key)
+        reason = self._grant.why_invalid()
+        if reason is not None:
+            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
         if self.kind == "read":
             return
         if self._grant.kind is not Kind.WRITE:

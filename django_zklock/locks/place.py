@@ -99,7 +99,8 @@ class Place:
         self._turns.next()
         self.node = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        self._guid = guids.new(guids.Mark.RESTS if self._request.rests else guids.Mark.OWN)
+        guid = guids.new(guids.Mark.RESTS if self._request.rests else guids.Mark.OWN)
+        self._guid = guid.replace("-", "") if self._request.layout == "kazoo" else guid
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
         try:
@@ -255,7 +256,7 @@ class Place:
         if isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
 
-    def _take_sign_down(self) -> None:
+    def _take_down_sign(self) -> None:
         if self._shares:
             self._shares = self._sign_is_up = False
             sign = f"{self._request.parent}/{self._sign}"
@@ -272,7 +273,7 @@ class Place:
 
     def _on_missing(self) -> None:
         if self._state is State.THERE:
-            self._take_sign_down()
+            self._take_down_sign()
             self.forget()
             self._occupant.on_node_gone()
 
@@ -325,7 +326,7 @@ class Place:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
         self._registry.depart(self._request.parent, self._guid, path, left, self._request.about)
-        self._take_sign_down()  # after the node, or it would be one that writes again
+        self._take_down_sign()  # after the node, or that would be one that writes again
 
     def _report(self, *, gone: bool) -> None:
         left, self._left = self._left, None

@@ -11,8 +11,8 @@ class ReadWriteLock:
     """
     A lock that any number of readers have at a time, or one writer.
 
-    Both sides are first come, first served: a reader that comes after a writer waits for it, so neither side starves. Its
-    owner may take again what it has, and the writer may read, too; the writer becomes a reader without a gap by
+    Both are first come, first served: a reader that comes after a writer waits for it, so neither side starves. An
+    owner may take again what it has, and the writer may read, too; it becomes a reader without a gap by
     `hold.downgrade()`, or by letting go of the write side first. A reader that wants to write gets `LockUpgradeRefused`
     at once: two of them would wait for each other. A plain `zk_lock` on the same path keeps both sides out.
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from django_zklock import work
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import faultpoints
-from django_zklock.queue import nodes
+from django_zklock.queue import nodes, signs
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.heartbeat import Heartbeat
@@ -41,7 +41,7 @@ class Registry:
         self.gateway = Gateway(session)
         self.heartbeat = Heartbeat(self.gateway)
         self.members: dict[Member, None] = {}
-        self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper
+        self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper; and the names of signs
         self._departures: dict[Departure, None] = {}
         self._audit_timer: Timer | None = None
         self._used = False
@@ -139,9 +139,10 @@ class Registry:
                 child = nodes.parse(name)
             except UnreadableQueue:
                 continue
-            if child is not None and child.guid not in self.guids:
+            known_by = name if signs.reader(name) else child.guid if child is not None else ""
+            if known_by and known_by not in self.guids:
                 logger.error("a node of this session that no lock here knows of is deleted: %s", path)
-                self.depart(parent, child.guid, path)
+                self.depart(parent, known_by, path)
 
 
 class Departure:

@@ -23,7 +23,7 @@ from django_zklock.queue.order import Queue
 from django_zklock.zk import clock
 from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Gateway, Node, Watch
+from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.lease import Lease
 from model.explore import Report, exhaust, explore
@@ -222,7 +222,7 @@ def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]]
 
 def _sign_first(self: Place) -> None:
     """Take the sign down before the node goes."""
-    self._take_sign_down()
+    self._take_down_sign()
     _depart(self)
 
 
@@ -328,5 +328,4 @@ MUTANTS = (
         setting=READERS,
     ),
     Mutant("leaves the sign of a reader whose node was deleted", ((Place, "_on_missing", _leaving_sign),)),
-    Mutant("keeps watches that nobody waits for", ((Watch, "__bool__", lambda watch: True),), setting=PERMITS),
 )  # fmt: skip
