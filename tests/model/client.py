@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.CLOSED)
 _PING = Ping()
+_LOST = REQUEST.options.index("lost, a break")
 _EVENTS = {"DELETED": EventType.DELETED, "CHANGED": EventType.CHANGED}
 
 
@@ -250,9 +251,10 @@ class SimulatedClient:
     def _send(self, connection: Connection, request: Any) -> None:
         self._last_send = self.world.now
         option = self.world.choose(REQUEST, self.process.name)
-        if option != 3:
+        connection.lossy |= option == _LOST
+        if not connection.lossy:
             connection.there.send(REQUEST.delays[option], connection.server.receive, connection, request)
-        if option >= 3:
+        if option >= _LOST:
             self.world.after(0.0005, self.run, self.on_end, connection)
 
     def _on_ping_timer(self, connection: Connection) -> None:

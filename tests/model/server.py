@@ -44,6 +44,7 @@ class Connection:
         self.there = Pipe(world)
         self.back = Pipe(world)
         self.open = True  # at the server's end
+        self.lossy = False  # something was lost, so nothing that comes after it arrives
         self.items: deque[Item] = deque()
 
     def hold(self) -> None:
