@@ -72,12 +72,9 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_numbers(queue)
     _refuse_mixture(queue)
     if readers:
-        queue = [_reading(child) if child.guid in readers else child for child in queue]
+        # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
+        queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
     return Queue(tuple(queue), min(limits, key=lambda limit: limit.value, default=None))
-
-
-def _reading(child: Child) -> Child:
-    return replace(child, kind=Kind.READ) if child.kind is Kind.WRITE else child
 
 
 def _refuse_numbers(queue: Sequence[Child]) -> None:
