@@ -1,6 +1,6 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
 # The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed,
-# and so are PostgreSQL, Redis, RabbitMQ and Chromium, for the tests.
+# and so are PostgreSQL, Redis, RabbitMQ, Apache Curator and Chromium, for the tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers curator chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -33,7 +33,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper postgres brokers chromium pytest
+test: check zookeeper postgres brokers curator chromium pytest
 
 check: lint typing imports
 
@@ -47,10 +47,10 @@ typing: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper postgres brokers chromium
+pytest: $(VENV)/.installed-test zookeeper postgres brokers curator chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-chaos: $(VENV)/.installed-test zookeeper postgres brokers
+chaos: $(VENV)/.installed-test zookeeper postgres brokers curator
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
@@ -76,6 +76,9 @@ postgres: $(VENV)/.installed-test
 
 brokers: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.brokers
+
+curator: $(VENV)/.installed-test
+	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.neighbours.curator
 
 chromium: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium

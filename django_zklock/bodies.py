@@ -23,8 +23,9 @@ from django.template.response import SimpleTemplateResponse
 from django_zklock import abort
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lock import Lock
-from django_zklock.locks.share import Share
+from django_zklock.locks.multihold import MultiHold
+from django_zklock.locks.several import Locks
+from django_zklock.locks.share import AnyShare, share_of
 
 logger = logging.getLogger("django_zklock.responses")
 
@@ -44,22 +45,22 @@ class Work(Protocol):
 class Handover:
     """Hands the lock of a call over to the response that it returns; `with` round the lock's block."""
 
-    def __init__(self, lock: Lock, request: HttpRequest | None, lost: Callable[[LockLost], Any]) -> None:
+    def __init__(self, lock: Locks, request: HttpRequest | None, lost: Callable[[LockLost], Any]) -> None:
         self._lock = lock
         self._request = request
         self._lost = lost
-        self._share: Share | None = None
+        self._share: AnyShare | None = None
 
     def __enter__(self) -> Handover:
         return self
 
-    def keep(self, hold: Hold, result: _Result) -> _Result:
+    def keep(self, hold: Hold | MultiHold, result: _Result) -> _Result:
         """Return the result of the call; if its body is still to come, with a share in the hold."""
         if isinstance(result, StreamingHttpResponse):
-            self._share = share = Share(self._lock, hold)
+            self._share = share = share_of(self._lock, hold)
             self._close_in_time(_keep_while_streaming(result, share))
         elif isinstance(result, SimpleTemplateResponse) and not result.is_rendered:
-            self._share = share = Share(self._lock, hold)
+            self._share = share = share_of(self._lock, hold)
             self._close_in_time(_keep_until_rendered(result, share, self._lost_unrendered))
         return result
 
@@ -92,7 +93,7 @@ class Handover:
 # --- streamed responses -----------------------------------------------------------------------------------------
 
 
-def _keep_while_streaming(response: StreamingHttpResponse, share: Share) -> Work:
+def _keep_while_streaming(response: StreamingHttpResponse, share: AnyShare) -> Work:
     # As it was given: what `streaming_content` returns does not close it.
     parts: Any = response._iterator  # type: ignore[attr-defined]
     streamed = AsyncParts(parts, share) if response.is_async else Parts(parts, share)
@@ -110,7 +111,7 @@ def _keep_while_streaming(response: StreamingHttpResponse, share: Share) -> Work
 class Parts:
     """The parts of a body, as its view made them, and the share they are computed under."""
 
-    def __init__(self, parts: Iterator[Any], share: Share) -> None:
+    def __init__(self, parts: Iterator[Any], share: AnyShare) -> None:
         self._parts = parts
         self._share = share
         self._close: Callable[[], object] | None = getattr(parts, "close", None)  # until it was called
@@ -175,7 +176,7 @@ class Body:
 class AsyncParts:
     """The parts of an asynchronous body, and the share they are computed under."""
 
-    def __init__(self, parts: AsyncIterator[Any], share: Share) -> None:
+    def __init__(self, parts: AsyncIterator[Any], share: AnyShare) -> None:
         self._parts = parts
         self._share = share
         self._loop: asyncio.AbstractEventLoop | None = None  # in which parts were computed, if any were
@@ -228,7 +229,7 @@ class AsyncParts:
         try:
             await self.aclose()
         except Exception:
-            logger.exception("closing a body of a response under lock %s failed", self._share.key)
+            logger.exception("closing a body of a response under lock %s failed", ", ".join(self._share.keys))
 
 
 class AsyncBody:
@@ -261,7 +262,7 @@ def _report(error: BaseException) -> None:
 # --- rendered responses -----------------------------------------------------------------------------------------
 
 
-def _keep_until_rendered(response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> Work:
+def _keep_until_rendered(response: SimpleTemplateResponse, share: AnyShare, lost: Callable[[LockLost], Any]) -> Work:
     rendering = Rendering(response, share, lost)
     _close_when_dropped(rendering, rendering, share)
     response._resource_closers.append(share.end)  # type: ignore[attr-defined]
@@ -276,7 +277,7 @@ class Rendering:
     If the lock is lost by then, `lost` says what to answer; None is to render it without.
     """
 
-    def __init__(self, response: SimpleTemplateResponse, share: Share, lost: Callable[[LockLost], Any]) -> None:
+    def __init__(self, response: SimpleTemplateResponse, share: AnyShare, lost: Callable[[LockLost], Any]) -> None:
         self._response = weakref.ref(response)  # which has this one
         self._inner = vars(response).get("render")  # of a lock inside this one
         self._share = share
@@ -298,7 +299,7 @@ class Rendering:
                 return response.render()
         except LockLost as error:
             self._share.break_off()
-            if error.lock != self._share.key:
+            if error.lock not in self._share.keys:
                 raise
             answer = self._lost(error)
             return response.render() if answer is None else answer
@@ -319,14 +320,14 @@ _of_requests: weakref.WeakKeyDictionary[HttpRequest, list[weakref.ref[Work]]] = 
 """The same by request, each written by who serves it; the test client's, too, who does not say when one is over."""
 
 
-def _close_when_dropped(body: Body | AsyncBody | Rendering, work: Work, share: Share) -> None:
+def _close_when_dropped(body: Body | AsyncBody | Rendering, work: Work, share: AnyShare) -> None:
     """Close the work when what the response has of it is dropped."""
     # The work may refer to the response, and so to the body. While that is dropped, it is alive; unless both are found
     # in a cycle, by the collector: then nothing is left but to end the share.
     share.when_dropped(body, _on_dropped, weakref.ref(work))
 
 
-def _on_dropped(share: Share, reference: weakref.ref[Work]) -> None:
+def _on_dropped(share: AnyShare, reference: weakref.ref[Work]) -> None:
     work = reference()
     if work is None:
         share.end()

@@ -122,10 +122,7 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
     locked = getattr(view, "zk_locked", None)
     if not isinstance(locked, Locked) or locked.is_async:
         return
-    options = locked.options
-    if isinstance(locked.name, str):
-        options = options.merged_over(config.options_for(locked.name))
-    own = () if options.atomic is UNSET else options.atomic
+    own = locked.atomic(config)
     missing = [alias for alias in aliases if alias in transactions.opted_out(view) and alias not in own]
     if missing:
         yield checks.Warning(

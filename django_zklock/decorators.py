@@ -8,7 +8,6 @@ its surroundings know: a view, plain code, or a Celery task (`contrib.celery`).
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +20,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
 from django_zklock import conf, responses, transactions
-from django_zklock.arguments import Name, Naming, async_view
+from django_zklock.arguments import Named, Names, Naming, async_view
 from django_zklock.bodies import Handover
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.plans import joined
+from django_zklock.locks.several import Locks, MultiLock, keys_of
+from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.reservations import Uniqueness
 from django_zklock.surroundings import Code, Surroundings
@@ -32,9 +34,23 @@ from django_zklock.surroundings import Code, Surroundings
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OF_EACH = (
+    "abort_on",
+    "grace",
+    "reentrant",
+    "release",
+    "kind",
+    "limit",
+    "layout",
+    "max_hold",
+    "warn_after",
+    "hold_at_least",
+)
+"""The options that a lock is made with, but for those that depend on the call."""
+
 
 def zk_locked(
-    name: Name,
+    name: Names,
     *,
     timeout: float | timedelta | Unset | None = UNSET,
     on_conflict: str | Unset = UNSET,
@@ -60,7 +76,8 @@ def zk_locked(
     Run a view, a task or any function only while it holds a lock.
 
     `name` is one of `ZKLOCK["LOCKS"]`, or else a path template; its fields are the call's arguments, defaults applied:
-    `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself.
+    `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself. A list
+    of names, or a callable that returns a list of keys, is several locks that are taken as one, as `zk_locks` does.
 
     Put it below decorators that make something else of the function, such as `@shared_task`, and above
     `@transaction.atomic`: a transaction that is open when the lock is to be taken raises `LockInTransaction`. That of
@@ -68,7 +85,8 @@ def zk_locked(
     or rendered later, keeps the lock until its body is done, or the client gone.
 
     Args:
-        name: as above.
+        name: as above. Of several locks each has the options of its own entry in the settings; but `timeout` and what a
+            call does without them (`on_conflict` and the like) is said here, or by the defaults.
         timeout: seconds to wait for the lock; 0 does not wait, None waits for ever. Default: 5 in views, 0 in Celery
             tasks, else 10.
         on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
@@ -130,12 +148,11 @@ def zk_locked(
         skip_value=skip_value,
         on_lost=on_lost,
     )
-    if not isinstance(name, str) and not callable(name):
-        raise TypeError(f"zk_locked needs the name of a lock or a callable that returns it, not {name!r}.")
+    refuse_unnamed(name)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        _refuse_unlockable(function)
-        _refuse_async_atomic(function, options)
+        refuse_unlockable(function)
+        refuse_async_atomic(function, options)
         locked = Locked(name, options, function, uniqueness)
         wrapper = _async_shell(locked) if locked.is_async else _sync_shell(locked)
         functools.update_wrapper(wrapper, function)
@@ -157,7 +174,7 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
             call.around.entering(call.lock, call.options)
             with call.handover as handover, call.lock as hold:
                 call.begin()
-                return handover.keep(hold, _refuse_awaitable(locked.function(*args, **kwargs), locked))
+                return handover.keep(hold, refuse_awaitable(locked.function(*args, **kwargs), locked))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -182,7 +199,7 @@ class Locked:
     """A decorated function: from its arguments to the lock of one call."""
 
     def __init__(
-        self, name: Name, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None = None
+        self, name: Names, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None = None
     ) -> None:
         self.name = name
         self.options = options
@@ -206,52 +223,56 @@ class Locked:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         """Return what one call is about."""
         _refuse_async_dispatch(self.function, args)
-        name, fields = self.naming.name_and_fields(args, kwargs)
+        named = self.naming.named(args, kwargs)
         around = self._surroundings(args)
         request = responses.find_request(args)
-        options = self._options_for(name, request)
+        options = self._options_for(named, request)
         policy = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
         timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
         if policy == "wait" and isinstance(options.timeout, Unset):
             timeout = None
-        lock = Lock(
-            name,
-            fields=fields,
-            timeout=timeout,
-            abort_on=options.abort_on,
-            grace=options.grace,
-            reentrant=options.reentrant,
-            atomic=options.atomic,
-            release=options.release,
-            kind=options.kind,
-            limit=options.limit,
-            layout=options.layout,
-            max_hold=options.max_hold,
-            warn_after=options.warn_after,
-            hold_at_least=options.hold_at_least,
-            what=around.what,
-            about=around.about,
-        )
         return _Call(
-            lock,
+            self._lock(named, options, timeout, around),
             request,
             around,
             replace(options, timeout=timeout, on_conflict=policy),
             self._begun and functools.partial(self._begun, self),
         )
 
+    def _lock(self, named: Named, options: LockOptions, timeout: float | None, around: Surroundings) -> Locks:
+        # Of several, each fills the gaps from its own entry in the settings.
+        of_each = self.options if named.several else options
+        given: dict[str, Any] = {each: getattr(of_each, each) for each in _OF_EACH}
+        given.update(fields=named.fields, timeout=timeout, atomic=options.atomic, what=around.what, about=around.about)
+        if options.release is not UNSET:
+            given["release"] = options.release
+        return MultiLock(*named.names, **given) if named.several else Lock(named.names[0], **given)
+
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the key of the lock that a call needs. Raises `InvalidLockName`."""
-        name, fields = self.naming.name_and_fields(args, kwargs)
-        return Lock(name, fields=fields).key
+        """
+        Return the key of the lock that a call needs; of several, one that stands for all. Raises `InvalidLockName`.
+        """
+        named = self.naming.named(args, kwargs)
+        if not named.several:
+            return Lock(named.names[0], fields=named.fields).key
+        return joined(MultiLock(*named.names, fields=named.fields).keys)
 
     def options_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockOptions:
         """Return the options of a call, without those that its surroundings give. Raises `InvalidLockName`."""
-        return self.options.merged_over(conf.current().options_for(self.naming.name_and_fields(args, kwargs)[0]))
+        return self._options_in_settings(self.naming.named(args, kwargs))
 
-    def _options_for(self, name: str, request: HttpRequest | None) -> LockOptions:
+    def atomic(self, config: conf.Config) -> tuple[str, ...]:
+        """Return the databases on which each call is a transaction, as far as names tell that no callable makes."""
+        given = [self.options.merged_over(config.options_for(name)).atomic for name in self.naming.templates]
+        return tuple(alias for each in given or [self.options.atomic] for alias in (() if each is UNSET else each))
+
+    def _options_in_settings(self, named: Named) -> LockOptions:
+        config = conf.current()
+        return self.options.merged_over(config.defaults if named.several else config.options_for(named.names[0]))
+
+    def _options_for(self, named: Named, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""
-        options = self.options.merged_over(conf.current().options_for(name))
+        options = self._options_in_settings(named)
         if request is None or self.is_async:
             return options
         own = () if isinstance(options.atomic, Unset) else options.atomic
@@ -276,13 +297,12 @@ class Locked:
 
     def _check_fields(self) -> None:
         """Refuse a template that asks for what the function does not get, as soon as the settings can be read."""
-        if not isinstance(self.name, str):
-            return
-        try:
-            path = conf.current().options_for(self.name).path
-        except ImproperlyConfigured:
-            return  # the system checks will say what is wrong
-        self.naming.check_fields(path or self.name)
+        for name in self.naming.templates:
+            try:
+                path = conf.current().options_for(name).path
+            except ImproperlyConfigured:
+                return  # the system checks will say what is wrong
+            self.naming.check_fields(path or name)
 
 
 class _Call:
@@ -290,7 +310,7 @@ class _Call:
 
     def __init__(
         self,
-        lock: Lock,
+        lock: Locks,
         request: HttpRequest | None,
         around: Surroundings,
         options: LockOptions,
@@ -311,10 +331,10 @@ class _Call:
         self.entered = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Return what the call returns, if the error is about this lock; one from inside the work goes on."""
+        """Return what the call returns, if the error is about its own lock; one from inside the work goes on."""
         if not self.entered and not isinstance(error, LockLost):
             return self.around.refused(error, self.lock, self.options)
-        if self.entered and isinstance(error, LockLost) and error.lock == self.lock.key:
+        if self.entered and isinstance(error, LockLost) and error.lock in keys_of(self.lock):
             return self._lost(error)
         raise error
 
@@ -332,36 +352,6 @@ def _begun_by_celery() -> Callable[[Locked], None]:
     return begun
 
 
-def _refuse_unlockable(function: object) -> None:
-    if isinstance(function, type):
-        raise TypeError(
-            f'@zk_locked locks functions, not the class {function.__name__}; for a view, decorate its handlers ("get", '
-            f'"post"), or use @method_decorator(zk_locked(...), name="post") on the class.'
-        )
-    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
-        raise TypeError(
-            "@zk_locked got a task, not a function, so calling the task would not take the lock; put @zk_locked below "
-            "the decorator that makes the task:\n    @shared_task\n    @zk_locked(...)\n    def ..."
-        )
-    if not callable(function):
-        raise TypeError(
-            f'@zk_locked needs the name of a lock first, as in @zk_locked("inventory/{{sku}}"); it got {function!r}.'
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"{getattr(function, '__qualname__', function)} is a generator, which runs after the call that made it has "
-            'returned and the lock is released; use "with zk_lock(...)" inside it.'
-        )
-
-
-def _refuse_async_atomic(function: Callable[..., Any], options: LockOptions) -> None:
-    if options.atomic not in (UNSET, ()) and iscoroutinefunction(function):
-        raise TypeError(
-            f"{getattr(function, '__qualname__', function)} is async, and Django has no transactions in async code; "
-            "put lock and transaction into a sync function and await sync_to_async(function)(...)."
-        )
-
-
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Refuse `dispatch` of an async class-based view: it is no coroutine function, it only returns a coroutine."""
     view = async_view(function, args)
@@ -370,14 +360,3 @@ def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) 
             f"{type(view).__name__}.dispatch returns before its async handler has run, so a lock on it would protect "
             "nothing; put @zk_locked on the handlers: async def get(...), async def post(...)."
         )
-
-
-def _refuse_awaitable(result: R, locked: Locked) -> R:
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError(
-            f"{locked!r} is a sync function and returned an awaitable, whose work would run after the lock is "
-            'released; make it an "async def".'
-        )
-    return result

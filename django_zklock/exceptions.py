@@ -52,8 +52,16 @@ class LockChangedHands(ZkLockError):
     """The lock is not held by the one it was to be taken from (any more). Look again who has it."""
 
 
+class NotRevocable(ZkLockError):
+    """The holder cannot be asked to let go: it is a client, or a person's hold, that would never hear of it."""
+
+
 class LockUpgradeRefused(ZkLockError, RuntimeError):
     """The lock was to be taken for more by an owner that shares it with others, and would wait for itself."""
+
+
+class LimitMismatch(ZkLockError, ValueError):
+    """The semaphore has another number of permits in ZooKeeper than the caller says, and its processes rely on that."""
 
 
 class LockInTransaction(ZkLockError, RuntimeError):

@@ -1,5 +1,5 @@
 """
-Knows how a person steps in: a lock is broken, or held for a time with a reason.
+Knows how a person steps in: a lock is broken, its holder asked to let go, or it is held for a time with a reason.
 
 What is done goes to the log `zklock.audit` before anybody else is told. A break deletes the one node that was named by
 guid and czxid: the server gives no name twice, so nobody else can be struck. A hold is a node of the queue like any, by
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.locks.asking import Asked, ask
 from django_zklock.locks.breaking import LASTS
 from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.holding import end_in_time, take
@@ -29,11 +30,12 @@ from django_zklock.queue.broken import Note
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
+from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway, Node
 
-__all__ = ["Broken", "Holder", "OperatorHold", "break_lock", "end_hold", "hold_lock"]
+__all__ = ["Broken", "Holder", "OperatorHold", "Revocation", "Revoked", "break_lock", "end_hold", "hold_lock", "revoke"]
 
 audit = logging.getLogger("zklock.audit")
 
@@ -67,6 +69,17 @@ class Broken:
 
     key: str
     holder: Holder
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """A lock whose holders were asked to let go."""
+
+    key: str
+    holders: tuple[Holder, ...]
+    """Who was asked."""
     reason: str
     by: str
 
@@ -116,6 +129,41 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     send_from(errand.session, signals.lock_broken, lock=key, holder=found.holder, reason=reason, by=by)
     errand.session.post(_sweep, errand, where)
     return found
+
+
+def revoke(key: str, reason: str, *, by: str, guid: str = "", token: int = 0, patience: float = PATIENCE) -> Revoked:
+    """
+    Ask the holder of a lock to let go, or all of them if several share it; nobody is stopped.
+
+    The holder sees it in `hold.revoke_requested` and by the signal `lock_revoke_requested`, and lets go when its work
+    allows. Asking again changes nothing, and who asks later is the one who is shown. Goes to the log `zklock.audit`.
+
+    Args:
+        key: of the lock.
+        reason: why, for the audit and for the holder; required.
+        by: who asks.
+        guid: of the one holder that is meant, if not all.
+        token: of that holder's node, if it is known.
+        patience: seconds to wait for ZooKeeper.
+
+    Raises:
+        LockChangedHands: nobody holds the lock, or not the one that is meant (any more).
+        NotRevocable: whoever holds it would never hear of it.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, they may be asked.
+        ValueError: there is no reason, or nobody who asks.
+
+    """
+    refuse_running_loop("revoke", "await sync_to_async(revoke)(...)")
+    by, reason = _named(by), _reasoned(reason)
+    errand = Errand(key, patience)
+    told: list[Asked] = []
+    try:
+        ask(errand, told, by=by, reason=reason, guid=guid, token=token)
+    finally:
+        holders = tuple(_holder(each.child, each.node) for each in told)
+        for holder, each in zip(holders, told, strict=True):
+            _log_asked(key, holder, by, reason, sure=each.sure)
+    return Revoked(key=key, holders=holders, reason=reason, by=by)
 
 
 def hold_lock(
@@ -260,6 +308,23 @@ def _log_break(found: Broken, what: str) -> None:
         holder.guid,
         holder.token,
         extra={**_logged(found.key, found.by, found.reason), "holder": asdict(holder), "token": holder.token},
+    )
+
+
+def _log_asked(key: str, holder: Holder, by: str, reason: str, *, sure: bool) -> None:
+    audit.warning(
+        "the holder of lock %s %s asked to let go by %s: %s; it is %s on %s, process %d, thread %s (guid %s, token %d)",
+        printable(key),
+        "was" if sure else "may have been",
+        by,
+        reason,
+        holder.what or "unknown work",
+        holder.host or "an unknown host",
+        holder.pid,
+        holder.thread or "unknown",
+        holder.guid,
+        holder.token,
+        extra={**_logged(key, by, reason), "holder": asdict(holder), "token": holder.token},
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock.findings import Findings, is_text, seconds
+from django_zklock.queue.operators import LONGEST
 
 ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
 ON_LOST: Final = ("fail", "retry")
@@ -123,6 +124,11 @@ def _span(value: object) -> float | Unset | None:
     return UNSET if found == 0 else found
 
 
+def _least(value: object) -> float | Unset:
+    found = _pause(value)
+    return found if isinstance(found, float) and found <= LONGEST else UNSET
+
+
 def _permits(value: object) -> int | Unset | None:
     found = _count(value)
     return found if found is None or (isinstance(found, int) and 1 <= found <= MOST_PERMITS) else UNSET
@@ -172,7 +178,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "layout": (functools.partial(_one_of, LAYOUT), f"One of: {', '.join(LAYOUT)}."),
     "max_hold": (_span, "Seconds above 0, a timedelta, or None (no limit)."),
     "warn_after": (_span, "Seconds above 0, a timedelta, or None (no warning)."),
-    "hold_at_least": (_pause, "Seconds from 0, or a timedelta."),
+    "hold_at_least": (_least, f"Seconds from 0 to {LONGEST:.0f}, a week, or a timedelta."),
     "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
     "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
     "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),

@@ -10,7 +10,7 @@ from django.template import TemplateDoesNotExist, loader
 
 from django_zklock import transactions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.several import Locks
 from django_zklock.options import LockOptions
 
 logger = logging.getLogger("django_zklock.responses")
@@ -49,13 +49,13 @@ class ViewCall:
         self.about = {"request": f"{request.method} /{route}"}
         self._request = request
 
-    def entering(self, lock: Lock, options: LockOptions) -> None:
+    def entering(self, lock: Locks, options: LockOptions) -> None:
         """Do nothing."""
 
     def admitted(self) -> None:
         """Do nothing."""
 
-    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> HttpResponse:
+    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse:
         """Answer 409 when somebody else has the lock, 503 when nobody can tell who has."""
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return HttpResponse(status=204)

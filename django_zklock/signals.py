@@ -29,6 +29,14 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     A lock was not acquired, because somebody else had it until the time to wait was over. `waited` is the time since
     the call. Not sent when ZooKeeper was away: nobody can tell then who has the lock.
 
+`lock_revoke_requested(lock, hold, by, reason)`
+    Somebody asks the holder, in this process, to let go: `by` and `reason` are texts for a log. Sent once for each
+    request that the holder has seen; two that come in the same moment may be seen as one, the later one.
+
+`lock_held_long(lock, hold, held)`
+    A lock has been held for longer than its option `warn_after`. `held` is the time since the grant. Sent once for each
+    grant.
+
 `lock_broken(lock, holder, reason, by)`
     Somebody broke a lock, through this process. `holder` says who lost it (`django_zklock.operations.Holder`), `reason`
     why and `by` who did it. The process that lost it sends `lock_lost`.
@@ -51,4 +59,6 @@ lock_released = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
 lock_waiting = Signal()
+lock_revoke_requested = Signal()
+lock_held_long = Signal()
 lock_broken = Signal()

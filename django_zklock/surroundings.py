@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.several import Locks
 from django_zklock.options import LockOptions
 
 
@@ -29,13 +29,13 @@ class Surroundings(Protocol):
     def on_conflict(self) -> str:
         """What to do after that where nothing else is said."""
 
-    def entering(self, lock: Lock, options: LockOptions) -> None:
+    def entering(self, lock: Locks, options: LockOptions) -> None:
         """Learn that the call is about to take its lock; may raise to keep it from that. Not for async functions."""
 
     def admitted(self) -> None:
         """Learn that the call has its lock; may raise to keep it from its work. Not for async functions."""
 
-    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
+    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Return what the call returns without having had the lock, or raise."""
 
     def lost(self, error: LockLost, options: LockOptions) -> Any:
@@ -52,11 +52,11 @@ class Code:
         self.what = what
         self.about: dict[str, str] = {}
 
-    def entering(self, lock: Lock, options: LockOptions) -> None: ...
+    def entering(self, lock: Locks, options: LockOptions) -> None: ...
 
     def admitted(self) -> None: ...
 
-    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> None:
+    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
         if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
             raise error
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from support.brokers import Broker, RabbitMQ, Redis
 from support.databases import database, sqlite
+from support.neighbours.curator import curator
+from support.neighbours.kazooneighbour import kazoo
+from support.neighbours.protocol import Neighbour
 from support.postgres import Postgres
 from support.worker import Worker
 from support.zoo import Zoo, namespace
@@ -18,6 +22,10 @@ from django_zklock.signals import lock_lost
 from django_zklock.testing.ensemble import Ensemble
 
 pytest_plugins = ["support.chaos.report"]
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("zklock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("zklock")
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +68,20 @@ def rabbitmq() -> Iterator[RabbitMQ]:
     """One RabbitMQ for the whole run, which takes seconds to start."""
     with RabbitMQ() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def jvm(single: Ensemble) -> Iterator[Neighbour]:
+    """A process of Apache Curator's on the single server, for the tests that leave it alive."""
+    with curator(single.hosts) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def plain_kazoo(single: Ensemble) -> Iterator[Neighbour]:
+    """A process of kazoo's, without anything of ours, for the tests that leave it alive."""
+    with kazoo(single.hosts) as process:
+        yield process
 
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])

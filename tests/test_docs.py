@@ -17,6 +17,7 @@ from support.project import Project
 from support.zoo import Zoo
 
 from django_zklock import conf, zk_lock
+from django_zklock.exceptions import LockBusy
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -125,6 +126,25 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
     finally:
         with connection.schema_editor() as editor:
             editor.delete_model(item)
+
+
+@pytest.mark.zookeeper
+@pytest.mark.django_db(transaction=True)
+def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
+    """The code of `how-to/several-locks.md`, one block after the other, does what the page says."""
+    text = (DOCS / "how-to" / "several-locks.md").read_text()
+    blocks = BLOCK.findall(text)
+    assert text.count("```python\n") == len(blocks), "a block does not name its file"
+    bank: dict[str, Any] = {}
+    for name, code in blocks:
+        exec(compile(code, name, "exec"), bank)
+    assert list(bank["transfer"]("2", "1", 5)) == ["account/1", "account/2"]
+    assert async_to_sync(bank["atransfer"])("2", "1", 5) > 0
+    assert bank["ship"](7, "north") == "order 7 leaves north"
+    assert bank["book"]("2", "1", 5) == ["account/1", "account/2"]
+    assert bank["restock"](["lamp", "desk"]) == 2
+    with zoo.hold_elsewhere("inventory/desk"), pytest.raises(LockBusy):
+        bank["restock"](["lamp", "desk"])
 
 
 @pytest.mark.zookeeper

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import ContenderInfo, LockInfo
 from django_zklock.inspection.walk import BIG, Found
-from django_zklock.queue import standing
+from django_zklock.queue import revocations, standing
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import operator_hold
@@ -109,6 +109,7 @@ def _contender(
         template=printable(payload.template),
         operator=operator,
         waits_behind=standing.behind(queue, place),
+        revoke=revocations.requested(node.data),
     )
 
 

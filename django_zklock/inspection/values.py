@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.revocations import Revocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class ContenderInfo:
     """The hold of a person, if it is one."""
     waits_behind: str
     """The name of the contender whose end it waits for; empty for a holder."""
+    revoke: Revocation | None = None
+    """Who has asked it to let go last, and why; None if nobody has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

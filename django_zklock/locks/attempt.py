@@ -6,22 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
-from django_zklock.locks.contender import Busy, Contender, Free, Outcome
+from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks import lifetime
+from django_zklock.locks.contender import Busy, Free, Outcome
+from django_zklock.locks.gated import make_contender
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import Owner
 from django_zklock.zk.session import Session
-
-ANSWER_PATIENCE = 0.8
-"""
-Seconds beyond the time to wait that ZooKeeper may take for its first answer.
-
-A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
-"""
-
 
 _Waiter = TypeVar("_Waiter", ThreadWaiter[Outcome], TaskWaiter[Outcome])
 
@@ -35,12 +29,25 @@ class Attempt(Generic[_Waiter]):
         self.terms = terms
         self.waiter: _Waiter = waiter
         self.timeout = timeout
+        self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
+        self._answered = False  # protocol's thread only
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
-        self.contender = Contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+        self.contender = make_contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+
+    def call_off(self, error: ZkLockError) -> None:
+        """Leave, and have the caller raise `error`, unless there is an outcome already; on the protocol's thread."""
+        if not self._answered:
+            self.contender.abandon()
+            self._answer(error)
 
     def _answer(self, outcome: Outcome) -> None:
+        if self._answered:
+            return  # called off, and on its way out
+        self._answered = True
+        if isinstance(outcome, Grant):
+            self.grant = outcome
         if not self.waiter.set(outcome):
             self.contender.abandon()
 
@@ -52,11 +59,12 @@ class Attempt(Generic[_Waiter]):
     @property
     def extra_patience(self) -> float:
         """Seconds to go on waiting after the timeout: for ZooKeeper's first answer, never for the lock."""
-        return 0.0 if self.contender.placed else ANSWER_PATIENCE
+        return 0.0 if self.contender.placed else self.terms.patience
 
     def conclude(self, outcome: Outcome | None, owner: Owner) -> Hold:
         """Return the hold, or raise what the outcome means."""
         if isinstance(outcome, Grant):
+            lifetime.bound(outcome, self.contender, self.terms)
             return Hold(self.contender, outcome, owner, self.terms.policy)
         if isinstance(outcome, Exception):
             raise outcome

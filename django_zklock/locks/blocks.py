@@ -150,6 +150,10 @@ class Blocks:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
         return block
 
+    def is_open(self, block: Block) -> bool:
+        """Tell whether a block has not ended yet."""
+        return any(reference() is block for reference in self._open.get(block.owner, []))
+
     @abort.shielded
     def shut(self, block: Block) -> list[Guard]:
         """Watch over a block no more; return the guards of those around it. Doing it again changes nothing."""

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks import breaking, faultpoints
+from django_zklock.locks import breaking, faultpoints, revoking
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.operators import Bailiff
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, Request
 from django_zklock.locks.registry import Registry
+from django_zklock.locks.resting import rest_of
 from django_zklock.locks.turns import Turns
 from django_zklock.queue import nodes, order, rules
 from django_zklock.queue.nodes import Payload
@@ -326,6 +327,11 @@ class Contender:
             self._cancel_watches()
             self._enter()
 
+    def on_own_read(self, node: Node) -> None:
+        """Learn from the place what the node says now."""
+        if self._grant is not None and self._place is not None and self._place.node is not None:
+            revoking.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+
     def _share(self) -> None:
         if self._phase is Phase.HOLDING and self._place is not None:
             self._place.share()
@@ -345,7 +351,8 @@ class Contender:
             self._turns.next()
             self._cancel_timer()
             self._cancel_watches()
-            self._place.vacate(lambda gone: self._out(gone=gone))
+            rest = rest_of(self.request, self._grant, self._place.node)
+            self._place.vacate(lambda gone: self._out(gone=gone), rest)
 
     def _out(self, *, gone: bool) -> None:
         self._phase = Phase.GONE
@@ -425,7 +432,7 @@ class Contender:
         error: ZkLockError | None = names if isinstance(names, ZkError) else None
         if error is None:
             try:
-                return order.ordered(names)
+                return self.request.read(names)
             except UnreadableQueue as unreadable:
                 error = unreadable
         self._fail(error)

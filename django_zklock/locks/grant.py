@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_zklock import work
 from django_zklock.queue.nodes import Kind
+from django_zklock.queue.revocations import Revocation
+from django_zklock.zk import clock
 
 if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
     from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.locks")
@@ -52,6 +56,9 @@ class GrantObserver:
     def on_released(self) -> None:
         """The holder gave the lock back."""
 
+    def on_revoke(self, request: Revocation) -> None:
+        """Somebody asks the holder to let go."""
+
 
 class Grant:
     """
@@ -74,7 +81,10 @@ class Grant:
         self.suspect_reason = ""
         self.lost_reason: str | None = None
         self.node_gone = False  # its reason is about to be known
-        self.claims: set[Claim] = set()  # of the holds that were not let go of yet
+        self.max_hold = 0.0  # seconds, if it ends by itself
+        self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
+        self.revocation: Revocation | None = None  # the last request to let go
+        self.claims: dict[Claim, weakref.ref[Hold]] = {}  # of the holds that were not let go of yet
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
@@ -111,7 +121,21 @@ class Grant:
             return "the ZooKeeper session is over"
         if not valid:
             return "the lease is over: no quorum has vouched for the session in time"
-        return None
+        return self.why_overdue if self.overdue else None
+
+    @property
+    def overdue(self) -> bool:
+        """Tell whether it was held for as long as it may be, by the clock."""
+        return self.ends_at is not None and clock.now() >= self.ends_at
+
+    @property
+    def why_overdue(self) -> str:
+        """Say so."""
+        return f"it was held for longer than max_hold, {self.max_hold:g} s"
+
+    def holds(self) -> list[Hold]:
+        """Return the holds that were not let go of yet; a list made in one step, as others come and go."""
+        return [hold for reference in list(self.claims.values()) if (hold := reference()) is not None]
 
     def take_end(self) -> bool:
         """Tell whether the caller is the first to ask; that one tells others that the lock was let go of."""
@@ -130,6 +154,8 @@ class Grant:
             observer.on_lost(self.lost_reason)
         elif self.suspect_since is not None:
             observer.on_suspect(self.suspect_reason)
+        if self.revocation is not None:
+            observer.on_revoke(self.revocation)
         if self.released:
             observer.on_released()
 
@@ -137,9 +163,9 @@ class Grant:
         """Tell this observer no more."""
         self._observers.pop(observer, None)
 
-    def observed_by(self, kind: type) -> bool:
-        """Tell whether an observer of this kind is attached."""
-        return any(isinstance(observer, kind) for observer in self._observers)
+    def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
+        """Tell whether an observer of this kind is attached, of which `such` is true."""
+        return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:
         """The session cannot be vouched for at the moment."""
@@ -154,14 +180,19 @@ class Grant:
             self.suspect_since = None
             self._tell(lambda observer: observer.on_vouched())
 
-    def lose(self, reason: str) -> None:
-        """The lock is lost, for good."""
+    def lose(self, reason: str, level: int = logging.WARNING) -> None:
+        """The lock is lost, for good; `level` is of the log record about it."""
         if self.lost_reason is not None:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
         # Last, as a handler of logs may take its time.
-        logger.warning("lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
+        logger.log(level, "lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
+
+    def revoke(self, request: Revocation) -> None:
+        """Somebody asks the holder to let go."""
+        self.revocation = request
+        self._tell(lambda observer: observer.on_revoke(request))
 
     def release(self) -> None:
         """The holder gives the lock back; nothing more will be told."""

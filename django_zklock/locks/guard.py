@@ -42,10 +42,12 @@ class Guard(GrantObserver):
         self._owner = owner  # who runs the work; written there
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
+        self.at_work = False  # there is work to be stopped; written by its owner
         self.asked_at: float | None = None  # written by the protocol's thread, before the abort is delivered
 
     def arm(self) -> None:
         """Begin to watch; in the work."""
+        self.at_work = True
         self._abort.arm()
         self.watch()
 
@@ -55,6 +57,7 @@ class Guard(GrantObserver):
 
     def begin_step(self, owner: Owner) -> None:
         """Be able to stop the work, in `owner`, which calls; what was lost before is for the caller to see, after."""
+        self.at_work = True
         if owner != self._owner:
             self._abort = abort.abort_for(owner)
             self._owner = owner
@@ -64,6 +67,7 @@ class Guard(GrantObserver):
     def end_step(self) -> None:
         """Stop nothing until the next step."""
         self._abort.disarm()
+        self.at_work = False
 
     @abort.shielded
     def disarm(self) -> None:
@@ -73,8 +77,8 @@ class Guard(GrantObserver):
 
     @property
     def matters(self) -> bool:
-        """Whether the loss of the lock is the block's business at all."""
-        return self._policy.abort_on != "never"
+        """Whether the loss of the lock is the block's business at all; that its time is over always is."""
+        return self._policy.abort_on != "never" or self.grant.overdue
 
     def why_lost(self) -> str | None:
         """Return why the lock was lost, or None if it was not; by the clock, too."""
@@ -126,7 +130,7 @@ class Guard(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         """Stop the work, unless the policy says never."""
-        if self._policy.abort_on != "never" and self.asked_at is None:
+        if self.matters and self.asked_at is None:
             self.asked_at = time.monotonic()
             self._ask(reason)
 

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from django_zklock import work
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks import above
-from django_zklock.locks.grant import Claim, Grant, GrantObserver, Policy
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.locks.alarms import Alarm, LostCallback, RevokeCallback
+from django_zklock.locks.grant import Claim, Grant, Policy
 from django_zklock.owner import Owner
 from django_zklock.queue.nodes import Kind
+from django_zklock.queue.revocations import Revocation
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from django_zklock.endings import Witness
     from django_zklock.fencing.model import FencedModel
     from django_zklock.locks.contender import Contender
+    from django_zklock.locks.gated import Gated
     from django_zklock.locks.guard import Guard
 
 logger = logging.getLogger("django_zklock.locks")
@@ -48,6 +50,7 @@ class Hold:
 
     __slots__ = (
         "__weakref__",
+        "_acquired",
         "_claim",
         "_contender",
         "_count",
@@ -61,7 +64,7 @@ class Hold:
     )
 
     def __init__(
-        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+        self, contender: Contender | Gated, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self._contender = contender
         self._grant = grant
@@ -69,11 +72,13 @@ class Hold:
         self._policy = policy
         self._work = work.current()  # that it was taken in
         self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
+        self._acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
         self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
         self._reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
         self._claim = Claim(reads=self._reads)
-        self._watch: weakref.ref[Hold] | None = _watch_over(self)  # None as soon as the claim is given up
-        grant.claims.add(self._claim)
+        watch = _watch_over(self)
+        self._watch: weakref.ref[Hold] | None = watch  # None as soon as the claim is given up
+        grant.claims[self._claim] = watch
 
     def __repr__(self) -> str:
         state = "released" if self._is_over else "lost" if self.lost else "held"
@@ -179,7 +184,7 @@ class Hold:
         """
         if self._grant.inherited:
             return True  # what runs the protocol runs in the parent
-        alarm = _Alarm()
+        alarm = Alarm()
         self._grant.session.post(self._grant.attach, alarm)
         try:
             alarm.waiter.wait(timeout)
@@ -193,7 +198,42 @@ class Hold:
 
         It runs on the thread that sends Django's signals, never on one that runs the protocol, so it may take its time.
         """
-        self._grant.session.post(self._grant.attach, _Callback(self, callback))
+        self._grant.session.post(self._grant.attach, LostCallback(self, callback))
+
+    # --- requests to let go -------------------------------------------------------------------------------------
+
+    @property
+    def revoke_requested(self) -> Revocation | None:
+        """
+        Who has asked the holder to let go, with `by` and `reason`; None if nobody has. Of several, the last one.
+
+        It costs no network, so a loop can look at it as often as it likes. Nothing happens to who goes on.
+        """
+        return self._grant.revocation
+
+    def wait_revoked(self, timeout: float | None = None) -> Revocation | None:
+        """
+        Wait until somebody asks the holder to let go, at most `timeout` seconds (None: for ever); return the request.
+
+        Returns as soon as the lock is released or lost, too: None if nobody has asked by then.
+        """
+        if self._grant.inherited:
+            return None  # what runs the protocol runs in the parent
+        alarm = Alarm(revoked=True)
+        self._grant.session.post(self._grant.attach, alarm)
+        try:
+            alarm.waiter.wait(timeout)
+        finally:
+            self._grant.session.post(self._grant.detach, alarm)
+        return self.revoke_requested
+
+    def add_revoke_callback(self, callback: Callable[[Hold], object]) -> None:
+        """
+        Have `callback(hold)` run once when somebody asks the holder to let go, at once if that has happened already.
+
+        It runs on the thread that sends Django's signals, as that of `add_lost_callback` does.
+        """
+        self._grant.session.post(self._grant.attach, RevokeCallback(self, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -241,7 +281,7 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     def on_dropped(reference: object) -> None:
         if finalizing() or grant.inherited:
             return  # the session has been closed, or is the parent's
-        grant.claims.discard(claim)
+        grant.claims.pop(claim, None)
         if grant.claims:
             share_with_readers(contender, grant)
             return
@@ -252,43 +292,10 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     return weakref.ref(hold, on_dropped)
 
 
-def share_with_readers(contender: Contender, grant: Grant) -> None:
+def share_with_readers(contender: Contender | Gated, grant: Grant) -> None:
     """Let other readers in beside a grant to write, once all that have a claim on it only read."""
     if grant.kind is Kind.WRITE and all(claim.reads for claim in list(grant.claims)):
         contender.share()
-
-
-class _Alarm(GrantObserver):
-    """Wakes who waits for the loss of a hold."""
-
-    def __init__(self) -> None:
-        self.waiter = ThreadWaiter[bool]()
-        self._rung = False
-
-    def on_lost(self, reason: str) -> None:
-        self._ring()
-
-    def on_released(self) -> None:
-        self._ring()
-
-    def _ring(self) -> None:
-        if not self._rung:
-            self._rung = True
-            self.waiter.set(True)
-
-
-class _Callback(GrantObserver):
-    """A user's callback for the loss of a hold."""
-
-    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
-        self._hold = weakref.ref(hold)
-        self._session = hold._grant.session
-        self._callback = callback
-
-    def on_lost(self, reason: str) -> None:
-        hold = self._hold()
-        if hold is not None:
-            self._session.dispatch(self._callback, hold)
 
 
 _Slot: TypeAlias = tuple[Owner, str, bool]

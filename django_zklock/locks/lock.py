@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -194,6 +194,7 @@ class Lock:
             refuse_running_loop("release", "await lock.arelease()")
             hold = self._held()
             count = hold._count - 1
+            hold._acquired -= 1
             self._release(hold, count, self._terms().release)
         except (LockNotHeld, SynchronousOnlyOperation):
             raise
@@ -205,6 +206,7 @@ class Lock:
     async def arelease(self) -> None:
         """Let go of the lock as `release` does."""
         hold = self._held()
+        hold._acquired -= 1
         await self._arelease(hold, hold._count - 1)
 
     def locked(self) -> bool:
@@ -223,10 +225,14 @@ class Lock:
     # --- with and async with ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Hold:
+        return self._enter()
+
+    def _enter(self, terms: Terms | None = None, transaction: Transaction | None = None) -> Hold:
+        """Begin a block, which several locks together may do on other terms than the lock's own."""
         take = Take()
         try:
-            terms = self._terms()
-            return self._open(take, self._take(take, terms, terms.timeout), terms)
+            terms = terms or self._terms()
+            return self._open(take, self._take(take, terms, terms.timeout), terms, transaction)
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:
@@ -243,18 +249,23 @@ class Lock:
         __exit__ = Exit()
 
     @abort.shielded
-    def _leave(self, error: BaseException | None) -> None:
-        """End the innermost block of the caller, which `error` has ended; what `with` calls."""
-        block: Block | None = None
+    def _leave(
+        self, error: BaseException | None, block: Block | None = None, left: Callable[[bool], object] | None = None
+    ) -> None:
+        """
+        End a block, the innermost one of the caller if none is given, which `error` has ended; what `with` calls.
+
+        If there is `left`, this does not wait for ZooKeeper's word, and has it called instead.
+        """
         count: int | None = None
         lost: ZkLockError | None = None
         try:
-            block = self._blocks.innermost()
+            block = block or self._blocks.innermost()
             count = block.hold._count - 1
             try:
                 lost = self._blocks.close(block, error)
             finally:
-                self._release(block.hold, count, block.release)
+                self._release(block.hold, count, block.release, left)
         except BaseException:
             self._close_anyway(block, count)
             raise
@@ -262,9 +273,12 @@ class Lock:
             raise lost from error
 
     async def __aenter__(self) -> Hold:
+        return await self._aenter()
+
+    async def _aenter(self, terms: Terms | None = None) -> Hold:
         take = Take()
         try:
-            terms = self._terms()
+            terms = terms or self._terms()
             return self._open(take, await self._atake(take, terms, terms.timeout), terms)
         except BaseException as error:
             lost = self._back_out(take, error)
@@ -293,9 +307,10 @@ class Lock:
             raise lost from error
 
     @abort.shielded
-    def _open(self, take: Take, hold: Hold, terms: Terms) -> Hold:
+    def _open(self, take: Take, hold: Hold, terms: Terms, transaction: Transaction | None = None) -> Hold:
         guard = Guard(hold._grant, terms.policy, hold._owner)
-        transaction = Transaction(terms.atomic) if terms.atomic else None
+        if transaction is None and terms.atomic:
+            transaction = Transaction(terms.atomic)
         take.block = Block(hold, guard, transaction, terms.release)
         self._blocks.open(take.block)
         guard.arm()
@@ -366,11 +381,18 @@ class Lock:
             raise
 
     @abort.shielded
-    def _release(self, hold: Hold, count: int, release: str | Unset) -> None:
+    def _release(
+        self, hold: Hold, count: int, release: str | Unset, left: Callable[[bool], object] | None = None
+    ) -> None:
         try:
             hand_over(hold, count, release)
             if count > 0 or hold._grant.inherited or hold._kept_by is not None:
                 let_go(hold, count)
+                if left is not None:
+                    left(True)
+                return
+            if left is not None:
+                let_go(hold, 0, left)
                 return
             waiter: ThreadWaiter[bool] = ThreadWaiter()
             let_go(hold, 0, waiter.set)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -59,7 +59,8 @@ class Contending:
     """None if it is no client of ours, or its node was gone when it was read."""
 
 
-_Seen: TypeAlias = "tuple[Contending, ...] | ZkLockError"
+Seen: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
+"""A queue, in its order; None for a node that was not read, or was gone by then."""
 
 
 def contenders(lock: Lock) -> tuple[Contending, ...]:
@@ -69,18 +70,45 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
     One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
     """
     terms = lock._terms()
-    session = process.current()
-    waiter: ThreadWaiter[_Seen] = ThreadWaiter()
-    look_round = _Round(session, terms, waiter.set)
+    return tuple(
+        Contending(child.name, None if node is None else Payload.decode(node.data))
+        for child, node in seen(process.current(), terms.key, terms.queue)
+    )
+
+
+def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None) -> Seen:
+    """
+    Look at a queue, and read the first `most` in it.
+
+    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    """
+    waiter: ThreadWaiter[Seen | ZkLockError] = ThreadWaiter()
+    look_round = _Round(session, key, parent, most, waiter.set)
     session.post(look_round.begin)
     try:
-        found = waiter.wait(session.options.connect_timeout)
+        found = waiter.wait(session.options.connect_timeout if patience is None else patience)
     finally:
         look_round.give_up()
+    return _told(session, key, found)
+
+
+async def aseen(session: Session, key: str, parent: str, *, most: int = MOST_READ) -> Seen:
+    """Do the same as `seen`; waiting costs no thread."""
+    waiter: TaskWaiter[Seen | ZkLockError] = TaskWaiter()
+    look_round = _Round(session, key, parent, most, waiter.set)
+    session.post(look_round.begin)
+    try:
+        found = await waiter.wait(session.options.connect_timeout)
+    finally:
+        look_round.give_up()
+    return _told(session, key, found)
+
+
+def _told(session: Session, key: str, found: Seen | ZkLockError | None) -> Seen:
     if found is None:
-        raise ZooKeeperUnavailable(f"ZooKeeper does not answer: {session.last_problem}.", lock=terms.key)
+        raise ZooKeeperUnavailable(f"ZooKeeper does not answer: {session.last_problem}.", lock=key)
     if isinstance(found, ZkLockError):
-        found.lock = found.lock or terms.key
+        found.lock = found.lock or key
         raise found
     return found
 
@@ -88,15 +116,16 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
 class _Round:
     """One look at a queue; it runs on the protocol's thread."""
 
-    def __init__(self, session: Session, terms: Terms, done: Callable[[_Seen], object]) -> None:
+    def __init__(
+        self, session: Session, key: str, parent: str, most: int, done: Callable[[Seen | ZkLockError], object]
+    ) -> None:
         self._session = session
-        self._terms = terms
-        self._done: Callable[[_Seen], object] | None = done
-        self._turns = Turns(
-            terms.key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}."))
-        )
-        self._queue = order.Queue()
-        self._payloads: dict[str, Payload | None] = {}
+        self._parent = parent
+        self._most = most
+        self._done: Callable[[Seen | ZkLockError], object] | None = done
+        self._turns = Turns(key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}.")))
+        self._queue: Sequence[Child] = order.Queue()
+        self._nodes: dict[str, Node | None] = {}
 
     def begin(self) -> None:
         """Ask, as soon as there is a connection."""
@@ -104,7 +133,7 @@ class _Round:
             return
         if self._session.connected:
             gateway = self._session.attached(Registry).gateway
-            gateway.children(self._terms.parent, self._turns.pass_on(self._on_listed))
+            gateway.children(self._parent, self._turns.pass_on(self._on_listed))
         else:
             self._session.loop.call_later(LOOK_AGAIN, self.begin)
 
@@ -120,19 +149,19 @@ class _Round:
         if not self._queue:
             self._conclude(())
         gateway = self._session.attached(Registry).gateway
-        for child in self._queue[:MOST_READ]:
+        for child in self._queue[: self._most]:
             read = self._turns.pass_on(functools.partial(self._on_read, child))
-            gateway.read(f"{self._terms.parent}/{child.name}", read)
+            gateway.read(f"{self._parent}/{child.name}", read)
 
     def _on_read(self, child: Child, answer: Any) -> None:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._conclude(answer)
             return
-        self._payloads[child.name] = Payload.decode(answer.data) if isinstance(answer, Node) else None
-        if len(self._payloads) == len(self._queue[:MOST_READ]):
-            self._conclude(tuple(Contending(each.name, self._payloads.get(each.name)) for each in self._queue))
+        self._nodes[child.name] = answer if isinstance(answer, Node) else None
+        if len(self._nodes) == len(self._queue[: self._most]):
+            self._conclude(tuple((each, self._nodes.get(each.name)) for each in self._queue))
 
-    def _conclude(self, found: _Seen) -> None:
+    def _conclude(self, found: Seen | ZkLockError) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(found)

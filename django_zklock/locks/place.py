@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks import faultpoints
 from django_zklock.locks.registry import Registry
+from django_zklock.locks.resting import Rest
 from django_zklock.locks.turns import Turns
-from django_zklock.queue import guids, nodes, rules, signs
+from django_zklock.queue import guids, nodes, order, rules, signs
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.changes import Make, Put
-from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, Watch
 
 logger = logging.getLogger("django_zklock.locks")
@@ -36,7 +37,9 @@ class Request:
     rule: rules.Rule
     kind: Kind
     layout: str = "own"  # whose grammar its name is in
-    rests: bool = False  # another node may stand in for it when it goes
+    read: Callable[[Iterable[str]], order.Queue] = order.ordered  # from the names in its directory to the queue
+    lasting: bool = False  # its directory is not to go when it is empty
+    hold_at_least: float = 0.0  # seconds from the grant; until then another node stands in for it when it goes
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
@@ -54,6 +57,9 @@ class Occupant(Protocol):
 
     def on_node_gone(self) -> None:
         """The node was there, and was deleted by somebody else."""
+
+    def on_own_read(self, node: Node) -> None:
+        """The node is watched, and this is what it says now."""
 
 
 class State(enum.Enum):
@@ -82,9 +88,11 @@ class Place:
         self._guid = ""
         self._entries = 0  # since the queue last showed the node
         self._watch: Watch | None = None
+        self._said: Node | None = None  # the node as it was last read
         self._sign_is_up = False
         self._shares = False  # a sign is to say that it reads, though its name says that it writes
         self._left: Callable[[bool], object] | None = None
+        self._rest: Rest | None = None  # what is to stay when the node goes
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -97,9 +105,9 @@ class Place:
             )
             return
         self._turns.next()
-        self.node = None
+        self.node = self._said = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        guid = guids.new(guids.Mark.RESTS if self._request.rests else guids.Mark.OWN)
+        guid = guids.new(guids.Mark.RESTS if self._request.hold_at_least else guids.Mark.OWN)
         self._guid = guid.replace("-", "") if self._request.layout == "kazoo" else guid
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
@@ -159,7 +167,8 @@ class Place:
     def _prepare(self) -> None:
         self._turns.next()
         self._state = State.PREPARING
-        self._registry.gateway.make_parents(self._request.parent, self._turns.pass_on(self._on_prepared))
+        make = self._registry.gateway.make_lasting if self._request.lasting else self._registry.gateway.make_parents
+        make(self._request.parent, self._turns.pass_on(self._on_prepared))
 
     def _on_prepared(self, answer: Any) -> None:
         if isinstance(answer, (OutcomeUnknown, SessionGone)):
@@ -225,6 +234,9 @@ class Place:
         def on_read(answer: Any) -> None:
             if isinstance(answer, NodeMissing):
                 self._on_missing()
+            elif isinstance(answer, Node):
+                self._said = answer
+                self._occupant.on_own_read(answer)
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -248,13 +260,21 @@ class Place:
         if self.node is None or self._sign_is_up:
             return
         sign = Make(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
-        node = Put(path=self.node.path, data=self.node.data, version=-1)
+        said = self._said if self._said is not None else self.node
+        node = Put(path=said.path, data=said.data, version=said.version)
         self._registry.gateway.change((sign, node), self._turns.pass_on(self._on_sign))
 
     def _on_sign(self, answer: Any) -> None:
         self._sign_is_up = answer is None or isinstance(answer, NodeExists)
-        if isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
+        if isinstance(answer, Outdated) and self.node is not None:  # written by one who asks to let go
+            self._registry.gateway.read(self.node.path, self._turns.pass_on(self._on_said))
+        elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
+
+    def _on_said(self, answer: Any) -> None:
+        if isinstance(answer, Node):
+            self._said = answer
+            self._put_sign()
 
     def _take_down_sign(self) -> None:
         if self._shares:
@@ -301,13 +321,14 @@ class Place:
         else:
             self._state = State.NONE
 
-    def vacate(self, left: Callable[[bool], object]) -> None:
+    def vacate(self, left: Callable[[bool], object], rest: Rest | None = None) -> None:
         """
-        See to it that nothing stays in ZooKeeper; once only.
+        See to it that nothing stays in ZooKeeper but the `rest`; once only.
 
         `left` is called once: with True when the node is gone, with False when it is clear that it will take a while.
         """
         self._left = left
+        self._rest = rest
         self._unwatch()
         if self._state is State.CREATING:
             self._state = State.LEAVING
@@ -325,7 +346,7 @@ class Place:
         if path is not None:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
-        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about)
+        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about, self._rest)
         self._take_down_sign()  # after the node, or that would be one that writes again
 
     def _report(self, *, gone: bool) -> None:

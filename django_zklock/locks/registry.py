@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from django_zklock import work
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import faultpoints
+from django_zklock.locks.resting import Rest
 from django_zklock.queue import nodes, signs
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway
@@ -65,15 +66,17 @@ class Registry:
         path: str | None,
         done: Callable[[bool], object] | None = None,
         about: Mapping[str, str] | None = None,
+        rest: Rest | None = None,
     ) -> None:
         """
         See to it that a node goes, however long it takes.
 
         `path` is None when it is unknown whether the node was created; it is then looked for by its guid. `done` is
         called once: with True when the node is gone, or with False as soon as it is clear that this will take
-        longer than one request. `about` is the work it was for.
+        longer than one request. `about` is the work it was for, `rest` what
+        is to stay in its place.
         """
-        departure = Departure(self, parent, guid, path, done, about or {})
+        departure = Departure(self, parent, guid, path, done, about or {}, rest)
         self._departures[departure] = None
         departure.proceed()
 
@@ -156,6 +159,7 @@ class Departure:
         path: str | None,
         done: Callable[[bool], object] | None,
         about: Mapping[str, str],
+        rest: Rest | None = None,
     ) -> None:
         self.guid = guid
         self._registry = registry
@@ -163,6 +167,7 @@ class Departure:
         self._path = path
         self._done = done
         self._about = about
+        self._rest = rest
         self._busy = False
 
     def proceed(self) -> None:
@@ -192,7 +197,11 @@ class Departure:
             self._registry.gateway.children_after_barrier(self._parent, self._on_listed)
         else:
             faultpoints.reach("before_delete")
-            self._registry.gateway.delete(self._path, self._on_deleted)
+            changes = self._rest.changes() if self._rest is not None else ()
+            if changes:
+                self._registry.gateway.change(changes, self._on_replaced)
+            else:
+                self._registry.gateway.delete(self._path, self._on_deleted)
             faultpoints.reach("after_delete_sent")
 
     def finish(self) -> None:
@@ -221,6 +230,16 @@ class Departure:
         else:
             self._registry.gateway.tidy(self._parent)
             self.finish()
+
+    def _on_replaced(self, answer: Any) -> None:
+        """The node is gone, and another in its place; or it was gone by then, perhaps by an own try before."""
+        self._busy = False
+        if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
+            self._again(answer)
+            return
+        if self._rest is not None:
+            self._rest.end_in_time(self._registry.session)
+        self.finish()
 
     def _again(self, error: ZkError) -> None:
         self._report(False)

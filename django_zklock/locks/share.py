@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from django_zklock import abort
 from django_zklock.exceptions import LockLost, LockNotHeld
@@ -20,6 +20,8 @@ from django_zklock.locks import hold as holds
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.multihold import MultiHold
+from django_zklock.locks.several import Locks, locks_of
 from django_zklock.locks.taking import let_go, tell_lost
 from django_zklock.owner import current_owner
 
@@ -35,6 +37,7 @@ class Share:
     def __init__(self, lock: Lock, hold: Hold) -> None:
         policy = lock._terms().policy
         self._hold = Hold(hold._contender, hold._grant, hold._owner, policy, reads=hold._reads)
+        self._hold._acquired = 1  # between two steps, there is no work to be stopped
         self._guard = Guard(hold._grant, policy, hold._owner)
         self._count: int | None = None  # to be left of the hold, once the share has ended
         self._running = False
@@ -47,6 +50,11 @@ class Share:
     def key(self) -> str:
         """The key of the lock."""
         return self._hold.key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all locks that it is a share in."""
+        return (self.key,)
 
     @property
     def running(self) -> bool:
@@ -153,3 +161,87 @@ class Share:
 
     def _lost(self, reason: str) -> LockLost:
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
+
+
+class Shares:
+    """A share in each of several holds that were taken as one; used as one `Share` is."""
+
+    def __init__(self, shares: tuple[Share, ...]) -> None:
+        self._shares = shares
+        self._finalizer: weakref.finalize[..., Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of the first lock."""
+        return self._shares[0].key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all locks."""
+        return tuple(share.key for share in self._shares)
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody is in a step."""
+        return any(share.running for share in self._shares)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more steps."""
+        return any(share.ended for share in self._shares)
+
+    def when_dropped(self, thing: object, call: Callable[..., object], *args: object) -> None:
+        """Have `call(shares, *args)` run when this thing is dropped before the shares have ended."""
+        self._finalizer = weakref.finalize(thing, call, self, *args)
+        self._finalizer.atexit = False
+
+    @abort.shielded
+    def __enter__(self) -> None:
+        for share in self._shares:
+            share.__enter__()  # who is kept out of one breaks off all
+
+    @abort.shielded
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failed = error
+        for share in reversed(self._shares):
+            try:
+                share.__exit__(type(failed) if failed is not None else None, failed, None)
+            except BaseException as raised:  # noqa: BLE001 - raised when all steps have ended
+                failed = raised
+        try:
+            if failed is not None and failed is not error:
+                raise failed
+        finally:
+            del failed
+
+    def end(self) -> None:
+        """End all shares: now, or with the step that somebody is in. Doing it again changes nothing."""
+        self._each(Share.end)
+
+    def break_off(self) -> None:
+        """End all shares after a step that failed, as `Share.break_off` does."""
+        self._each(Share.break_off)
+
+    @abort.shielded
+    def _each(self, end: Callable[[Share], None]) -> None:
+        try:
+            for share in reversed(self._shares):
+                end(share)
+        except BaseException:
+            for share in reversed(self._shares):
+                end(share)  # struck half way, so once more
+            raise
+        if self._finalizer is not None and self.ended and not self.running:
+            self._finalizer.detach()
+
+
+AnyShare: TypeAlias = "Share | Shares"
+
+
+def share_of(lock: Locks, hold: Hold | MultiHold) -> AnyShare:
+    """Return a share in what a call holds, one lock or several."""
+    if isinstance(hold, Hold):
+        return Share(locks_of(lock)[0], hold)
+    return Shares(tuple(Share(each, one) for each, one in zip(locks_of(lock), hold, strict=True)))

@@ -75,7 +75,7 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
     if hold._count > 0:
         hold._count = -1  # another thread may check it, and another process have the lock before this one goes on
-    grant.claims.discard(hold._claim)  # first, then look at the others: of two that leave at once, one is the last
+    grant.claims.pop(hold._claim, None)  # first, then look at the others: of two that leave at once, one is the last
     if grant.claims:
         holds.share_with_readers(hold._contender, grant)
         hold._count = 0
@@ -127,7 +127,7 @@ def give_back(hold: Hold, count: int, release: str | Unset) -> None:
 
 def check_before_commit(hold: Hold) -> None:
     """Raise `LockLost` unless the lease is valid now; but for a lock whose loss is never to stop the work."""
-    if hold._policy.abort_on != "never":
+    if hold._policy.abort_on != "never" or hold._grant.overdue:
         hold.check()
 
 
@@ -164,21 +164,31 @@ def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | 
     if held._reads is not reads:
         # What it holds excludes all others, and may go before this.
         held = Hold(held._contender, held._grant, owner, terms.policy, reads=True)
+        held._acquired = int(keep)
         take.hold = held
         holds.live_holds.add(held, keep=keep)
         return held
     take.again(held)
     if keep:
+        held._acquired += 1
         holds.live_holds.add(held, keep=True)  # it may be released after the block that took it first
     return held
 
 
+def keep_alive(hold: Hold) -> None:
+    """List a hold until it is released: no block has it. Who is told of losses hears of its own, too."""
+    holds.live_holds.add(hold, keep=True)
+    if _is_heard(signals.lock_lost):
+        hold._grant.session.post(hold._grant.attach, LossReport(hold))
+
+
 def listed(attempt: Attempt[Any], hold: Hold, *, keep: bool) -> Hold:
     """Return a new hold, listed so that its owner can take it again."""
+    hold._acquired = int(keep)
     holds.live_holds.add(hold, keep=keep)
     send(hold, signals.lock_acquired, waited=attempt.waited)
-    if keep and _is_heard(signals.lock_lost):
-        hold._grant.session.post(hold._grant.attach, LossReport(hold))
+    if keep:
+        keep_alive(hold)
     return hold
 
 

@@ -17,9 +17,17 @@ from django_zklock.locks.place import Request
 from django_zklock.options import UNSET, LockOptions, Unset
 from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.recipes import recipe_of
 from django_zklock.transactions import refuse_unknown
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
+
+ANSWER_PATIENCE = 0.8
+"""
+Seconds beyond the time to wait that ZooKeeper may take for its first answer.
+
+A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,13 @@ class Terms:
     hold_at_least: float
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
+    patience: float = ANSWER_PATIENCE
+
+    @property
+    def queue(self) -> str:
+        """The path of the directory in which those stand who hold the lock."""
+        recipe = recipe_of(self.kind, self.layout)
+        return self.parent if recipe is None else f"{self.parent}{recipe.leases}"
 
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
@@ -55,10 +70,11 @@ class Terms:
             rule=rules.rule_for(self.kind, self.limit or 1),
             kind=self.kind,
             layout=self.layout,
-            rests=self.hold_at_least > 0,
+            lasting=self.layout == "kazoo",
             patient=patient,
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
+            hold_at_least=self.hold_at_least,
             about=about,
         )
 
@@ -130,8 +146,10 @@ def _refuse_contradictions(name: str, options: LockOptions) -> None:
     problem = ""
     if isinstance(options.limit, int) and options.kind in ("read", "write"):
         problem = f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
-    elif options.layout == "kazoo" and least not in (UNSET, 0):
-        problem = 'hold_at_least and layout="kazoo", but kazoo\'s processes would not know when that time is over'
+    elif options.layout in ("kazoo", "curator") and least not in (UNSET, 0):
+        problem = (
+            f'hold_at_least and layout="{options.layout}", but other clients would not know when that time is over'
+        )
     elif isinstance(longest, float) and isinstance(least, float) and longest < least:
         problem = f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
     if problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django_zklock.inspection import Connection, ContenderInfo, LockInfo, Snapshot, Wait
@@ -31,7 +32,7 @@ def cells(lock: LockInfo) -> tuple[str, ...]:
 def whose(contender: ContenderInfo) -> str:
     """Return which process a contender is of."""
     if contender.operator is not None:
-        return f"operator {contender.operator.by}"
+        return contender.operator.who
     if contender.client != "zklock":
         return f"{contender.client}, session {contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
     return f"{contender.host}:{contender.pid}"
@@ -76,6 +77,7 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "template": contender.template,
         "operator": None if contender.operator is None else hold_json(contender.operator),
         "waits_behind": contender.waits_behind or None,
+        "revoke": None if contender.revoke is None else asdict(contender.revoke),
     }
 
 

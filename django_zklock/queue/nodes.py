@@ -64,6 +64,11 @@ class Child:
         return guids.mark_of(self.guid) is guids.Mark.RESTS
 
     @property
+    def by_us(self) -> bool:
+        """Whether a process with this package made it, in whatever grammar."""
+        return guids.mark_of(self.guid) is not None
+
+    @property
     def in_grammar_of_curator(self) -> bool:
         """Whether Apache Curator would know it for a contender of the same recipe."""
         return self.name.startswith(_CURATOR_START)
@@ -71,7 +76,7 @@ class Child:
     @property
     def by_curator(self) -> bool:
         """Whether Apache Curator made it."""
-        return self.in_grammar_of_curator and guids.mark_of(self.guid) is None
+        return self.in_grammar_of_curator and not self.by_us
 
 
 def prefix(guid: str, kind: Kind = Kind.LOCK, layout: str = "own") -> str:

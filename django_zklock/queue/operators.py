@@ -14,6 +14,7 @@ from django_zklock.queue.printable import printable
 OPERATOR: Final = "operator"
 REASON: Final = "reason"
 SECONDS: Final = "seconds"
+RESTS: Final = "rests"
 
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
@@ -44,15 +45,22 @@ class OperatorHold:
     seconds: float
     version: int = 0
     """Of its node's data."""
+    rests: bool = False
+    """Whether nobody took it, but it stays of a hold that is to last at least so long; then `by` says for what work."""
 
     @property
     def until(self) -> datetime:
         """When it ends by itself, by the server's clock; of one that waits, when it gives up."""
         return self.since + timedelta(seconds=self.seconds)
 
+    @property
+    def who(self) -> str:
+        """Who has it, in words."""
+        return self.by if self.rests else f"operator {self.by}"
+
     def __str__(self) -> str:
         """Return who holds until when and why, in one line."""
-        return f"operator {self.by} until {self.until:%Y-%m-%d %H:%M:%S} UTC: {self.reason}"
+        return f"{self.who} until {self.until:%Y-%m-%d %H:%M:%S} UTC: {self.reason}"
 
 
 def new_guid() -> str:
@@ -95,15 +103,16 @@ def operator_hold(
         since=since,
         seconds=seconds,
         version=version,
+        rests=bool(payload.about.get(RESTS)),
     )
 
 
-def written(payload: Payload, *, by: str, reason: str, seconds: float) -> bytes:
+def written(payload: Payload, *, by: str, reason: str, seconds: float, rests: bool = False) -> bytes:
     """Return the data of a hold's node: the payload as that of an operator, with all that `operator_hold` needs."""
     by, reason = printable(by, MAX_BY), printable(reason, MAX_REASON)
     while True:
-        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}"}
-        data = replace(payload, what=f"operator {by}: {reason}", about=about).encode()
+        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({RESTS: "yes"} if rests else {})}
+        data = replace(payload, what=f"{'' if rests else 'operator '}{by}: {reason}", about=about).encode()
         found = Payload.decode(data)
         if found is not None and found.about == about:
             return data

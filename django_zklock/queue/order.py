@@ -77,6 +77,24 @@ def ordered(names: Iterable[str]) -> Queue:
     return Queue(tuple(queue), min(limits, key=lambda limit: limit.value, default=None))
 
 
+def leases(names: Iterable[str]) -> Queue:
+    """
+    Return all children of a directory of leases, whatever their names.
+
+    Curator's recipe and kazoo's count them all; kazoo's have no sequence number, though 32 random hexadecimal digits
+    may end like one. Those come first, and nothing is unreadable.
+    """
+    return Queue(tuple(sorted(map(_lease, names), key=lambda child: (child.sequence, child.name))))
+
+
+def _lease(name: str) -> Child:
+    try:
+        child = parse(name)
+    except UnreadableQueue:
+        child = None
+    return replace(child, kind=Kind.LEASE) if child is not None else Child(name, Kind.LEASE, name, -1)
+
+
 def _refuse_numbers(queue: Sequence[Child]) -> None:
     before: Child | None = None
     for child in queue:
@@ -97,13 +115,20 @@ _FAMILIES = {Kind.LOCK: "mutex", Kind.READ: "read-write lock", Kind.WRITE: "read
 
 def _refuse_mixture(queue: Sequence[Child]) -> None:
     """Refuse a contender of Curator's beside one that its recipe does not see, as it would take the lock over that."""
-    if len({child.kind for child in queue}) < 2:
+    if len({(child.kind, child.in_grammar_of_curator) for child in queue}) < 2:
         return
     curators = next((child for child in queue if child.by_curator), None)
     if curators is None:
         return
     family = _FAMILIES[curators.kind]
-    unseen = next((child for child in queue if child.in_grammar_of_curator and _FAMILIES[child.kind] != family), None)
+    kazoos = next((child for child in queue if not child.in_grammar_of_curator), None)
+    if kazoos is not None:
+        raise UnreadableQueue(
+            f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a node in kazoo's "
+            f"grammar ({shown(kazoos.name)}), which Curator's recipe does not see, so both might take the lock. Give "
+            "one of the programs another path."
+        )
+    unseen = next((child for child in queue if _FAMILIES[child.kind] != family), None)
     if unseen is not None:
         raise UnreadableQueue(
             f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a "

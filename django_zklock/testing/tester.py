@@ -16,7 +16,7 @@ from django_zklock import abort, conf
 from django_zklock.locks import hold as holds
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.taking import let_go
-from django_zklock.queue import names
+from django_zklock.queue import names, operators
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.testing.bystander import Bystander
@@ -131,13 +131,28 @@ class LockTester:
                 raise
 
     def _left_behind(self) -> str:
-        """Return who is left in the queues when those on their way out had the time to go, "" if nobody is."""
-        if not self._contenders():
+        """
+        Return who is left in the queues when those on their way out had the time to go, "" if nobody is.
+
+        What stays of a hold with `hold_at_least` is meant to, and in nobody's way, as the next test has its own root.
+        """
+        if not self._leavers():
             return ""
         session = process.peek()
         if session is not None:
             _wait_for(lambda: session.connected, RECONNECT_PATIENCE)  # a test may have ended under a fault
-        return "" if _wait_for(lambda: not self._contenders(), PATIENCE) else self.describe()
+        return "" if _wait_for(lambda: not self._leavers(), PATIENCE) else self.describe()
+
+    def _leavers(self) -> list[str]:
+        """Return the paths of those who have to go before the end of the test."""
+        paths = self._contenders()
+        lasting = [path for path in paths if operators.is_operator(path.rpartition("/")[2])]
+        resting = {
+            each.path
+            for each in self._read(lasting)
+            if each.payload is not None and operators.RESTS in each.payload.about
+        }
+        return [path for path in paths if path not in resting]
 
     def _let_go_of_all(self) -> None:
         """Let go of what was acquired and never released, or its owner would still have it in the next test."""

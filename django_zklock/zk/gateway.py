@@ -118,7 +118,7 @@ class _GetEphemerals:
 
 
 class Watch:
-    """A watch on one node, told once of the first thing that happens to it; `cancel()` it when nobody cares."""
+    """A watch on one node or its children, told once of the first thing that happens; `cancel()` it in time."""
 
     __slots__ = ("_callback", "_path", "_session")
 
@@ -181,9 +181,16 @@ class Gateway:
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
         self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
 
-    def children(self, parent: str, callback: Callback) -> None:
-        """List the names of a node's children."""
-        self.session.send(GetChildren(parent, None), callback)
+    def children(self, parent: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
+        """
+        List the names of a node's children.
+
+        With `on_event` watch them, too: called once, with False when one comes or goes, with True when the node itself
+        is deleted. A node that is missing leaves no watch.
+        """
+        watch = Watch(self.session, parent, on_event) if on_event is not None else None
+        self.session.send(GetChildren(parent, watch), callback)
+        return watch
 
     def children_after_barrier(self, parent: str, callback: Callback) -> None:
         """
@@ -378,6 +385,27 @@ class Gateway:
             self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), answered)
         else:
             self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
+
+    def make_lasting(self, path: str, callback: Callback) -> None:
+        """
+        Create a node that nobody deletes when it is empty, with what is missing above it; `callback` gets None.
+
+        A client that remembers to have seen it would fail without, as kazoo's recipes do.
+        """
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, NodeMissing):
+                self.make_parents(path.rpartition("/")[0], made_above)
+            else:
+                callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeExists) else None)
+
+        def made_above(answer: Any) -> None:
+            if isinstance(answer, ZkError):
+                callback(answer)
+            else:
+                self.make_lasting(path, callback)
+
+        self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
 
     def tidy(self, parent: str) -> None:
         """Delete an empty parent, where the server does not do so by itself; the outcome does not matter."""

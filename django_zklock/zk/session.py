@@ -243,12 +243,13 @@ class Session:
         self._stall_timer = self.loop.call_later(left, self._on_stall_timer)
 
     def unwatch(self, path: str, watcher: Callable[[Any], None]) -> None:
-        """Forget a watcher; the server's side of the watch ends with its node."""
+        """Forget a watcher; the server's side of the watch ends with what it is for."""
         client = self._client
         if client is not None:
-            watchers = client._data_watchers.get(path)
-            if watchers is not None:
-                watchers.discard(watcher)
+            for watched in (client._data_watchers, client._child_watchers):
+                watchers = watched.get(path)
+                if watchers is not None:
+                    watchers.discard(watcher)
 
     # --- the state of the connection ----------------------------------------------------------------------------
 

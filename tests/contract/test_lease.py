@@ -13,6 +13,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.locks.contender import Contender
 from django_zklock.zk import clock
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
@@ -267,6 +268,7 @@ def test_a_protocol_that_fails_gives_no_lock_away_unsaid(
     lock = zk_lock("a", abort_on="never")
     hold = lock.acquire()
     assert hold
+    assert isinstance(hold._contender, Contender)
     place = hold._contender._place
     assert place
     eventually(lambda: place._watch and client()._data_watchers.get(hold.path))

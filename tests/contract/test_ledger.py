@@ -18,8 +18,7 @@ from support.work import lose
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.ticks import Demoted, Ledger, Tick, go_on
-from django_zklock.locks.candidacy import Candidacy
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.leader import Leader
 from django_zklock.zk.records import Record
 
 pytestmark = pytest.mark.zookeeper
@@ -35,12 +34,12 @@ def entry(name: str = "report", *, last: datetime = LONG_AGO, count: int = 0) ->
 
 
 @pytest.fixture
-def candidate(zoo: Zoo) -> Iterator[Callable[[], Candidacy]]:
+def candidate(zoo: Zoo) -> Iterator[Callable[[], Leader]]:
     """What makes candidates for one lead; each has left the queue at the end."""
-    made: list[Candidacy] = []
+    made: list[Leader] = []
 
-    def make() -> Candidacy:
-        made.append(Candidacy(Lock("lead")))
+    def make() -> Leader:
+        made.append(Leader("lead"))
         return made[-1]
 
     yield make
@@ -48,15 +47,15 @@ def candidate(zoo: Zoo) -> Iterator[Callable[[], Candidacy]]:
         each.withdraw()
 
 
-def ledger_of(zoo: Zoo, candidacy: Candidacy) -> Ledger:
-    hold = candidacy.wait(10)
+def ledger_of(zoo: Zoo, leader: Leader) -> Ledger:
+    hold = leader.wait(10)
     assert hold is not None
     ledger = Ledger(hold, zoo.base, "nightly")
     ledger.load()
     return ledger
 
 
-Make = Callable[[], Candidacy]
+Make = Callable[[], Leader]
 
 
 def test_a_candidate_keeps_its_place_between_two_looks(zoo: Zoo, candidate: Make) -> None:
@@ -181,8 +180,8 @@ def test_a_tick_whose_answer_is_lost_is_taken_once(server: Any, strike: str) -> 
     zoo = Zoo(server.hosts, server)
     with proxied(zoo) as proxy:
         assert isinstance(proxy, Proxy)
-        candidacy = Candidacy(Lock("lead"))
-        ledger = ledger_of(zoo, candidacy)
+        leader = Leader("lead")
+        ledger = ledger_of(zoo, leader)
         ledger.adopt([entry()])
         fired = getattr(proxy, strike)(MULTI)
         taken = []
@@ -193,22 +192,22 @@ def test_a_tick_whose_answer_is_lost_is_taken_once(server: Any, strike: str) -> 
         assert [tick.count for tick in taken] == [1]
         assert [record.count for record in records(zoo)] == [1]
         assert ledger.take(entry()).count == 2
-        candidacy.withdraw()
+        leader.withdraw()
     zoo.close()
 
 
 def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
     """And the same process can lead again, from what was recorded."""
-    candidacy = candidate()
-    ledger = ledger_of(zoo, candidacy)
+    leader = candidate()
+    ledger = ledger_of(zoo, leader)
     ledger.adopt([entry()])
     ledger.take(entry())
     expire(zoo)
     assert ledger.hold.wait_lost(10)
     with pytest.raises(Demoted):
         ledger.take(entry())
-    candidacy.withdraw()
-    again = ledger_of(zoo, candidacy)
+    leader.withdraw()
+    again = ledger_of(zoo, leader)
     assert again.take(entry()).count == 2
 
 

@@ -418,6 +418,23 @@ def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]])
     assert [report["lock"] for report in reports] == [KEY]
 
 
+def test_a_client_that_reads_no_more_keeps_the_lock_no_longer_than_allowed(zoo: Zoo) -> None:
+    """With `max_hold` it is free while the response is still open, and the next part is not made."""
+
+    def parts() -> Iterator[bytes]:
+        yield PARTS[0]
+        computed.append("too late")
+        yield PARTS[1]
+
+    computed: list[str] = []
+    body = iter(view_of(parts, max_hold=0.5))
+    assert next(body) == PARTS[0]
+    eventually(is_free)
+    with pytest.raises(LockLost, match="max_hold"):
+        next(body)
+    assert computed == []
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_part_is_cut_off_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[str, Any]], threaded: bool) -> None:
     """The work inside a body is stopped as that of a block is, in whatever thread it runs."""

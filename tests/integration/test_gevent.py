@@ -240,3 +240,70 @@ def work():
 gevent.spawn(work).get()
 """
     assert run(zoo, script) == ["committed", "outer"]
+
+
+def test_a_greenlet_that_holds_too_long_is_stopped(zoo: Zoo) -> None:
+    """By `max_hold`, warned before by `warn_after`; and one that waits to be asked to let go is woken."""
+    script = """
+from django_zklock import signals
+from django_zklock.operations import revoke
+told = []
+def receive(lock, held, **more):
+    told.append(lock)
+signals.lock_held_long.connect(receive)
+def work():
+    try:
+        with zk_lock("k", max_hold=0.4, warn_after=0.2):
+            gevent.sleep(20)
+    except LockLost as error:
+        return str(error)
+def wait():
+    with zk_lock("asked") as hold:
+        ready.set()
+        return hold.wait_revoked(10)
+ready = threading.Event()
+first, second = gevent.spawn(work), gevent.spawn(wait)
+ready.wait(10)
+revoke("asked", "deploy", by="anna")
+print(second.get().by, first.get(), told)
+"""
+    said = "anna The lock 'k' was lost: it was held for longer than max_hold, 0.4 s. ['k']"
+    assert run(zoo, script) == [said]
+
+
+def test_greenlets_lead_in_turn_and_observe(zoo: Zoo) -> None:
+    """One that is deposed is stopped and leads again; one that is stopped leaves; the others' greenlets run on."""
+    script = """
+from django_zklock import zk_leader
+
+told, tokens, finished = [], [], []
+
+def observe(leader):
+    for candidate in leader.observe():
+        told.append(candidate and candidate.token)
+
+def work(hold):
+    tokens.append(hold.token)
+    while told[-1] != hold.token:
+        gevent.sleep(0.001)
+    if len(tokens) == 1:
+        hold._grant.session.post(hold._grant.lose, "taken away")
+        gevent.sleep(20)
+    finished.append(hold.token)
+    return hold.token
+
+onlooker, stopped = zk_leader("lead"), zk_leader("lead")
+observer = gevent.spawn(observe, onlooker)
+while not told:
+    gevent.sleep(0.001)
+gevent.joinall([gevent.spawn(zk_leader("lead").run, work) for _ in range(3)], raise_error=True)
+leading = gevent.spawn(stopped.run, lambda hold: gevent.sleep(20))
+while not stopped.leads:
+    gevent.sleep(0.001)
+stopped.stop()
+leading.get(timeout=5)
+onlooker.stop()
+observer.get(timeout=5)
+print(len(tokens), len(finished), [token for token in told if token][:4] == tokens)
+"""
+    assert run(zoo, script) == ["4 3 True"]

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.strike import LineStrike, Struck, alarm, first_line, strides
+from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
 from support.zoo import Zoo
 
-from django_zklock.locks import attempt, blocks, guard, hold, lock, refusals, taking, waiting
+from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, refusals, taking, waiting
 from django_zklock.locks.lock import Lock
 from django_zklock.owner import current_owner
 
@@ -24,15 +24,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    found: list[Callable[..., object]] = []
-    for module in (lock, blocks, hold, taking, guard, attempt, waiting, refusals):
-        for thing in vars(module).values():
-            if getattr(thing, "__module__", "") != module.__name__:
-                continue
-            members = vars(thing).values() if isinstance(thing, type) else [thing]
-            functions = [getattr(member, "fget", member) for member in members]
-            found += [function for function in functions if hasattr(function, "__code__")]
-    return found
+    return functions_of(lock, blocks, hold, taking, guard, attempt, waiting, refusals, lifetime)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
@@ -69,7 +61,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
     while True:
         key = f"sweep/{at}"
         strike = LineStrike(functions, at)
-        mutex = Lock(key)  # which lives on, as one in a module's global does
+        mutex = Lock(key, max_hold=90, warn_after=80)  # which lives on, as one in a module's global does
         try:
             with strike:
                 work(mutex)

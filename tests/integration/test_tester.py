@@ -183,6 +183,14 @@ def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None
     assert server.paths(below=tester.chroot) == [] or not tester.queue("a")
 
 
+def test_what_stays_of_a_hold_that_lasts_at_least_a_time_is_not_left(server: DevServer) -> None:
+    """It outlives every process, and the next test has a root of its own."""
+    with LockTester(server), zk_lock("a", hold_at_least=300):
+        pass
+    with LockTester(server), zk_lock("a", timeout=0):
+        pass
+
+
 def test_what_is_left_is_told_and_let_go(server: DevServer) -> None:
     """A contender that is left fails the end, and is gone afterwards all the same."""
     tester = LockTester(server)

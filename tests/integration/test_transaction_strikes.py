@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, first_line, strides
+from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
 from support.zoo import Zoo
 
 from django_zklock import endings, transactions
@@ -37,19 +37,6 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
     with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
         yield audit
-
-
-def functions_of(*modules: Any) -> list[Callable[..., object]]:
-    """All functions and methods of some modules."""
-    found: list[Callable[..., object]] = []
-    for module in modules:
-        for thing in vars(module).values():
-            if getattr(thing, "__module__", "") != module.__name__:
-                continue
-            members = vars(thing).values() if isinstance(thing, type) else [thing]
-            plain = [getattr(member, "fget", getattr(member, "__func__", member)) for member in members]
-            found += [function for function in plain if hasattr(function, "__code__")]
-    return found
 
 
 OURS = functions_of(transactions, endings, lock, blocks, taking)

@@ -625,3 +625,36 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
     finally:
         transaction.set_autocommit(True, using="ledger")
     assert ledger.seen() == (["a", "b"] if end == "commit" else [])
+
+
+# --- a hold that lasts too long ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abort_on", ["suspended", "never"])
+def test_a_transaction_that_takes_too_long_is_rolled_back_before_the_lock_goes(
+    zoo: Zoo, ledger: Ledger, abort_on: str
+) -> None:
+    """Whatever stops its work else."""
+    with (
+        pytest.raises(LockLost, match="max_hold"),
+        ledger.ends(lambda: len(zoo.children("a"))) as ends,
+        zk_lock("a", atomic="ledger", max_hold=0.3, abort_on=abort_on),
+    ):
+        ledger.write("late")
+        time.sleep(20)
+    assert ends == [("rollback", 1)]
+    assert ledger.seen() == []
+
+
+def test_a_transaction_that_keeps_a_lock_for_too_long_is_rolled_back(zoo: Zoo, ledger: Ledger) -> None:
+    """The block is over, and nobody is stopped; but what was done is not committed, and the lock not let go before."""
+    with (
+        pytest.raises(LockLost, match="max_hold"),
+        ledger.ends(lambda: len(zoo.children("a"))) as ends,
+        transaction.atomic("ledger"),
+    ):
+        with zk_lock("a", release="on_commit", max_hold=0.3):
+            ledger.write("late")
+        time.sleep(0.6)
+    assert ends == [("rollback", 1)]
+    assert ledger.seen() == []

@@ -50,6 +50,7 @@ class SimulatedClient:
         self.connect_sent_at = 0.0
         self.on_pinged: Callable[[float], object] = lambda sent_at: None
         self._ping_sent_at = 0.0
+        self._child_watchers: dict[str, set[Callable[[Any], None]]] = {}  # none that is modelled makes any
         self._data_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
         self._listeners: list[Callable[[str], None]] = []
         self._queue: deque[tuple[Any, Any]] = deque()

@@ -17,6 +17,7 @@ from django_zklock.locks.grant import Grant
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, State
 from django_zklock.locks.registry import Departure, Registry
+from django_zklock.locks.resting import Rest
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
@@ -99,14 +100,14 @@ def _forgetful_depart(self: Departure, error: ZkError) -> None:
     self._report(False)
 
 
-def _hopeful_vacate(self: Place, left: Callable[[bool], object]) -> None:
+def _hopeful_vacate(self: Place, left: Callable[[bool], object], rest: Rest | None = None) -> None:
     if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
         self._state = State.VACATED
         self._turns.next()
         self._registry.guids.discard(self._guid)
         left(True)
     else:
-        _vacate(self, left)
+        _vacate(self, left, rest)
 
 
 def _blind_reconnected(self: Place) -> None:

@@ -86,7 +86,9 @@ def configure(app: Celery, home: Path) -> Celery:
 
 
 app = Celery(
-    "celeryapp", set_as_current=False, include=["support.policytasks", "support.uniquetasks", "support.jointtasks"]
+    "celeryapp",
+    set_as_current=False,
+    include=["support.policytasks", "support.severaltasks", "support.uniquetasks", "support.jointtasks"],
 )
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))

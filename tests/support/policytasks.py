@@ -11,7 +11,7 @@ from celery import Task, current_task
 from celery.result import allow_join_result
 from kombu.exceptions import OperationalError
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import current_hold, zk_lock, zk_locked
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -74,6 +74,33 @@ def unlucky(key: str, gate: str) -> Any:
 @zk_locked("{key}", on_lost="retry", abort_on="lost", max_conflicts=1)
 def unlucky_twice(key: str, gate: str) -> Any:
     return do("linger", gate)
+
+
+@app.task(name="policy.overlong")
+@zk_locked("{key}", on_lost="retry", max_hold=0.5, abort_on="never", max_conflicts=2)
+def overlong(key: str, mark: str) -> Any:
+    """Take too long until somebody has opened the gate."""
+    with Path(mark, "runs").open("a", encoding="utf-8") as file:
+        file.write("run\n")
+    return do("linger", mark)
+
+
+@app.task(name="policy.obliging")
+@zk_locked("{key}")
+def obliging(key: str, mark: str) -> list[str]:
+    """Work on, piece by piece, until somebody asks it to let go."""
+    Path(mark, "entered").write_text(str(os.getpid()))
+    hold = current_hold()
+    while True:
+        time.sleep(0.01)
+        if hold.revoke_requested:
+            return [hold.revoke_requested.by, hold.revoke_requested.reason]
+
+
+@app.task(name="policy.once")
+@zk_locked("{key}", on_conflict="skip", hold_at_least=60, skip_value="somebody else did")
+def once(key: str) -> str:
+    return "done"
 
 
 @app.task(name="policy.everything", bind=True)

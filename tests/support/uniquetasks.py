@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,9 @@ def skips(key: object) -> Any:
 TASKS = (until_done, until_start, once, late_done, skips)
 
 
-def known_to(client: Celery) -> Celery:
+def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:
     """Have another application know these tasks, as that of a publisher does."""
-    for task in TASKS:
+    for task in tasks:
         options = {name: getattr(task, name) for name in ("name", "acks_late", "reject_on_worker_lost")}
         run = getattr(task, "_orig_run", task.run)
         client.task(bind=hasattr(run, "__self__"), shared=False, **options)(getattr(run, "__func__", run))

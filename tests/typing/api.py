@@ -8,16 +8,23 @@ from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
 from django_zklock import (
+    Candidate,
     FenceVerifier,
     Hold,
+    Leader,
     Lock,
+    MultiHold,
+    MultiLock,
     ReadWriteLock,
     current_hold,
     require_fence,
+    zk_leader,
     zk_lock,
     zk_locked,
+    zk_locks,
 )
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
+from django_zklock.operations import Revocation
 from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.tokens import VerifiedToken
 
@@ -45,6 +52,19 @@ def function(sku: str, amount: int = 1) -> int:
     return amount
 
 
+@zk_locked(["account/{source}", lambda source, target: f"account/{target}"])
+def transfer(source: str, target: str) -> int:
+    return 1
+
+
+@zk_locked(lambda skus: [f"inventory/{sku}" for sku in skus])
+async def restock(skus: list[str]) -> int:
+    return len(skus)
+
+
+assert_type(transfer("a", "b"), int)
+
+
 @zk_locked("inventory/{sku}", unique="until_start", on_duplicate="raise", unique_for=timedelta(hours=1))
 def task(sku: str) -> int:
     return 1
@@ -65,6 +85,9 @@ def use() -> None:
         hold.check()
         hold.add_lost_callback(lambda lost: lost.token)
         hold.wait_lost(timeout=0.1)
+        assert_type(hold.revoke_requested, Revocation | None)
+        assert_type(hold.wait_revoked(timeout=0.1), Revocation | None)
+        hold.add_revoke_callback(lambda asked: asked.token)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):
@@ -73,6 +96,20 @@ def use() -> None:
     assert_type(lock.acquire(blocking=False), Hold | None)
     assert_type(lock.locked(), bool)
     lock.release()
+
+    with zk_locks("a", zk_lock("b", kind="read"), fields={"b": 1}, timeout=5, atomic=True) as several:
+        assert_type(several, MultiHold)
+        assert_type(several["a"], Hold)
+        assert_type([each.token for each in several], list[int])
+        assert_type(several.keys, tuple[str, ...])
+        assert_type(several.lost, bool)
+        assert_type(several.lease_remaining, float)
+        several.check()
+    locks = zk_locks("a", "b")
+    assert_type(locks, MultiLock)
+    assert_type(locks.acquire(blocking=False), MultiHold | None)
+    assert_type(locks.keys, tuple[str, ...])
+    locks.release()
 
 
 @zk_locked("catalogue/{shop}", kind="read", layout="kazoo")
@@ -105,12 +142,49 @@ def use_kinds() -> None:
 
 async def use_async() -> None:
     assert_type(await permit("a"), int)
+    async with zk_locks("a", "b") as several:
+        assert_type(several, MultiHold)
+    assert_type(await zk_locks("a").aacquire(timeout=1), MultiHold | None)
     assert_type(await async_view(HttpRequest(), "a"), HttpResponse)
     async with zk_lock("a") as hold:
         assert_type(hold, Hold)
     lock = zk_lock("a")
     assert_type(await lock.aacquire(timeout=1), Hold | None)
     await lock.arelease()
+
+
+async def work(hold: Hold) -> str:
+    return "done"
+
+
+async def lead() -> None:
+    leader = zk_leader("reindex/{shard}", fields={"shard": 7}, abort_on="lost", max_hold=timedelta(hours=1))
+    assert_type(leader, Leader)
+    assert_type(leader.run(lambda hold: hold.token), int | None)
+    assert_type(await leader.arun(work), str | None)
+    with leader as hold:
+        assert_type(hold, Hold)
+    async with leader as hold:
+        assert_type(hold.token, int)
+    assert_type(leader.wait(5), Hold | None)
+    leader.withdraw()
+    assert_type(leader.leads, bool)
+    assert_type(leader.standing, str)
+    assert_type(leader.who(), Candidate | None)
+    assert_type(await leader.awho(), Candidate | None)
+    assert_type(leader.candidates(), tuple[Candidate, ...])
+    for candidate in leader.observe(timeout=5):
+        assert_type(candidate, Candidate | None)
+    async for candidate in leader.aobserve():
+        assert_type(candidate, Candidate | None)
+
+    @leader.on_elected
+    def elected(hold: Hold) -> None: ...
+
+    @leader.on_deposed
+    def deposed(reason: str) -> None: ...
+
+    leader.stop(grace=5)
 
 
 @require_fence("inventory/{sku}", store=CacheTokens("shared"), header="X-Fence", leeway=timedelta(seconds=2))

@@ -13,9 +13,8 @@ from django_zklock import conf
 from django_zklock.contrib.celery.holding_back import HoldingBack
 from django_zklock.contrib.celery.ticks import Demoted, Entry, Ledger, Tick
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.candidacy import Candidacy
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.leader import Leader
 
 logger = logging.getLogger("django_zklock.beat")
 
@@ -52,7 +51,7 @@ class ZkScheduler(Scheduler):
         self.name = str(app.conf.get("zklock_beat_name") or app.main or "celery")
         self._arguments = (args, {**kwargs, "lazy": False})
         self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
-        self._candidacy = Candidacy(Lock(LOCK, fields={"schedule": self.name}, what=f"celery beat {self.name}"))
+        self._leader = Leader(LOCK, fields={"schedule": self.name}, what=f"celery beat {self.name}")
         self._active: Any = None  # a `Led` of the wrapped class
         self._said = ""
         super().__init__(app, *args, **kwargs)
@@ -99,18 +98,18 @@ class ZkScheduler(Scheduler):
             if active is not None:
                 active.close()
         finally:
-            self._candidacy.withdraw()
+            self._leader.withdraw()
 
     # --- standing by and leading --------------------------------------------------------------------------------
 
     def _stand_by(self) -> float:
         try:
-            hold = self._candidacy.wait(min(self.max_interval or TURN, TURN))
+            hold = self._leader.wait(min(self.max_interval or TURN, TURN))
         except ZkLockError as error:
             self._say(logging.WARNING, f"tries again and again to stand by ({error})")
             return RETRY
         if hold is None:
-            self._say(logging.INFO, f"stands by ({self._candidacy.standing})")
+            self._say(logging.INFO, f"stands by ({self._leader.standing})")
         else:
             self._take_over(hold)
         return 0.0
@@ -144,7 +143,7 @@ class ZkScheduler(Scheduler):
             # What another one leads by is in ZooKeeper; this process has to be ready to lead again.
             logger.exception("the scheduler of %r could not be closed", self.name)
         finally:
-            self._candidacy.withdraw()
+            self._leader.withdraw()
 
     def _say(self, level: int, what: str) -> None:
         if what != self._said:

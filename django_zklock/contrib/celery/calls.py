@@ -11,7 +11,7 @@ from celery._state import get_current_task
 from django_zklock.contrib.celery import callers, coalescing, connect, copies, policies
 from django_zklock.contrib.celery.functions import function_of
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.several import Locks, locks_of
 from django_zklock.options import UNSET, LockOptions
 
 _CALLED = "zklock_called"  # attribute of a request: the locks round its task that were come to in this run of it
@@ -30,10 +30,11 @@ class TaskCall:
         self.what = what(task)
         self.about = about(task)
 
-    def entering(self, lock: Lock, options: LockOptions) -> None:
+    def entering(self, lock: Locks, options: LockOptions) -> None:
         """Refuse to wait for a lock whose holder waits for this task, or is this task."""
         if self._by_worker:
-            callers.refuse_lock_of_caller(self._task, lock)
+            for each in locks_of(lock):
+                callers.refuse_lock_of_caller(self._task, each)
             policies.entering(self._task, lock, options)
 
     def admitted(self) -> None:
@@ -42,7 +43,7 @@ class TaskCall:
             coalescing.begin(self._task)
             copies.settle(self._task)
 
-    def refused(self, error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
+    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it; called eagerly or directly, it can only be skipped, or raise."""
         if self._by_worker:
             return policies.refused(self._task, error, lock, options)

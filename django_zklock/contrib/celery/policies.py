@@ -13,6 +13,8 @@ from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
 from django_zklock.exceptions import LockBusy, LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.looking import Contending, contenders
+from django_zklock.locks.plans import joined
+from django_zklock.locks.several import Locks, keys_of, locks_of
 from django_zklock.options import UNSET, LockOptions
 
 logger = logging.getLogger("django_zklock.celery")
@@ -20,14 +22,15 @@ logger = logging.getLogger("django_zklock.celery")
 _COMES_AGAIN = ("retry", "coalesce")
 
 
-def entering(task: Task[..., Any], lock: Lock, options: LockOptions) -> None:
+def entering(task: Task[..., Any], lock: Locks, options: LockOptions) -> None:
     """Keep a copy of a task from waiting behind another one: it would not learn that the work is done by then."""
     if options.timeout != 0:
-        error = LockBusy(f"The lock {lock.key!r} is held by another copy of this task.", lock=lock.key)
-        _refuse_copy(task, _seen(lock), error, options)
+        for each in locks_of(lock):
+            error = LockBusy(f"The lock {each.key!r} is held by another copy of this task.", lock=each.key)
+            _refuse_copy(task, _seen(each), error, options)
 
 
-def refused(task: Task[..., Any], error: ZkLockError, lock: Lock, options: LockOptions) -> Any:
+def refused(task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
     """
     Return what a task returns that did not get its lock, or raise what ends this run of it.
 
@@ -37,14 +40,15 @@ def refused(task: Task[..., Any], error: ZkLockError, lock: Lock, options: LockO
         raise error
     policy = options.on_conflict
     if isinstance(error, LockNotAcquired):
-        queue = _seen(lock)
-        if not queue and policy == "skip":
+        queues = {each.key: _seen(each) for each in locks_of(lock)}
+        if policy == "skip" and not queues.get(error.lock or ""):
             messages.come_again(task, CONFLICTS_HEADER, error)  # whoever had it is gone, or unknown: a copy perhaps
-        _refuse_copy(task, queue, error, options)
+        for queue in queues.values():
+            _refuse_copy(task, queue, error, options)
         if policy == "skip":
             return skip(task, str(error), options)
         if policy == "coalesce" and not _spent(task, CONFLICTS_HEADER, options):
-            other = coalescing.wait_or_yield(task, lock.key, error)
+            other = coalescing.wait_or_yield(task, joined(keys_of(lock)), error)
             return skip(task, f"{error} Task {other} waits for it and will do this, too.", options)
     if policy in _COMES_AGAIN and not _spent(task, CONFLICTS_HEADER, options):
         messages.come_again(task, CONFLICTS_HEADER, error)

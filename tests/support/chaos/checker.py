@@ -17,7 +17,7 @@ alarm:
   between the call and its return. It is certain where one returned before the other was called, and where each proves
   by its lease that it was still held when it returned.
 
-The rules are those of an exclusive lock: readers that share one, and semaphores, would be taken for violations.
+Who may hold a key together, and in what order, is judged in `sharing`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,14 @@ from support.chaos.excerpt import lines_around
 from support.chaos.figures import Figures, measure
 from support.chaos.harm import blinded, paused
 from support.chaos.holds import Event, Hold, time_of
+from support.chaos.kinds import share
 from support.chaos.reading import Run, read_run
+from support.chaos.sharing import checked_in_vain, epochs, excludes, exclusion, order, permits, upgrades
+from support.chaos.violations import Violation
 
 ROOM = 1.0  # seconds that an answer, and the news of a forced loss, may take; promised
 SHOWN = 4  # violations that are printed with their events
 LINES = 40  # that are printed at most
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One promise that was not kept, and the events that show it."""
-
-    rule: str
-    key: str
-    message: str
-    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +113,9 @@ def judge(
     violations = [
         *malformed(run),
         *exclusion(run),
+        *permits(run),
         *checked_in_vain(run),
+        *upgrades(run),
         *told_late(run, room),
         *tokens(run),
         *order(run),
@@ -128,6 +123,7 @@ def judge(
         *orphans(left or {}, known),
         *fenced(run, final),
         *stale(run),
+        *unsettled(run),
     ]
     return Verdict(tuple(violations), measure(run), run.events)
 
@@ -155,58 +151,6 @@ def malformed(run: Run) -> Iterator[Violation]:
         yield Violation("malformed", key, message, events)
 
 
-def exclusion(run: Run) -> Iterator[Violation]:
-    """No two owners claim one key at the same time; that one claim ends as the next begins is allowed."""
-    for key, holds in run.holds.items():
-        latest: dict[str, Hold] = {}  # of the two owners whose claims reach furthest
-        for hold in holds:
-            if not hold.claimed:
-                continue
-            others = [other for owner, other in latest.items() if owner != hold.owner]
-            other = max(others, key=lambda other: other.end, default=None)
-            if other is not None and hold.granted < other.end:
-                message = (
-                    f"{hold.owner} was granted the lock {other.end - hold.granted:.3f} s before"
-                    f" the claim of {other.owner} ended"
-                )
-                yield Violation("exclusion", key, message, _proof(other, hold))
-            _keep_furthest(latest, hold)
-
-
-def _keep_furthest(latest: dict[str, Hold], hold: Hold) -> None:
-    known = latest.get(hold.owner)
-    if known is None or known.end < hold.end:
-        latest[hold.owner] = hold
-    if len(latest) > 2:
-        del latest[min(latest, key=lambda owner: latest[owner].end)]
-
-
-def _proof(before: Hold, after: Hold) -> tuple[Event, ...]:
-    found = [before.grant, before.stopped_by, before.told, after.grant, after.stopped_by]
-    return tuple(event for event in found if event is not None)
-
-
-def checked_in_vain(run: Run) -> Iterator[Violation]:
-    """No check passes that began after somebody else was granted the lock."""
-    for key, holds in run.holds.items():
-        other: Hold | None = None  # the next hold of another owner
-        follower: Hold | None = None
-        for hold in reversed([hold for hold in holds if hold.claimed]):
-            if follower is not None and follower.owner != hold.owner:
-                other = follower
-            follower = hold
-            # What was taken by force was checked before the holder could know; how long, another rule says.
-            if other is None or hold.force is not None:
-                continue
-            late = [event for event in hold.valids if time_of(event) > other.granted]
-            if late:
-                message = (
-                    f"check() passed for {hold.owner} {time_of(late[-1]) - other.granted:.3f} s after"
-                    f" {other.owner} was granted the lock, and {len(late)} times"
-                )
-                yield Violation("check", key, message, (hold.grant, other.grant, late[0], late[-1]))
-
-
 def told_late(run: Run, room: float) -> Iterator[Violation]:
     """
     Who lost a lock by force is told so by a check within `room` seconds, pauses and deaf times left out.
@@ -226,7 +170,7 @@ def told_late(run: Run, room: float) -> Iterator[Violation]:
                 late -= pauses.within(hold.process, base, time_of(last))
                 late -= silences.within(hold.process, base, time_of(last))
             later = (other for other in holds[index + 1 :] if force.start < other.granted < time_of(last))
-            if late > room and (force.finished is not None or any(other.owner != hold.owner for other in later)):
+            if late > room and (force.finished is not None or any(excludes(hold, other) for other in later)):
                 message = f"check() passed for {hold.owner} {late:.3f} s after it had lost the lock by force"
                 events = [hold.grant, force.event, last, hold.told]
                 yield Violation("told", key, message, tuple(event for event in events if event is not None))
@@ -237,7 +181,7 @@ def tokens(run: Run) -> Iterator[Violation]:
     for key, holds in run.holds.items():
         for hold in holds:
             yield from _reentrant_tokens(key, hold)
-        for epoch in _epochs(run, holds):
+        for epoch in epochs(run, holds):
             yield from _rising(key, epoch)
 
 
@@ -252,62 +196,26 @@ def _rising(key: str, holds: Sequence[Hold]) -> Iterator[Violation]:
     known = [hold for hold in holds if hold.token]
     times = [hold.granted for hold in known]
     greatest = list(itertools.accumulate(known, _greater))
-    proven: Hold | None = None
+    tokens_seen: dict[int, Hold] = {}
+    proven: dict[str, Hold] = {}  # by kind: those who share may be granted the lock in any order
     for hold in known:
         returned = bisect.bisect_left(times, hold.start)  # before this one was called
         other = greatest[returned - 1] if returned else None
         if hold.proves_order:
-            if proven is not None and (other is None or proven.token > other.token):
-                other = proven
-            if proven is None or hold.token > proven.token:
-                proven = hold
+            rivals = [rival for kind, rival in proven.items() if not share(kind, hold.kind)]
+            other = max([*rivals, *([] if other is None else [other])], key=lambda hold: hold.token, default=None)
+            proven[hold.kind] = _greater(proven.get(hold.kind, hold), hold)
         if other is not None and other.token >= hold.token:
             message = f"{hold.owner} was granted the lock after {other.owner}, and its token is not greater"
             calls = other.first.events[0], other.grant, hold.first.events[0], hold.grant
             yield Violation("tokens", key, message, calls)
+        elif (twin := tokens_seen.setdefault(hold.token, hold)) is not hold:
+            message = f"{hold.owner} was granted the lock with the token of {twin.owner}"
+            yield Violation("tokens", key, message, (twin.grant, hold.grant))
 
 
 def _greater(one: Hold, other: Hold) -> Hold:
     return other if other.token > one.token else one
-
-
-def _epochs(run: Run, holds: Sequence[Hold]) -> Iterator[list[Hold]]:
-    """Split the holds where the servers lost their memory: transaction ids begin anew, which no lock can prevent."""
-    wipes = [time_of(event) for event in run.nemesis if event["what"] == "wipe"]
-    epochs: dict[int, list[Hold]] = defaultdict(list)
-    for hold in holds:
-        epoch = bisect.bisect(wipes, hold.granted)
-        if epoch == bisect.bisect(wipes, hold.start):  # else it may be of either
-            epochs[epoch].append(hold)
-    yield from epochs.values()
-
-
-def order(run: Run) -> Iterator[Violation]:
-    """
-    Of those who waited at the same time, the one whose node was created first is granted the lock first.
-
-    The number is that of the node which was granted, so whoever gave up, or lost the session and stood in line anew, is
-    counted with none or with the later one.
-    """
-    for key, holds in run.holds.items():
-        for epoch in _epochs(run, holds):
-            proven = [hold for hold in epoch if hold.proves_order and _created(hold)]
-            times = [hold.granted for hold in proven]
-            furthest: Hold | None = None
-            for index, hold in enumerate(proven):
-                if furthest is not None and _created(hold) < _created(furthest):
-                    together = proven[bisect.bisect_right(times, hold.start) : index]
-                    rival = next((other for other in together if _created(other) > _created(hold)), None)
-                    if rival is not None:
-                        message = f"{rival.owner} was granted the lock before {hold.owner}, which had come first"
-                        events = hold.first.events[0], rival.first.events[0], rival.grant, hold.grant
-                        yield Violation("order", key, message, events)
-                else:
-                    furthest = hold
-
-
-def _created(hold: Hold) -> int:
-    return int(hold.grant.get("czxid") or hold.token)
 
 
 def deadlines(run: Run, room: float) -> Iterator[Violation]:
@@ -400,6 +308,17 @@ def stale(run: Run) -> Iterator[Violation]:
             fence = begun.get(_write_of(event))
             if fence is not None and fence["token"] > event["token"]:
                 yield Violation("fenced", event["key"], "a stale write was accepted", (fence, event))
+
+
+def unsettled(run: Run) -> Iterator[Violation]:
+    """Who reads the guarded counter twice under one hold, and holds it still, reads the same."""
+    for key, holds in run.holds.items():
+        for hold in holds:
+            certain = [event for event in hold.observed if time_of(event) <= hold.end]
+            for earlier, event in itertools.pairwise(certain):
+                if event["value"] != earlier["value"]:
+                    message = f"{hold.owner} read {earlier['value']}, and then {event['value']}, under one hold"
+                    yield Violation("unsettled", key, message, (hold.grant, earlier, event))
 
 
 def _write_of(event: Event) -> tuple[str, int, int]:

@@ -25,7 +25,7 @@ class Recorder:
         self.process = process
         self._file = os.open(directory / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
-    def write(self, kind: str, *, t: float | None = None, o: str | None = None, **fields: object) -> float:
+    def write(self, kind: str, /, *, t: float | None = None, o: str | None = None, **fields: object) -> float:
         """
         Append one event; return its time.
 

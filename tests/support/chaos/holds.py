@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from support.chaos.kinds import EXCLUSIVE, LOCK, READ
+
 if TYPE_CHECKING:
     from support.chaos.harm import Force
 
@@ -41,6 +43,16 @@ class Call:
     def granted(self) -> bool:
         return self.hold is not None
 
+    @property
+    def kind(self) -> str:
+        """What was asked for."""
+        return str(self.events[0].get("kind", LOCK))
+
+    @property
+    def limit(self) -> float:
+        """The limit that a contender for a permit brings along."""
+        return float(self.events[0].get("limit") or math.inf)
+
 
 @dataclass(slots=True, eq=False)
 class Hold:
@@ -54,6 +66,9 @@ class Hold:
     losts: list[Event] = field(default_factory=list)
     releases: list[Event] = field(default_factory=list)
     answers: list[Event] = field(default_factory=list)  # to the releases
+    downgrades: list[Event] = field(default_factory=list)  # calls
+    downgraded: list[Event] = field(default_factory=list)  # answers to them
+    observed: list[Event] = field(default_factory=list)  # of the guarded counter, by one who reads
     force: Force | None = None
     forced_for_sure: bool = False
     ended: Event | None = None  # its process was, in an orderly way
@@ -76,6 +91,39 @@ class Hold:
     @property
     def start(self) -> float:
         return self.first.start
+
+    @property
+    def kind(self) -> str:
+        """What it was granted as."""
+        return self.first.kind
+
+    @property
+    def reads_since(self) -> float:
+        """When its writer began to give up writing: by a downgrade, or as a level of reading is all that is left."""
+        if self.kind not in EXCLUSIVE:
+            return math.inf
+        since = min(map(time_of, self.downgrades), default=math.inf)
+        if len(self.calls) > 1:
+            since = min(since, self._left_to_readers())
+        return since
+
+    def _left_to_readers(self) -> float:
+        changes = [(time_of(grant), call, False) for call, grant in zip(self.calls, self.grants, strict=True)]
+        by_op = {call.events[0].get("op"): call for call in self.calls}
+        changes += [(time_of(event), by_op[event["op"]], True) for event in self.releases if event["op"] in by_op]
+        levels: list[Call] = []
+        for moment, call, back in sorted(changes, key=lambda change: change[0]):
+            if not back:
+                levels.append(call)
+            elif call in levels:
+                levels.remove(call)
+                if levels and all(level.kind == READ for level in levels):
+                    return moment
+        return math.inf
+
+    def kind_at(self, moment: float) -> str:
+        """Return as what it is held then; from the call that gives writing up, nobody may rely on that."""
+        return READ if moment >= self.reads_since else self.kind
 
     @property
     def granted(self) -> float:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from support.chaos.harm import ENDS, settle
 from support.chaos.holds import Call, Event, Hold, time_of
+from support.chaos.kinds import LimitChange
 
 STORED: Final = {
     "claimed": ("token",),
@@ -32,6 +33,8 @@ class Run:
     holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
     """By key, in the order of `granted`."""
     nemesis: list[Event] = field(default_factory=list)
+    limits: dict[str, list[LimitChange]] = field(default_factory=lambda: defaultdict(list))
+    """The calls that changed the limit of a key for all."""
     store: list[Event] = field(default_factory=list)
     """What was written to the shared store: `claimed`, `writing`, `fenced`, `plain`."""
     malformed: list[tuple[str, str, tuple[Event, ...]]] = field(default_factory=list)  # key, message, events
@@ -82,6 +85,7 @@ class _Reader:
         self._calls: dict[tuple[str, int], Call] = {}
         self._current: dict[tuple[str, str], Hold] = {}  # by owner and key
         self._ends: dict[str, float] = {}
+        self._changes: dict[tuple[str, int], int] = {}  # by process and number: which of the limits of its key
         self._readers: dict[str, Callable[[Event, Call], str | None]] = {
             "granted": self._granted,
             "refused": self._refused,
@@ -90,6 +94,10 @@ class _Reader:
             "release": self._release,
             "released": self._answered,
             "release_failed": self._answered,
+            "downgrade": self._downgrade,
+            "downgraded": self._downgraded,
+            "downgrade_failed": self._downgraded,
+            "observed": self._observed,
         }
 
     def read(self, event: Event) -> None:
@@ -104,6 +112,8 @@ class _Reader:
                 wrong = self._stored(event)
             elif kind == "invoke":
                 wrong = self._invoke(event)
+            elif kind in ("set_limit", "limit_set", "limit_failed"):
+                wrong = self._limit(event)
             elif kind in self._readers:
                 wrong = self._of_call(kind, event)
             else:
@@ -132,6 +142,22 @@ class _Reader:
         call = Call(event["p"], _owner(event), str(event["key"]), time_of(event), timeout, [event])
         self._calls[place] = call
         self._run.calls.append(call)
+        return None
+
+    def _limit(self, event: Event) -> str | None:
+        place, changes = (event["p"], int(event["op"])), self._run.limits[str(event["key"])]
+        if event["e"] == "set_limit":
+            limit = None if event["limit"] is None else int(event["limit"])
+            self._changes[place] = len(changes)
+            changes.append(LimitChange(str(event["key"]), limit, time_of(event), certain=False))
+            return None
+        number = self._changes.pop(place, None)
+        if number is None:
+            return "a limit was set that nobody had asked for"
+        if event["e"] == "limit_set":
+            changes[number] = replace(changes[number], back=time_of(event), certain=True)
+        elif event.get("definite"):
+            changes[number] = replace(changes[number], call=math.inf)  # it never did
         return None
 
     def _of_call(self, kind: str, event: Event) -> str | None:
@@ -195,6 +221,25 @@ class _Reader:
         if not call.hold.open:
             return "a release of what was released"
         call.hold.releases.append(event)
+        return None
+
+    def _downgrade(self, event: Event, call: Call) -> str | None:
+        if call.hold is None or not call.hold.open:
+            return "a downgrade of what is not held"
+        call.hold.downgrades.append(event)
+        return None
+
+    def _downgraded(self, event: Event, call: Call) -> str | None:
+        if call.hold is None or len(call.hold.downgraded) >= len(call.hold.downgrades):
+            return "a downgrade that ended and had not begun"
+        call.hold.downgraded.append(event)
+        return None
+
+    def _observed(self, event: Event, call: Call) -> str | None:
+        if call.hold is None:
+            return "the counter was read under a lock that was not granted"
+        int(event["value"])  # or it cannot be read
+        call.hold.observed.append(event)
         return None
 
     def _answered(self, event: Event, call: Call) -> str | None:

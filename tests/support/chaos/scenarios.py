@@ -71,7 +71,7 @@ SCENARIOS = (
     Scenario("F53", "no lock is let go before the transaction under it is committed"),
     Scenario("F54", "of a retry and a redelivery of one task, one runs"),
     Scenario("F55", "a task that waits for a subtask which needs its lock is told so"),
-    Scenario("F56", "takers of the same two locks never block each other", waits_for="taking several locks as one"),
+    Scenario("F56", "takers of the same locks never wait for each other in a circle, in whatever order they name them"),
     Scenario("F57", "a key whose sequence numbers are used up is closed, not granted twice"),
     Scenario("F59", "a holder whose node an operator deletes is told within a second"),
     Scenario(
@@ -87,6 +87,7 @@ SCENARIOS = (
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
+    Scenario("LEADER", "of several candidates one leads, and the next follows in time"),
     # --- what is shown and measured beside
     Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),
     Scenario("MODEL", "the protocol breaks no promise in any schedule that a simulator tries"),

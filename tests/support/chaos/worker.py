@@ -24,6 +24,7 @@ from typing import Any
 
 from support.chaos.churn import CHECK_EVERY, Churn, Struck, on_alarm
 from support.chaos.history import Recorder
+from support.chaos.sets import SetChurn
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
 
@@ -208,6 +209,14 @@ class Worker:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._churned.is_set():
             churn.once()
+        churn.store.close()
+        return churn.counts
+
+    def do_churn_sets(self, keys: Sequence[str], rounds: int, seed: int, timeout: float | None) -> dict[str, int]:
+        """Take several locks at a time, work, and release them, so many times."""
+        churn = SetChurn(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
+        for _ in range(rounds):
+            churn.once(timeout)
         churn.store.close()
         return churn.counts
 

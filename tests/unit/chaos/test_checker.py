@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -460,7 +461,7 @@ def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_whatever_is_wrong_the_text_is_short(seed: int) -> None:
     events = Simulation(seed, holds=60).events
     random.Random(seed).shuffle(events)
@@ -485,7 +486,7 @@ def test_a_failed_history_is_kept_out_of_the_way_of_the_next(tmp_path: Path) -> 
 
 
 @given(SEEDS, st.integers(1, 6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_lock_that_keeps_its_promises_is_never_accused(seed: int, owners: int) -> None:
     """Whatever happens to its holders, and in whatever order the files of the processes are read."""
     simulation = Simulation(seed, holds=30, owners=owners)
@@ -496,7 +497,7 @@ def test_a_lock_that_keeps_its_promises_is_never_accused(seed: int, owners: int)
 
 
 @given(SEEDS, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_overlap_is_always_found(seed: int, chance: random.Random) -> None:
     """One release is made later, or one grant earlier, in a history that is right apart from that."""
     events = Simulation(seed, holds=15, fates=["release", "reenter"]).events
@@ -528,24 +529,28 @@ def outermost(events: list[Event]) -> list[dict[str, Event]]:
     return sorted(granted, key=lambda hold: float(hold["granted"]["t"]))
 
 
+def never_heard_of_again(hold: dict[str, Event], events: list[Event]) -> bool:
+    """Whether the holder did not release it, and nobody of its name wanted the lock after it."""
+    granted = hold["granted"]
+    later = (event for event in events if event["p"] == granted["p"] and event["t"] > granted["t"])
+    return "release" not in hold and all(event["e"] != "invoke" for event in later)
+
+
 @given(SEEDS, st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, chance: random.Random) -> None:
     events = Simulation(seed, holds=15, fates=["kill", "pause"]).events
-    holds = outermost(events)
-    index = chance.randrange(len(holds) - 1)
-    holder, follower = holds[index]["granted"], holds[index + 1]["granted"]
-    assume(holder["p"] != follower["p"] and "release" not in holds[index])
+    # Drawn from those that will do: nearly all seeds have some, so that hardly an example is thrown away.
+    unfinished = [pair for pair in itertools.pairwise(outermost(events)) if never_heard_of_again(pair[0], events)]
+    assume(unfinished)
+    holder, follower = (hold["granted"] for hold in chance.choice(unfinished))
     t = follower["t"] + chance.uniform(1e-6, 5.0)
-    assume(
-        not any(event["p"] == holder["p"] and event["e"] == "invoke" and event["t"] > holder["t"] for event in events)
-    )
     events.append({**holder, "e": "valid", "t": t, "until": t})
     assert "check" in judge(events).rules
 
 
 @given(SEEDS, st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_token_that_falls_is_always_found(seed: int, chance: random.Random) -> None:
     events = Simulation(seed, holds=10, fates=["release"]).events
     grants = [event for event in events if event["e"] == "granted" and event["token"]]

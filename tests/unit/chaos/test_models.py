@@ -289,14 +289,14 @@ def fits(order: Sequence[Op], model: Model) -> bool:
 
 
 @given(OPS, st.sampled_from([*PLAIN, *REENTRANT]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_search_finds_what_trying_all_orders_finds(ops: list[Op], model: Model) -> None:
     numbered = [Op(op.kind, op.owner, op.call, op.back, op.certain, op.fence, hold=n) for n, op in enumerate(ops)]
     assert linearizable(numbered, model).ok == by_force(numbered, model)
 
 
 @given(SEEDS, st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_lock_that_keeps_its_promises_is_linearizable(seed: int, owners: int) -> None:
     events = Simulation(seed, holds=25, owners=owners).events
     plain, deep = operations(events, reentrant=False), operations(events)
@@ -307,7 +307,7 @@ def test_a_lock_that_keeps_its_promises_is_linearizable(seed: int, owners: int) 
 
 
 @given(SEEDS, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_hold_in_the_middle_of_another_is_always_found(seed: int, chance: random.Random) -> None:
     events = Simulation(seed, holds=15, fates=["release"]).events
     ops = operations(events)

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, parse, prefix
+from django_zklock.queue import guids
+from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, bears, parse, prefix
 
 GUID = "2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111"
 HEX = "2bd53a55ce0a4d7b9a4fa8e7f2e1d111"
@@ -38,6 +39,15 @@ def test_a_name_tells_what_it_was_made_of(guid: uuid.UUID, kind: Kind, sequence:
     """Whatever number the server appends, by its own format, the contender can be read from the name."""
     name = prefix(str(guid), kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
     assert parse(name) == Child(name, kind, str(guid), sequence)
+
+
+@pytest.mark.parametrize("kind", [Kind.LOCK, Kind.READ])
+def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind: Kind) -> None:
+    """The registry knows it by that, and whoever compares it with its payload's."""
+    guid = guids.new(guids.Mark.OWN).replace("-", "")
+    name = f"{prefix(guid, kind, 'kazoo')}0000000007"
+    assert parse(name) == Child(name, kind, guid, 7)
+    assert bears(name, guid)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,18 @@ def test_what_is_written_is_read_whatever_the_words(
     assert (hold.until - hold.since).total_seconds() == pytest.approx(hold.seconds, abs=1e-5)
 
 
+@given(what=TEXT.filter(bool), host=TEXT)
+def test_what_stays_of_a_hold_is_told_by_its_work(what: str, host: str) -> None:
+    """And never taken for a person's; it is no less sure to end."""
+    guid = operators.new_guid()
+    data = operators.written(payload(guid=guid, host=host), by=what, reason="held", seconds=60, rests=True)
+    assert len(data) <= MAX_PAYLOAD
+    hold = read(data, node(guid))
+    assert hold is not None
+    assert (hold.rests, hold.seconds) == (True, 60)
+    assert str(hold).startswith(f"{hold.by} until")
+
+
 def test_short_words_are_kept() -> None:
     guid = operators.new_guid()
     hold = read(operators.written(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))

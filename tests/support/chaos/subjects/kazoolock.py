@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, LockTimeout
 from kazoo.recipe.lock import Lock
 
-from support.chaos.subjects import Lost, Refused
+from support.chaos.subjects import Held, Lost, Refused
 
 
 class KazooHeld:
@@ -79,6 +80,9 @@ class KazooSubject:
             yield held
         finally:
             held.release()
+
+    def block_all(self, keys: Sequence[str], timeout: float | None) -> AbstractContextManager[Mapping[str, Held]]:
+        raise NotImplementedError("kazoo's lock is taken by itself")
 
     def session(self) -> tuple[int, str, float]:
         session_id, password = self.client.client_id

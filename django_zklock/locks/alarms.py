@@ -1,0 +1,67 @@
+"""Knows how who waits for the loss of a hold, or for a request to let go, is woken, or called."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django_zklock.locks.grant import GrantObserver
+from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.queue.revocations import Revocation
+
+if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
+
+
+class Alarm(GrantObserver):
+    """Wakes who waits for the loss of a hold, and if so asked for a request to let go, by its end at the latest."""
+
+    def __init__(self, *, revoked: bool = False) -> None:
+        self.waiter = ThreadWaiter[bool]()
+        self._revoked = revoked
+        self._rung = False
+
+    def on_lost(self, reason: str) -> None:
+        self._ring()
+
+    def on_released(self) -> None:
+        self._ring()
+
+    def on_revoke(self, request: Revocation) -> None:
+        if self._revoked:
+            self._ring()
+
+    def _ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self.waiter.set(True)
+
+
+class _Callback(GrantObserver):
+    """A user's callback; it is called once."""
+
+    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
+        self._hold = weakref.ref(hold)
+        self._session = hold._grant.session
+        self._callback: Callable[[Hold], object] | None = callback
+
+    def _call(self) -> None:
+        callback, self._callback = self._callback, None
+        hold = self._hold()
+        if hold is not None and callback is not None:
+            self._session.dispatch(callback, hold)
+
+
+class LostCallback(_Callback):
+    """One for the loss of a hold."""
+
+    def on_lost(self, reason: str) -> None:
+        self._call()
+
+
+class RevokeCallback(_Callback):
+    """One for the first request to let go."""
+
+    def on_revoke(self, request: Revocation) -> None:
+        self._call()

@@ -1,0 +1,104 @@
+"""The request to let go of a lock, as it stands in the holder's node; and Apache Curator's form of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
+from django_zklock.queue.printable import printable
+
+CURATOR: Final = b"__REVOKE__"
+"""What Curator's `Revoker` writes over the data of a node; who asks and why, it does not say."""
+BY_CURATOR: Final = "a client of Curator"
+
+MAX_BY: Final = 40
+"""Characters of a name that are kept in the node."""
+MAX_REASON: Final = 160
+"""Characters of a reason that are kept in the node."""
+
+_FIELD: Final = "revoke"
+_WHOLE: Final = frozenset({"guid", "since", _FIELD})  # of no use when cut
+_WHOSE: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
+_LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, or else `_WHOSE` alone does
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """Somebody has asked a holder to let go."""
+
+    by: str
+    reason: str
+    at: str = ""
+    """When, ISO 8601 in UTC, by the clock of who asked."""
+
+    def __str__(self) -> str:
+        """Return who asks and why, in one line."""
+        return f"{self.by}: {self.reason}" if self.reason else self.by
+
+    def same(self, other: Revocation | None) -> bool:
+        """Tell whether the other one says the same, whenever it was asked."""
+        return other is not None and (self.by, self.reason) == (other.by, other.reason)
+
+
+def revocation(*, by: str, reason: str, at: str = "") -> Revocation:
+    """Return a request, with its texts as they are kept."""
+    return Revocation(by=_kept(by, MAX_BY), reason=_kept(reason, MAX_REASON), at=_kept(at, MAX_BY))
+
+
+def requested(data: bytes) -> Revocation | None:
+    """Return the request in a node's data, None if there is none; never raises."""
+    if data == CURATOR:
+        return Revocation(by=BY_CURATOR, reason="")
+    found = _payload(data).get(_FIELD)
+    if not isinstance(found, dict):
+        return None
+    by, reason, at = (found.get(name, "") for name in ("by", "reason", "at"))
+    if not (isinstance(by, str) and isinstance(reason, str) and isinstance(at, str)):
+        return None
+    return revocation(by=by, reason=reason, at=at)
+
+
+def with_request(data: bytes, request: Revocation) -> bytes:
+    """
+    Return a holder's data with a request in it; of at most `MAX_PAYLOAD` bytes, whatever has to be cut for that.
+
+    A payload of ours goes on to say whose it is. What is none is taken for Curator's.
+    """
+    found = _payload(data)
+    if not found:
+        return CURATOR
+    found[_FIELD] = {"by": request.by, "reason": request.reason, "at": request.at}
+    attempts = (_to_json(_cut(found, limit)).encode() for limit in _LIMITS)
+    least = {name: value for name, value in found.items() if name in _WHOSE or name == _FIELD}
+    return next((each for each in attempts if len(each) <= MAX_PAYLOAD), None) or _to_json(_cut(least, 16)).encode()
+
+
+def _payload(data: bytes) -> dict[str, Any]:
+    """Return all fields of a payload, those of later versions, too; none if it is not one of ours."""
+    return json.loads(data) if Payload.decode(data) is not None else {}
+
+
+def _cut(found: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Return the fields with their texts cut to this limit; without the items, at the last one."""
+    cut = {name: value if name in _WHOLE else _short(value, limit) for name, value in found.items()}
+    return {**cut, "about": {}} if limit == _LIMITS[-1] else cut
+
+
+def _short(value: Any, limit: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(item, max(limit // 2, _LIMITS[-1])) for name, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    return printable(value, limit)
+
+
+def _kept(text: str, most: int) -> str:
+    """Return a text as it is kept: of so many characters, and at most twice as many bytes."""
+    text = printable(text, most)
+    while len(_to_json(text).encode()) > 2 * most + 2:
+        text = printable(text, len(text) * 3 // 4)
+    return text

@@ -1,0 +1,103 @@
+"""Processes of Curator, of kazoo and of ours on one path under load, some killed: the history is that of one lock."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+from support.chaos.checker import judge
+from support.neighbours.curator import curator
+from support.neighbours.kazooneighbour import kazoo
+from support.neighbours.load import Load, Start
+from support.neighbours.ours import our_process
+from support.zoo import Zoo
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(120)]
+
+SECONDS = 3.0  # between two kills
+LIMIT = 3
+
+# Their client, their locks, ours, and the limit.
+MIXTURES = [
+    ("curator", ["mutex"], ["lock"], 0),
+    ("curator", ["read", "read", "write"], ["read", "read", "write"], 0),
+    ("curator", ["semaphore"], ["semaphore+curator"], LIMIT),
+    ("kazoo", ["lock"], ["lock+kazoo"], 0),
+    ("kazoo", ["lock+"], ["lock", "lock+kazoo"], 0),
+    ("kazoo", ["read", "read", "write"], ["read+kazoo", "read+kazoo", "write+kazoo"], 0),
+    ("kazoo", ["read+", "write+"], ["read", "write", "lock", "read+kazoo", "write+kazoo"], 0),
+    ("kazoo", ["semaphore"], ["semaphore+kazoo"], LIMIT),
+]
+
+
+def starts(which: str, zoo: Zoo) -> tuple[Start, Start]:
+    make = curator if which == "curator" else kazoo
+    return functools.partial(make, zoo.hosts, session_timeout=2), functools.partial(our_process, zoo)
+
+
+@pytest.mark.parametrize(("which", "theirs", "ours", "limit"), MIXTURES, ids=str)
+def test_a_mixed_history_is_that_of_one_lock(
+    zoo: Zoo, tmp_path: Path, which: str, theirs: list[str], ours: list[str], limit: int
+) -> None:
+    """Whoever is killed, nobody holds what excludes another, there are never too many permits, and all go on."""
+    load = Load(tmp_path, f"{zoo.base}/k", limit)
+    start_theirs, start_ours = starts(which, zoo)
+    for number in (1, 2):
+        load.add(f"theirs-{number}", start_theirs, theirs)
+        load.add(f"ours-{number}", start_ours, ours)
+    load.run(SECONDS)
+    load.kill("theirs-1")
+    load.add("theirs-3", start_theirs, theirs)
+    load.run(SECONDS)
+    load.kill("ours-1")
+    load.add("ours-3", start_ours, ours)
+    load.run(SECONDS)
+    before = load.grants.copy()
+    load.run(SECONDS)
+    events = load.end()
+    verdict = judge(events)
+    assert verdict.ok, verdict.short()
+    print(f"{which} {theirs} and ours {ours}: {dict(load.grants)}")
+    gone_on = load.grants - before
+    assert gone_on.keys() == {"theirs-2", "theirs-3", "ours-2", "ours-3"}, gone_on
+
+
+# kazoo's locks, ours in its layout, ours in our own, and the limit.
+MOVES = [
+    (["lock"], ["lock+kazoo"], ["lock"], 0),
+    (["read", "write"], ["read+kazoo", "write+kazoo"], ["read", "write"], 0),
+    (["semaphore"], ["semaphore+kazoo"], ["semaphore"], LIMIT),
+]
+
+
+@pytest.mark.parametrize(("theirs", "between", "own", "limit"), MOVES, ids=str)
+def test_a_code_base_moves_from_kazoo_without_a_gap(
+    zoo: Zoo, tmp_path: Path, theirs: list[str], between: list[str], own: list[str], limit: int
+) -> None:
+    """Process by process: first to ours in the layout of kazoo, then, when none of kazoo's is left, to our own."""
+    load = Load(tmp_path, f"{zoo.base}/k", limit)
+    start_theirs, start_ours = starts("kazoo", zoo)
+    load.add("kazoo-1", start_theirs, theirs)
+    load.add("kazoo-2", start_theirs, theirs)
+    deploys = [("kazoo-1", "between-1", between), ("kazoo-2", "between-2", between)]
+    deploys += [("between-1", "own-1", own), ("between-2", "own-2", own)]
+    for old, new, kinds in deploys:
+        load.run(SECONDS / 2)
+        load.dismiss(old)
+        load.add(new, start_ours, kinds)
+    load.run(SECONDS / 2)
+    verdict = judge(load.end())
+    assert verdict.ok, verdict.short()
+    assert load.grants.keys() == {"kazoo-1", "kazoo-2", "between-1", "between-2", "own-1", "own-2"}
+    print(dict(load.grants))
+
+
+def test_the_checker_sees_what_two_clients_do_that_do_not_see_each_other(zoo: Zoo, tmp_path: Path) -> None:
+    """Without the patterns kazoo passes over nodes in Curator's grammar: the same load shows it."""
+    load = Load(tmp_path, f"{zoo.base}/k")
+    start_theirs, start_ours = starts("kazoo", zoo)
+    load.add("theirs", start_theirs, ["lock"])
+    load.add("ours", start_ours, ["lock"])
+    load.run(SECONDS)
+    assert "exclusion" in judge(load.end()).rules

@@ -1,0 +1,324 @@
+"""A lock that is held for at least a time: nobody else gets it before, whatever becomes of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, connected, expire, proxied, within
+from support.locking import as_json, zklock
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, ReadWriteLock, zk_lock
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.inspection import look_at
+from django_zklock.operations import break_lock, end_hold
+from django_zklock.queue import guids, nodes
+from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.operators import is_operator
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+LONG = 300.0
+
+
+@pytest.fixture(autouse=True)
+def no_rests(zoo: Zoo) -> Iterator[None]:
+    """Every test ends without the rest of a hold; their processes may be dead."""
+    yield
+    for path in zoo.contenders():
+        if is_operator(path.rpartition("/")[2]):
+            zoo.client.delete(path)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    zoo.client.ensure_path(f"{zoo.base}/k")
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+def die() -> None:
+    """End this process's session and its timers, as its end would."""
+    process.reset()
+
+
+def rest(zoo: Zoo, key: str = "k") -> Any:
+    """The one node in the queue: its name and its stat."""
+    (name,) = zoo.children(key)
+    assert is_operator(name)
+    return name, zoo.client.exists(f"{zoo.base}/{key}/{name}")
+
+
+def ends(zoo: Zoo, key: str = "k") -> float:
+    """When what is in the queue ends, by the server's clock."""
+    name, stat = rest(zoo, key)
+    payload = Payload.decode(zoo.client.get(f"{zoo.base}/{key}/{name}")[0])
+    assert payload is not None
+    return float(stat.mtime / 1000 + float(payload.about["seconds"]))
+
+
+# --- nobody gets it before --------------------------------------------------------------------------------------------
+
+
+def test_nobody_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
+    """Neither who does not wait, nor who waits too short, nor the same owner; and they are told why."""
+    with Lock("k", hold_at_least=LONG, what="nightly report") as hold:
+        pass
+    name, stat = rest(zoo)
+    assert stat.ephemeralOwner == 0
+    assert name[-10:] == hold.path[-10:]
+    why = r"held by nightly report until .* UTC: held for at least 300 s"
+    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0, hold_at_least=LONG):
+        pass
+    with pytest.raises(LockTimeout, match="held for at least 300 s"), zk_lock("k", timeout=0.3):
+        pass
+    assert zk_lock("k").locked()
+    die()
+    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0):
+        pass
+    eventually(lambda: zoo.children("k") == [name])  # who did not know the time had to enter the queue to learn it
+
+
+def test_the_release_is_as_quick_as_any(zoo: Zoo) -> None:
+    """Nobody waits for the end of the time, least of all the one who has done the work."""
+    with within(1), zk_lock("k", hold_at_least=LONG):
+        pass
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
+def test_who_waits_gets_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bool) -> None:
+    """Within a second, whether or not the process lives that had it; first come, first served."""
+    order: list[int] = []
+    stamps: list[float] = []
+
+    def take(number: int) -> None:
+        with zk_lock("k", timeout=20) as hold:
+            order.append(number)
+            stamps.append(zoo.client.set(hold.path, b"x").mtime / 1000)
+
+    waiters = []
+    with zk_lock("k", hold_at_least=2):
+        if not dead:
+            for number in range(3):
+                waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+                zoo.wait_contenders("k", number + 2)
+    if dead:
+        die()
+    end = ends(zoo) if dead else None
+    for number in range(len(waiters), 3):
+        waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+        zoo.wait_contenders("k", number + 2)
+    if end is None:
+        (name,) = filter(is_operator, zoo.children("k"))
+        payload = Payload.decode(zoo.client.get(f"{zoo.base}/k/{name}")[0])
+        assert payload is not None
+        end = zoo.client.exists(f"{zoo.base}/k/{name}").mtime / 1000 + float(payload.about["seconds"])
+    assert order == []
+    for waiter in waiters:
+        waiter.result()
+    assert order == [0, 1, 2]
+    assert end <= stamps[0] <= end + 1.5
+    assert zoo.children("k") == []
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.chaos)])
+def test_nobody_is_granted_in_between(zoo: Zoo, times: int) -> None:
+    """Who stood just behind, and knows that nobody else was ahead, does not take the end of a node for its turn."""
+    for number in range(times):
+        key = f"k/{number}"
+        got: list[float] = []
+
+        def take(key: str = key, got: list[float] = got) -> None:
+            with zk_lock(key, timeout=20):
+                got.append(time.monotonic())
+
+        with zk_lock(key, hold_at_least=0.5):
+            waiter = Elsewhere(take)
+            zoo.wait_contenders(key, 2)
+            began = time.monotonic()
+        waiter.result()
+        assert got[0] >= began + 0.4
+        assert zoo.children(key) == []
+
+
+def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
+    """And costs what any release costs."""
+    with proxied(zoo) as proxy:
+        connected()
+        zoo.client.ensure_path(f"{zoo.base}/k")
+        with zk_lock("k", hold_at_least=0.05):
+            time.sleep(0.1)
+            proxy.reset()
+        assert proxy.counts[DELETE] == 1
+    assert zoo.children("k") == []
+
+
+def test_it_costs_no_round_trip_more(zoo: Zoo, proxy: Proxy) -> None:
+    """One to take the lock, and one to let go of it: the node goes and the other comes in one transaction."""
+    with zk_lock("k"):
+        pass
+    proxy.reset()
+    with zk_lock("k", hold_at_least=LONG):
+        pass
+    counted = {opcode: proxy.counts[opcode] for opcode in (CREATE2, GET_CHILDREN, GET_DATA, DELETE, MULTI, SYNC)}
+    assert counted == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 0, DELETE: 0, MULTI: 1, SYNC: 0}
+
+
+async def test_a_task_lets_go_of_it_the_same_way(zoo: Zoo) -> None:
+    async with zk_lock("k", hold_at_least=0.6):
+        pass
+    with pytest.raises(LockBusy):
+        async with zk_lock("k", timeout=0):
+            pass
+    async with zk_lock("k", timeout=10):
+        await asyncio.sleep(0)
+
+
+def test_the_time_of_who_takes_it_again_is_that_of_the_first(zoo: Zoo) -> None:
+    with zk_lock("k", hold_at_least=LONG), zk_lock("k"):
+        pass
+    assert rest(zoo)
+    with zk_lock("j"), zk_lock("j", hold_at_least=LONG):
+        pass
+    assert zoo.children("j") == []
+
+
+def test_who_fails_keeps_it_as_long(zoo: Zoo) -> None:
+    """A job that fails was started, and is not to be started by another host right away."""
+    with pytest.raises(ZeroDivisionError), zk_lock("k", hold_at_least=LONG):
+        1 / 0  # noqa: B018
+    assert rest(zoo)
+
+
+def test_who_gave_up_in_the_queue_leaves_nothing(zoo: Zoo) -> None:
+    """It never had the lock."""
+    with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2, hold_at_least=LONG):
+        pass
+    eventually(lambda: zoo.children("k") == [])
+
+
+# --- whoever else is in the queue -------------------------------------------------------------------------------------
+
+
+def test_readers_share_the_rest_of_one_who_read_and_a_writer_waits(zoo: Zoo) -> None:
+    """It stands in the queue as what it was."""
+    with ReadWriteLock("k", hold_at_least=LONG).read():
+        pass
+    (name,) = zoo.children("k")
+    child = nodes.parse(name)
+    assert child is not None
+    assert (child.kind, guids.mark_of(child.guid)) == (Kind.READ, guids.Mark.OPERATOR)
+    with ReadWriteLock("k", timeout=5).read() as hold:
+        hold.check()
+    with pytest.raises(LockTimeout), ReadWriteLock("k", timeout=0.2).write():
+        pass
+
+
+def test_a_writer_that_reads_in_the_end_keeps_what_it_has_then(zoo: Zoo) -> None:
+    with ReadWriteLock("k", hold_at_least=LONG).write() as hold:
+        hold.downgrade()
+    with ReadWriteLock("k", timeout=5).read():
+        pass
+    with pytest.raises(LockTimeout), ReadWriteLock("k", timeout=0.2).write():
+        pass
+    assert [name for name in zoo.client.get_children(f"{zoo.base}/k") if name.startswith("!reads")] == []
+
+
+def test_a_permit_is_kept_as_a_permit(zoo: Zoo) -> None:
+    """The others go round as ever, one fewer."""
+    with zk_lock("k", limit=2, hold_at_least=2):
+        pass
+    end = time.monotonic() + 2
+    with zk_lock("k", limit=2, timeout=5):
+        with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0, reentrant=False):
+            pass
+
+        def take() -> float:
+            with zk_lock("k", limit=2, timeout=10):
+                return time.monotonic()
+
+        assert end - 0.5 <= Elsewhere(take).result() <= end + 2
+
+
+# --- seen and ended by others -----------------------------------------------------------------------------------------
+
+
+def test_it_is_seen_as_a_hold_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
+    with Lock("k", hold_at_least=LONG, what="nightly report") as hold:
+        pass
+    info = look_at("k")
+    assert info is not None
+    assert info.operator is not None
+    assert (info.operator.by, info.operator.reason) == ("nightly report", "held for at least 300 s")
+    assert 0 <= LONG - info.operator.seconds < 5
+    assert info.operator.token > hold.token
+    assert as_json("show", "k")["holders"][0]["operator"]["reason"] == "held for at least 300 s"
+    assert "held for at least 300 s" in zklock("list")
+    end_hold("k", token=info.operator.token, by="anna")
+    with zk_lock("k", timeout=0):
+        pass
+
+
+def test_a_lock_that_was_lost_rests_not(zoo: Zoo) -> None:
+    """Broken, or with its session: its work may not have been done, so another host may begin at once."""
+    with pytest.raises(LockLost), zk_lock("k", hold_at_least=LONG) as hold:
+        child = nodes.parse(hold.path.rpartition("/")[2])
+        assert child is not None
+        break_lock("k", guid=child.guid, token=hold.token, reason="stuck", by="anna")
+        threading.Event().wait(10)
+    assert zoo.children("k") == []
+    with pytest.raises(LockLost), zk_lock("k", hold_at_least=LONG):
+        expire(zoo)
+        threading.Event().wait(20)
+    assert zoo.children("k") == []
+
+
+# --- connections that break -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_its_begin_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+    """Whether the transaction was carried out or not: there is one node, and nobody was granted."""
+    got: list[float] = []
+
+    def take() -> None:
+        with zk_lock("k", timeout=20):
+            got.append(time.monotonic())
+
+    lock = zk_lock("k", hold_at_least=3)
+    hold = lock.acquire()
+    assert hold
+    waiter = Elsewhere(take)
+    zoo.wait_contenders("k", 2)
+    end = hold._grant.since + 3
+    fired = getattr(proxy, when)(MULTI)
+    with within(1.5):
+        lock.release()
+    assert fired.wait(5)
+    eventually(lambda: any(map(is_operator, zoo.children("k"))))
+    waiter.result()
+    assert got[0] >= end - 0.1
+    assert zoo.children("k") == []
+
+
+def test_a_release_while_zookeeper_is_away_is_made_up_for(zoo: Zoo, proxy: Proxy) -> None:
+    """The node stays meanwhile, as the session does."""
+    lock = zk_lock("k", hold_at_least=LONG)
+    hold = lock.acquire()
+    assert hold
+    proxy.refuse = True
+    proxy.cut_all()
+    with within(1.5):
+        lock.release()
+    assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+    proxy.heal()
+    connected()
+    eventually(lambda: is_operator(zoo.children("k")[0]))

@@ -1,0 +1,578 @@
+"""One candidate leads at a time; whoever loses the lead is told, is stopped, and queues again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.test import override_settings
+from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.work import lose, sleep_in_pieces
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
+from django_zklock.exceptions import (
+    LockBusy,
+    LockLost,
+    LockLostInterrupt,
+    LockNotAcquired,
+    StaleToken,
+    ZooKeeperUnavailable,
+)
+from django_zklock.locks.hold import live_holds
+from django_zklock.locks.leader import STOPPED
+from django_zklock.zk.lease import LEASE_SHARE
+
+pytestmark = pytest.mark.zookeeper
+
+TIMEOUT = 4.0  # seconds, of a session
+SHORT = 2.0  # seconds, of the session of who is killed
+TICK = 0.5  # seconds, of the servers
+LATER = 0.5  # seconds of room for a busy machine
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No block is open at the end, and no hold listed."""
+    yield
+    assert not live_holds._guards
+    assert not live_holds.all()
+
+
+class Terms:
+    """A function to be run by leaders: it takes down each lead, and lasts until it is told to end."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.ended: list[str] = []
+        self.end = threading.Event()
+
+    def __call__(self, hold: Hold) -> int:
+        self.tokens.append(hold.token)
+        try:
+            while not self.end.wait(0.01):
+                pass
+        except BaseException as error:
+            self.ended.append(type(error).__name__)
+            raise
+        return len(self.tokens)
+
+    async def arun(self, hold: Hold) -> int:
+        self.tokens.append(hold.token)
+        try:
+            while not self.end.is_set():
+                await asyncio.sleep(0.01)
+        except BaseException as error:
+            self.ended.append(type(error).__name__)
+            raise
+        return len(self.tokens)
+
+    def wait(self, count: int) -> int:
+        """Wait until there have been so many leads; return the token of the last."""
+        eventually(lambda: len(self.tokens) >= count, 15, f"no {count} leads")
+        return self.tokens[-1]
+
+
+# --- leading --------------------------------------------------------------------------------------------------------
+
+
+def test_one_leads_and_the_next_follows_at_once_when_it_ends(zoo: Zoo) -> None:
+    """In the order in which they came, with rising tokens, and never two at a time."""
+    inside: list[int] = []
+    order: list[int] = []
+
+    def work(number: int) -> Callable[[Hold], int]:
+        def lead(hold: Hold) -> int:
+            inside.append(number)
+            assert inside == [number]
+            order.append(hold.token)
+            hold.check()
+            inside.remove(number)
+            return number
+
+        return lead
+
+    with zk_leader("lead") as hold:
+        assert current_hold() is hold
+        others = []
+        for number in range(4):
+            leader = zk_leader("lead")
+            others.append(Elsewhere(lambda leader=leader, number=number: leader.run(work(number))))  # type: ignore[misc]
+            zoo.wait_contenders("lead", number + 2)
+        before = hold.token
+    with within(2):
+        assert [other.result() for other in others] == [0, 1, 2, 3]
+    assert order == sorted(order)
+    assert order[0] > before
+
+
+def test_what_the_function_returns_is_returned_and_the_lead_is_let_go_of(zoo: Zoo) -> None:
+    """The same object may run again; while it does not, it does not lead."""
+    leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
+    assert leader.key == "lead/7"
+    assert not leader.leads
+    assert leader.standing == "not in the queue"
+
+    def work(hold: Hold) -> str:
+        assert leader.leads
+        assert leader.hold is hold
+        assert leader.standing == "first"
+        (payload,) = zoo.payloads("lead/7")
+        assert payload is not None
+        assert payload.what == "the work"
+        return "done"
+
+    assert leader.run(work) == "done"
+    assert not leader.leads
+    assert zoo.children("lead/7") == []
+    assert leader.run(lambda hold: 5) == 5
+
+
+def test_an_error_of_the_function_ends_it_and_is_raised(zoo: Zoo) -> None:
+    """Also one of another lock, or of ZooKeeper, that the function ran into; the lead is let go of."""
+    errors = [ValueError("no"), LockLost(lock="other"), ZooKeeperUnavailable(), LockBusy(), StaleToken(), SystemExit(3)]
+    leader = zk_leader("lead")
+    for error in errors:
+
+        def fail(hold: Hold, error: BaseException = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)) as raised:
+            leader.run(fail)
+        assert raised.value is error
+        assert zoo.children("lead") == []
+
+
+def test_an_interrupt_that_is_not_its_own_passes_through(zoo: Zoo) -> None:
+    """When a lock round it is lost, that block says so, and nobody campaigns again."""
+    leader = zk_leader("lead")
+    leads: list[int] = []
+    with pytest.raises(LockLost) as raised, zk_lock("outer") as outer:
+
+        def work(hold: Hold) -> None:
+            leads.append(hold.token)
+            lose(outer)
+            threading.Event().wait(10)
+
+        leader.run(work)
+    assert raised.value.lock == "outer"
+    assert len(leads) == 1
+
+    def interrupt(hold: Hold) -> None:
+        raise LockLostInterrupt("somebody else's")
+
+    with pytest.raises(LockLostInterrupt):
+        leader.run(interrupt)
+    assert zoo.children("lead") == []
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_deposed_leader_is_stopped_and_leads_again(zoo: Zoo, thread: str) -> None:
+    """After its session expired, and after its node was deleted; each time with a higher token."""
+    leader = zk_leader("lead")
+    terms = Terms()
+    told: list[object] = []
+    leader.on_elected(lambda hold: told.append(hold.token))
+    leader.on_deposed(told.append)
+
+    def strike() -> None:
+        terms.wait(1)
+        expire(zoo)
+        terms.wait(2)
+        hold = leader.hold
+        assert hold is not None
+        zoo.client.delete(hold.path)
+        terms.wait(3)
+        terms.end.set()
+
+    if thread == "main":
+        striking = Elsewhere(strike)
+        assert leader.run(terms) == 3
+        striking.result()
+    else:
+        running = Elsewhere(lambda: leader.run(terms))
+        strike()
+        assert running.result() == 3
+    assert terms.tokens == sorted(set(terms.tokens))
+    assert terms.ended == ["LockLostInterrupt"] * 2
+    eventually(lambda: len(told) == 6)
+    assert told[::2] == terms.tokens
+    assert told[5] == ""
+    assert all(told[1:5:2])
+
+
+def test_who_loses_the_lead_queues_again_at_the_end(zoo: Zoo) -> None:
+    """Behind those that stood by."""
+    first, second = zk_leader("lead"), zk_leader("lead")
+    one, two = Terms(), Terms()
+    running = Elsewhere(lambda: first.run(one))
+    one.wait(1)
+    standing_by = Elsewhere(lambda: second.run(two))
+    zoo.wait_contenders("lead", 2)
+    assert "behind process" in eventually(lambda: second.standing if "behind" in second.standing else "")
+    hold = first.hold
+    assert hold is not None
+    zoo.client.delete(hold.path)
+    two.wait(1)
+    zoo.wait_contenders("lead", 2)
+    assert not first.leads
+    assert second.leads
+    two.end.set()
+    assert standing_by.result() == 1
+    assert one.wait(2) > two.tokens[0]
+    one.end.set()
+    assert running.result() == 2
+
+
+def test_who_is_cut_off_does_not_lead_by_its_own_clock(zoo: Zoo) -> None:
+    """The lease says so, without a word from the network; it leads again when it is connected again."""
+    with proxied(zoo, TIMEOUT) as proxy:
+        connected()
+        leader = zk_leader("lead", abort_on="lost")
+        terms = Terms()
+        running = Elsewhere(lambda: leader.run(terms))
+        terms.wait(1)
+        proxy.hang = True
+        began = time.monotonic()
+        eventually(lambda: not leader.leads, LEASE_SHARE * TIMEOUT + LATER)
+        assert time.monotonic() - began <= LEASE_SHARE * TIMEOUT + LATER
+        eventually(lambda: terms.ended, 2)
+        proxy.heal()
+        assert terms.wait(2) > terms.tokens[0]
+        terms.end.set()
+        assert running.result() == 2
+
+
+def test_a_function_that_ends_as_the_lead_is_lost_does_not_end_the_candidacy(zoo: Zoo) -> None:
+    """Also with `abort_on="never"`: `while not hold.wait_lost(...)` is a way to work, and so is `hold.check()`."""
+    for abort_on in ("never", "lost"):
+        leader = zk_leader("lead", abort_on=abort_on)
+        leads: list[int] = []
+
+        def work(hold: Hold, leads: list[int] = leads) -> str | None:
+            leads.append(hold.token)
+            if len(leads) == 3:
+                return "done"
+            lose(hold)
+            while not hold.wait_lost(0.05):
+                pass
+            if len(leads) == 2:
+                hold.check()
+            return "not to be trusted"
+
+        assert leader.run(work) == "done"
+        assert len(leads) == 3
+
+
+def test_leads_that_are_lost_again_and_again_make_no_storm(zoo: Zoo) -> None:
+    """Each campaign begins later than the one before: a handful in the time in which hundreds would be possible."""
+    leader = zk_leader("lead")
+    leads: list[float] = []
+
+    def work(hold: Hold) -> None:
+        leads.append(time.monotonic())
+        lose(hold)
+        sleep_in_pieces(10)
+
+    running = Elsewhere(lambda: leader.run(work))
+    eventually(lambda: len(leads) >= 4)
+    leader.stop()
+    assert running.result() is None
+    pauses = [later - earlier for earlier, later in itertools.pairwise(leads)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2), strict=False))
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_whatever_it_is_at_and_leaves_nothing_behind(zoo: Zoo) -> None:
+    """Called by another thread at any moment, while it enters the queue, waits there, leads, or pauses."""
+    draw = random.Random(8)
+    for way in ("run", "with", "wait") * 12:
+        leader = zk_leader("lead")
+        terms = Terms()
+
+        def campaign(leader: Leader = leader, terms: Terms = terms, way: str = way) -> object:
+            if way == "run":
+                return leader.run(terms)
+            with contextlib.suppress(LockNotAcquired, LockLost):
+                if way == "with":
+                    with leader as hold:
+                        terms(hold)
+                while leader.wait(0.005) is None:
+                    pass
+            leader.withdraw()
+            return None
+
+        busy = zk_lock("lead") if draw.random() < 0.5 else contextlib.nullcontext()
+        with busy:
+            running = Elsewhere(campaign)
+            time.sleep(draw.uniform(0.0, 0.02))
+            leader.stop()
+            assert running.result(5) is None
+        leader.stop()
+        zoo.wait_contenders("lead", 0)
+        assert not leader.leads
+        assert leader.run(terms) is None
+
+
+async def test_stop_ends_what_waits_in_a_task(zoo: Zoo) -> None:
+    """Likewise for `arun`, also before it was begun."""
+    draw = random.Random(9)
+    for _ in range(15):
+        leader = zk_leader("lead")
+        terms = Terms()
+        running = asyncio.create_task(leader.arun(terms.arun))
+        await asyncio.sleep(draw.choice([0, draw.uniform(0.0, 0.02)]))
+        await asyncio.to_thread(leader.stop)
+        assert await asyncio.wait_for(running, 5) is None
+        await asyncio.to_thread(zoo.wait_contenders, "lead", 0)
+
+
+def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None:
+    """It is interrupted after that only; and the lead is nobody else's before it has ended."""
+    leader = zk_leader("lead")
+    steps: list[str] = []
+
+    def patient(hold: Hold) -> str:
+        leader.stop(grace=10)
+        assert leader.stopping
+        steps.append("finished")
+        return "by itself"
+
+    assert leader.run(patient) == "by itself"
+    leader = zk_leader("lead")
+
+    def stubborn(hold: Hold) -> None:
+        leader.stop(grace=0.2)
+        with contextlib.suppress(LockLostInterrupt):
+            threading.Event().wait(10)
+        assert hold._grant.lost_reason == STOPPED
+        assert len(zoo.children("lead")) == 1
+        steps.append("interrupted")
+
+    with within(3):
+        assert leader.run(stubborn) is None
+    assert steps == ["finished", "interrupted"]
+
+
+def test_a_signal_handler_may_stop_it(zoo: Zoo) -> None:
+    """As a management command does on SIGTERM; the process ends in order, and its place is free at once."""
+    child = zoo.spawn(
+        """
+import signal, threading
+from django_zklock import zk_leader
+leader = zk_leader("lead")
+signal.signal(signal.SIGTERM, lambda *args: leader.stop())
+def work(hold):
+    print("leads", flush=True)
+    threading.Event().wait()
+print(leader.run(work), flush=True)
+"""
+    )
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "leads\n"
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=10)
+        assert (out, child.returncode) == ("None\n", 0), err
+        zoo.wait_contenders("lead", 0, 1)
+    finally:
+        child.kill()
+
+
+def test_the_next_one_leads_after_a_kill(zoo: Zoo) -> None:
+    """Within the session timeout and two ticks of the server."""
+    script = """
+from django_zklock import zk_leader
+zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()))
+"""
+    child = zoo.spawn(script, ZKLOCK_URL=zoo.url(session_timeout=SHORT))
+    assert child.stdout is not None
+    terms = Terms()
+    leader = zk_leader("lead")
+    try:
+        assert child.stdout.readline() == "leads\n"
+        running = Elsewhere(lambda: leader.run(terms))
+        zoo.wait_contenders("lead", 2)
+        child.kill()
+        killed = time.monotonic()
+        terms.wait(1)
+        assert time.monotonic() - killed <= SHORT + 2 * TICK + LATER
+        terms.end.set()
+        assert running.result() == 1
+    finally:
+        child.kill()
+        child.communicate()
+
+
+# --- one object is one candidate ------------------------------------------------------------------------------------
+
+
+def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
+    """A second campaign of the same object, and one of whoever has the lock already, are refused at once."""
+    leader = zk_leader("lead")
+    with leader:
+        with pytest.raises(LockBusy):
+            zk_leader("lead").run(lambda hold: None)
+        with pytest.raises(RuntimeError, match="one object is one candidate"):
+            Elsewhere(lambda: leader.run(lambda hold: None)).result()
+        with zk_lock("lead"):  # the work may take the lock that it is under
+            pass
+    with contextlib.ExitStack() as stack:
+        assert stack.enter_context(leader).token
+
+
+def test_a_forked_child_is_a_candidate_of_its_own(zoo: Zoo) -> None:
+    """The lead is its parent's; the object that it inherited may campaign for it."""
+    script = """
+import os, sys
+from django_zklock import zk_leader
+leader = zk_leader("lead")
+with leader:
+    pid = os.fork()
+    if not pid:
+        assert not leader.leads
+        print(leader.run(lambda hold: "child"), flush=True)
+        os._exit(0)
+    while True:
+        if len(leader.candidates()) == 2:
+            break
+    print("parent", flush=True)
+os.waitpid(pid, 0)
+"""
+    child = zoo.spawn(script)
+    try:
+        out, err = child.communicate(timeout=20)
+        assert out == "parent\nchild\n", err
+    finally:
+        child.kill()
+
+
+def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
+    """Nobody would await what it returns."""
+    with pytest.raises(TypeError, match="arun"):
+        zk_leader("lead").run(Terms().arun)
+
+
+def test_settings_that_contradict_a_lead_are_refused(zoo: Zoo) -> None:
+    """Two would lead, if they were followed."""
+    for options in ({"kind": "read"}, {"limit": 2}, {"atomic": True}):
+        with (
+            override_settings(ZKLOCK=zoo.settings(LOCKS={"lead": {"path": "lead", **options}})),
+            pytest.raises(ValueError, match="one candidate's at a time"),
+        ):
+            zk_leader("lead").run(lambda hold: None)
+
+
+# --- ZooKeeper is away ----------------------------------------------------------------------------------------------
+
+
+def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """It says so once in a while, and leads as soon as ZooKeeper is back; `with` and `wait` raise instead."""
+    with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.3) as proxy:
+        proxy.refuse = True
+        leader = zk_leader("lead")
+        with pytest.raises(ZooKeeperUnavailable), leader:
+            pass
+        with pytest.raises(ZooKeeperUnavailable):
+            leader.wait(10)
+        running = Elsewhere(lambda: leader.run(lambda hold: hold.token))
+        first = eventually(lambda: leader._campaign)
+        second = eventually(lambda: leader._campaign if leader._campaign is not first else None)
+        eventually(lambda: leader._campaign not in (None, second))
+        said = [record for record in caplog.records if record.name == "django_zklock.leader"]
+        assert len(said) == 1
+        assert "goes on trying" in said[0].message
+        proxy.heal()
+        assert running.result()
+
+
+def test_a_place_in_the_queue_outlives_a_break_of_the_connection(zoo: Zoo) -> None:
+    """Who stands by through a cut has the same node after it."""
+    with zoo.hold_elsewhere("lead"), proxied(zoo, TIMEOUT) as proxy:
+        leader = zk_leader("lead")
+        assert leader.wait(0.2) is None
+        queue = zoo.wait_contenders("lead", 2)
+        proxy.cut_all()
+        eventually(lambda: not session().connected)
+        connected()
+        assert leader.wait(0.2) is None
+        assert zoo.children("lead") == queue
+        leader.withdraw()
+        zoo.wait_contenders("lead", 1)
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_coroutine_leads_as_a_function_does(zoo: Zoo) -> None:
+    """It is cancelled when the lead is lost, leads again, and waiting costs no thread."""
+    leader = zk_leader("lead")
+    terms = Terms()
+    async with zk_leader("lead") as first:
+        await asyncio.to_thread(zoo.wait_contenders, "lead", 1)
+        threads = threading.active_count()
+        running = asyncio.create_task(leader.arun(terms.arun))
+        while not leader.standing.startswith("behind"):
+            await asyncio.sleep(0.01)
+        assert threading.active_count() == threads
+        assert not leader.leads
+    for count in (1, 2):
+        await asyncio.to_thread(terms.wait, count)
+        hold = leader.hold
+        assert hold is not None
+        assert hold.token > first.token
+        lose(hold)
+    await asyncio.to_thread(terms.wait, 3)
+    terms.end.set()
+    assert await running == 3
+    assert terms.ended == ["CancelledError"] * 2
+
+
+async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
+    """While it waits, and while it leads."""
+    terms = Terms()
+    leading = asyncio.create_task(zk_leader("lead").arun(terms.arun))
+    await asyncio.to_thread(terms.wait, 1)
+    waiting = asyncio.create_task(zk_leader("lead").arun(terms.arun))
+    await asyncio.to_thread(zoo.wait_contenders, "lead", 2)
+    for task, left in ((waiting, 1), (leading, 0)):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(zoo.wait_contenders, "lead", left)
+
+
+async def test_an_error_of_a_coroutine_is_raised(zoo: Zoo) -> None:
+    """As that of a function is."""
+
+    async def fail(hold: Hold) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await zk_leader("lead").arun(fail)
+
+
+def test_a_callback_that_fails_disturbs_nobody(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the others are called."""
+    leader = zk_leader("lead")
+    told = threading.Event()
+
+    @leader.on_elected
+    def fail(hold: Hold) -> None:
+        raise ValueError("no")
+
+    @leader.on_elected
+    def note(hold: Hold) -> None:
+        told.set()
+
+    assert leader.run(lambda hold: told.wait(5))
+    assert any("callback" in record.message for record in caplog.records)

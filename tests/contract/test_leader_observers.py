@@ -1,0 +1,286 @@
+"""Whoever asks is told who leads; and of each change, by a watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from kazoo.exceptions import NoNodeError
+from support.faults import connected, expire, proxied, session
+from support.proxy import Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Candidate, Leader, operations, zk_leader
+from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.testing.ensemble import Ensemble, four_letter
+from django_zklock.testing.server import DevServer
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+TIMEOUT = 4.0  # seconds, of a session
+
+
+class Observer:
+    """A thread that observes a lead; what it is told can be asked for, item by item."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self._told: queue.SimpleQueue[Candidate | BaseException | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._observe, daemon=True)
+        self.thread.start()
+
+    def _observe(self) -> None:
+        try:
+            for candidate in self.leader.observe():
+                self._told.put(candidate)
+        except Exception as error:
+            self._told.put(error)
+
+    def next(self) -> Candidate | BaseException | None:
+        """Wait for what it is told next."""
+        return self._told.get(timeout=10)
+
+    def token(self) -> int:
+        """Wait for what it is told next, which has to be that somebody leads."""
+        found = self.next()
+        assert isinstance(found, Candidate), found
+        return found.token
+
+    @property
+    def silent(self) -> bool:
+        return self._told.empty()
+
+    def end(self) -> None:
+        self.leader.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+@contextlib.contextmanager
+def observing(key: str = "lead") -> Iterator[Observer]:
+    observer = Observer(zk_leader(key))
+    try:
+        yield observer
+    finally:
+        observer.end()
+
+
+def directory(zoo: Zoo) -> list[str] | None:
+    try:
+        found: list[str] = zoo.client.get_children(f"{zoo.base}/lead")
+    except NoNodeError:
+        return None
+    return found
+
+
+def test_who_leads_is_told_to_anybody(zoo: Zoo) -> None:
+    """With what it is for, where it runs and its token; and who stands by, in order."""
+    onlooker = zk_leader("lead")
+    assert onlooker.who() is None
+    assert onlooker.candidates() == ()
+    began = datetime.now(timezone.utc)
+    with zk_leader("lead", what="the work") as hold, zoo.hold_elsewhere("lead") as foreign:
+        leading = onlooker.who()
+        assert leading is not None
+        assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
+        assert leading.token == hold.token
+        assert leading.path == hold.path
+        assert leading.operator == ""
+        assert abs((leading.since - began).total_seconds()) < 60
+        assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
+        first, second = onlooker.candidates()
+        assert first == leading
+        assert (second.path, second.pid, second.what) == (foreign, 0, "")
+        assert "another kind" in str(second)
+    assert onlooker.who() is None
+
+
+async def test_a_task_may_ask_too(zoo: Zoo) -> None:
+    """Without a thread, and what would block the loop is refused."""
+    onlooker = zk_leader("lead")
+    assert await onlooker.awho() is None
+    async with zk_leader("lead") as hold:
+        found = await onlooker.awho()
+        assert found is not None
+        assert found.token == hold.token
+        assert await onlooker.acandidates() == (found,)
+        for blocking in (onlooker.who, onlooker.candidates, lambda: next(onlooker.observe())):
+            with pytest.raises(SynchronousOnlyOperation, match="event loop"):
+                blocking()
+
+
+def test_who_keeps_the_lead_from_all_processes_is_told(zoo: Zoo) -> None:
+    """A person's hold is first in the queue, and no process leads."""
+    held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
+    found = zk_leader("lead").who()
+    assert found is not None
+    assert found.operator.startswith("operator ada until")
+    assert str(found) == found.operator
+    operations.end_hold("lead", token=held.token, by="ada")
+
+
+def test_an_observer_is_told_of_each_change_in_order(zoo: Zoo) -> None:
+    """At first of who leads, if anybody does; then of nobody, of the first, of the next, and again of nobody."""
+    with observing() as observer:
+        assert observer.next() is None
+        first = zk_leader("lead")
+        hold = first.wait(10)
+        assert hold is not None
+        assert observer.token() == hold.token
+        with observing() as another:
+            assert another.token() == hold.token
+            second = zk_leader("lead")
+            assert second.wait(0.1) is None
+            zoo.client.set(hold.path, zoo.client.get(hold.path)[0])  # a change of its data is no change of the lead
+            zoo.wait_contenders("lead", 2)
+            first.withdraw()
+            following = second.wait(10)
+            assert following is not None
+            assert observer.token() == another.token() == following.token
+            zoo.client.delete(following.path)
+            assert observer.next() is another.next() is None
+            second.withdraw()
+            for _ in range(3):
+                third = zk_leader("lead")
+                hold = third.wait(10)
+                assert hold is not None
+                assert observer.token() == another.token() == hold.token
+                third.withdraw()
+                assert observer.next() is another.next() is None
+        assert observer.silent
+
+
+def test_observing_costs_nothing_while_nothing_changes(zoo: Zoo) -> None:
+    """No request goes out beside the pings, whether somebody leads or nobody does."""
+    with zoo.configured(session_timeout=30), Proxy(zoo.address) as proxy, zoo.configured(proxy.address, 30):
+        connected()
+        for held in (contextlib.nullcontext(), zoo.hold_elsewhere("lead")):
+            with held, observing() as observer:
+                observer.next()
+                eventually(lambda: not session()._sent)
+                proxy.reset()
+                assert not threading.Event().wait(0.5)
+                assert proxy.requests == 0
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_nothing_is_left_of_an_observation(zoo: Zoo, server: Ensemble | DevServer, held: bool) -> None:
+    """Neither an observer in the session, nor a directory that was made to be watched, nor a watch on it."""
+    port = server.servers[0].port if isinstance(server, Ensemble) else server.port
+
+    def watches() -> int:
+        lines = four_letter("127.0.0.1", port, "mntr").splitlines()
+        return int(next(line for line in lines if line.startswith("zk_watch_count")).split()[1])
+
+    zoo.client.ensure_path(zoo.base)
+    connected()
+    before = watches()
+    for _ in range(5):
+        with zoo.hold_elsewhere("lead") if held else contextlib.nullcontext(), observing() as observer:
+            found = observer.next()
+            assert (found is not None) is held
+            eventually(lambda: watches() == before + 1)
+        eventually(lambda: watches() == before)
+    assert not [each for each in session().observers if type(each).__name__ == "Observation"]
+    if not held:
+        assert directory(zoo) is None
+
+
+def test_a_directory_that_is_taken_away_is_watched_all_the_same(zoo: Zoo) -> None:
+    """As a server does with empty ones, and as another observer does at its end."""
+    with observing() as observer:
+        assert observer.next() is None
+        for _ in range(3):
+            eventually(lambda: directory(zoo) == [])
+            zoo.client.delete(f"{zoo.base}/lead")
+        with zk_leader("lead") as hold:
+            assert observer.token() == hold.token
+
+
+def test_observers_live_through_cuts_and_through_the_end_of_the_session(zoo: Zoo) -> None:
+    """What happened meanwhile they are told afterwards; and of no change, nothing."""
+    with zoo.hold_elsewhere("lead") as path, proxied(zoo, TIMEOUT) as proxy, observing() as observer:
+        token = observer.token()
+        proxy.cut_all()
+        eventually(lambda: not session().connected)
+        connected()
+        before = session().session_id
+        expire(zoo)
+        eventually(lambda: session().session_id not in (None, before))
+        connected()
+        assert observer.silent
+        proxy.refuse = True
+        proxy.cut_all()
+        zoo.client.delete(path)
+        with zoo.hold_elsewhere("lead"):
+            proxy.heal()
+            assert observer.token() > token
+        assert observer.next() is None
+
+
+def test_an_observer_waits_until_zookeeper_is_there(zoo: Zoo) -> None:
+    """For as long as it was told to, and then ends without a word; asking raises at once."""
+    with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.2) as proxy:
+        proxy.refuse = True
+        onlooker = zk_leader("lead")
+        assert list(onlooker.observe(timeout=0.2)) == []
+        with pytest.raises(ZooKeeperUnavailable):
+            onlooker.who()
+        with observing() as observer:
+            proxy.heal()
+            assert observer.next() is None
+
+
+def test_an_observer_is_told_when_nobody_will_tell_it_any_more(zoo: Zoo) -> None:
+    """The session is closed, or the queue holds what nobody can read."""
+    with observing() as observer:
+        assert observer.next() is None
+        process.reset()
+        assert isinstance(observer.next(), ZooKeeperUnavailable)
+    zoo.client.ensure_path(f"{zoo.base}/lead")
+    zoo.client.create(f"{zoo.base}/lead/what-is-this-0000000000")
+    with observing() as observer:
+        assert isinstance(observer.next(), UnreadableQueue)
+    zoo.client.delete(f"{zoo.base}/lead/what-is-this-0000000000")
+
+
+def test_an_observation_ends_when_its_time_is_over_or_it_is_dropped(zoo: Zoo) -> None:
+    """And one that was stopped before it began tells nothing."""
+    onlooker = zk_leader("lead")
+    assert list(onlooker.observe(timeout=0.3)) == [None]
+    observed = onlooker.observe()
+    assert next(observed) is None
+    del observed
+    assert not onlooker._observations
+    onlooker.stop()
+    assert list(onlooker.observe()) == []
+
+
+async def test_tasks_observe_without_a_thread(zoo: Zoo) -> None:
+    """The same changes; the end of the loop over them is the end of the observation."""
+    onlooker = zk_leader("lead")
+    told: asyncio.Queue[int | None] = asyncio.Queue()
+
+    async def observe() -> None:
+        async for candidate in onlooker.aobserve():
+            told.put_nowait(None if candidate is None else candidate.token)
+
+    observer = asyncio.create_task(observe())
+    assert await asyncio.wait_for(told.get(), 10) is None
+    threads = threading.active_count()
+    async with zk_leader("lead") as hold:
+        assert await asyncio.wait_for(told.get(), 10) == hold.token
+    assert await asyncio.wait_for(told.get(), 10) is None
+    assert threading.active_count() == threads
+    onlooker.stop()
+    await asyncio.wait_for(observer, 10)
+    assert [candidate async for candidate in zk_leader("lead").aobserve(timeout=0.2)] == [None]

@@ -1,0 +1,279 @@
+"""A hold that lasts too long ends, and its work with it; before that, somebody is warned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, within
+from support.work import compute, run_in_thread, sleep_in_pieces
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, signals, zk_lock
+from django_zklock.exceptions import LockLost
+from django_zklock.locks.share import Share
+
+pytestmark = pytest.mark.zookeeper
+
+REASON = "it was held for longer than max_hold, 0.3 s"
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """The signals of a test about the life of holds."""
+    found: list[tuple[str, dict[str, Any]]] = []
+
+    def receiver(name: str) -> Callable[..., None]:
+        def receive(**kwargs: Any) -> None:
+            found.append((name, kwargs))
+
+        return receive
+
+    receivers = {name: receiver(name) for name in ("lock_held_long", "lock_lost", "lock_released")}
+    for name, receive in receivers.items():
+        getattr(signals, name).connect(receive)
+    yield found
+    for name, receive in receivers.items():
+        getattr(signals, name).disconnect(receive)
+
+
+# --- max_hold ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abort_on", ["suspended", "never"])
+@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+def test_work_that_takes_too_long_is_stopped_and_told_why(
+    zoo: Zoo, run: Callable[..., Any], abort_on: str, told: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Also where the loss of the connection would not stop it: this was asked for."""
+
+    def work() -> None:
+        lock = zk_lock("k", max_hold=0.3, abort_on=abort_on)
+        with within(3), pytest.raises(LockLost, match=f"'k' was lost: {REASON}"), lock:
+            compute(20)
+
+    run(work)
+    eventually(lambda: told)
+    ((name, kwargs),) = told
+    assert (name, kwargs["reason"]) == ("lock_lost", REASON)
+    assert kwargs["receipt"].delivered
+    with zk_lock("k", timeout=2):
+        pass
+
+
+def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zoo: Zoo) -> None:
+    """Work that takes a while to stop still has the lock for itself."""
+    events: list[str] = []
+
+    def take() -> None:
+        with zk_lock("k", timeout=20):
+            events.append("next")
+
+    with pytest.raises(LockLost), zk_lock("k", max_hold=0.3):
+        waiter = Elsewhere(take)
+        zoo.wait_contenders("k", 2)
+        try:
+            sleep_in_pieces(20)
+        finally:
+            time.sleep(0.5)
+            events.append("stopped")
+    waiter.result()
+    assert events == ["stopped", "next"]
+
+
+async def test_a_task_that_takes_too_long_is_stopped(zoo: Zoo) -> None:
+    """It is cancelled, and the cancellation becomes the error at the edge of the block."""
+    with pytest.raises(LockLost, match=REASON):
+        async with zk_lock("k", max_hold=0.3):
+            await asyncio.sleep(20)
+    async with zk_lock("k", timeout=2):
+        pass
+
+
+def test_the_time_counts_from_the_first_grant(zoo: Zoo) -> None:
+    """Who takes again what it holds gets no new time."""
+    with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
+        while True:
+            with zk_lock("k", max_hold=50):
+                compute(0.02)
+
+
+def test_the_time_does_not_begin_before_the_grant(zoo: Zoo) -> None:
+    """Nor does a wait in the queue use it up."""
+
+    def take() -> None:
+        with zk_lock("k", max_hold=1, timeout=10) as hold:
+            hold.check()
+
+    with zoo.hold_elsewhere("k"):
+        waiter = Elsewhere(take)
+        zoo.wait_contenders("k", 2)
+        time.sleep(1.2)
+    waiter.result()
+
+
+def take_elsewhere() -> None:
+    """Take the lock in another thread."""
+
+    def take() -> None:
+        with zk_lock("k", timeout=5):
+            pass
+
+    Elsewhere(take).result()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_hold_that_no_block_watches_over_leaves_the_queue_at_once(zoo: Zoo, times: int) -> None:
+    """Nobody could be stopped; who asks is told."""
+    lock = zk_lock("k", max_hold=0.3)
+    holds = [lock.acquire() for _ in range(times)]
+    take_elsewhere()
+    for hold in holds:
+        assert hold
+        with pytest.raises(LockLost, match=REASON):
+            hold.check()
+        lock.release()
+    assert lock.acquire()
+    lock.release()
+
+
+def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo) -> None:
+    """Then it is for who acquired it to release it."""
+    events: list[str] = []
+    lock = zk_lock("k", max_hold=0.3)
+    hold = lock.acquire()
+    assert hold
+
+    def take() -> None:
+        with zk_lock("k", timeout=20):
+            events.append("next")
+
+    waiter = Elsewhere(take)
+    with pytest.raises(LockLost, match=REASON), lock:
+        try:
+            sleep_in_pieces(20)
+        finally:
+            time.sleep(0.3)
+            events.append("stopped")
+    lock.release()
+    waiter.result()
+    assert events == ["stopped", "next"]
+
+
+def test_a_paused_process_learns_of_the_end_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the protocol's thread has come to it."""
+    lock = zk_lock("k", max_hold=30, abort_on="lost")
+    hold = lock.acquire()
+    assert hold
+    hold.check()
+    assert hold._grant.ends_at is not None
+    hold._grant.ends_at -= 30
+    with pytest.raises(LockLost, match="max_hold, 30 s"):
+        hold.check()
+    assert hold.lost
+    lock.release()
+
+
+def test_a_body_that_nobody_asks_for_keeps_no_lock_for_longer(zoo: Zoo) -> None:
+    """Between two parts of a response there is no work to be stopped; the next part is not made."""
+    lock = zk_lock("k", max_hold=0.5)
+    with lock as hold:
+        share = Share(lock, hold)
+    with share as held:
+        held.check()
+    take_elsewhere()
+    with pytest.raises(LockLost, match="max_hold"), share:
+        raise AssertionError
+    share.break_off()
+
+
+def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
+    """The next one gets the lock when the part is left."""
+    events: list[str] = []
+
+    def take() -> None:
+        with zk_lock("k", timeout=20):
+            events.append("next")
+
+    lock = zk_lock("k", max_hold=0.3)
+    with lock as hold:
+        share = Share(lock, hold)
+    waiter = Elsewhere(take)
+    zoo.wait_contenders("k", 2)
+    with pytest.raises(LockLost, match=REASON), share:
+        try:
+            sleep_in_pieces(20)
+        finally:
+            events.append("stopped")
+    share.end()
+    waiter.result()
+    assert events == ["stopped", "next"]
+
+
+def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:
+    """And what it would have come to is forgotten."""
+    for _ in range(20):
+        with zk_lock("k", max_hold=0.3, warn_after=0.2):
+            pass
+    time.sleep(0.5)
+    assert [name for name, _ in told] == ["lock_released"] * 20
+
+
+# --- warn_after -------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_hold_is_told_once(
+    zoo: Zoo, told: list[tuple[str, dict[str, Any]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it is taken again; by a log record and by the signal."""
+    with caplog.at_level(logging.WARNING, "django_zklock.locks"):
+        with zk_lock("k", warn_after=0.2) as hold:
+            eventually(lambda: told)
+            with zk_lock("k", warn_after=0.1):
+                time.sleep(0.5)
+        eventually(lambda: len(told) == 2)
+    (name, kwargs), (last, _) = told
+    assert (name, kwargs["lock"], kwargs["hold"], last) == ("lock_held_long", "k", hold, "lock_released")
+    assert 0.2 <= kwargs["held"] < 5
+    (record,) = caplog.records
+    assert "lock k has been held for" in record.getMessage()
+    assert "warn_after, 0.2 s" in record.getMessage()
+
+
+def test_the_hold_of_a_body_is_what_the_signal_names(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:
+    """The block that the lock was taken for is over by then."""
+    lock = zk_lock("k", warn_after=0.3)
+    with lock as hold:
+        share = Share(lock, hold)
+    eventually(lambda: told)
+    (_, kwargs) = told[0]
+    assert isinstance(kwargs["hold"], Hold)
+    assert kwargs["hold"].token == hold.token
+    share.end()
+
+
+def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:
+    """One timer serves them all, whichever comes first."""
+    spans = [0.9, 0.3, 0.6, 1.2]
+    begun = threading.Barrier(len(spans))
+    ends: list[float] = []
+
+    def work(span: float) -> None:
+        with pytest.raises(LockLost), zk_lock(f"k/{span}", max_hold=span, warn_after=span / 2):
+            begun.wait(10)
+            sleep_in_pieces(20)
+        ends.append(span)
+
+    workers = [Elsewhere(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
+    for worker in workers:
+        worker.result()
+    assert ends == sorted(spans)
+    eventually(lambda: len(told) == 8)
+    assert sorted(kwargs["lock"] for name, kwargs in told if name == "lock_held_long") == [
+        f"k/{span}" for span in sorted(spans)
+    ]

@@ -1,0 +1,353 @@
+"""A holder is asked to let go, learns of it, and nobody is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import Elsewhere, connected, cut, proxied, within
+from support.locking import as_json
+from support.proxy import SET_DATA, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, ReadWriteLock, signals, zk_lock
+from django_zklock.exceptions import LockChangedHands, LockLost, NotRevocable, ZooKeeperUnavailable
+from django_zklock.inspection import look_at
+from django_zklock.locks import contender
+from django_zklock.operations import break_lock, end_hold, hold_lock, revoke
+from django_zklock.queue import guids, nodes, revocations
+from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
+from django_zklock.queue.revocations import Revocation
+
+pytestmark = pytest.mark.zookeeper
+
+WHO: dict[str, Any] = {"by": "anna"}
+WHY = "deploy 42"
+
+
+def guid(hold: Hold) -> str:
+    found = nodes.parse(hold.path.rpartition("/")[2])
+    assert found is not None
+    return found.guid
+
+
+@pytest.fixture
+def asked() -> Iterator[list[tuple[str, str, str]]]:
+    """What the signal told, in its order: lock, by and reason."""
+    told: list[tuple[str, str, str]] = []
+
+    def receive(lock: str, hold: Hold, by: str, reason: str, **more: Any) -> None:
+        assert hold.key == lock
+        told.append((lock, by, reason))
+
+    signals.lock_revoke_requested.connect(receive)
+    yield told
+    signals.lock_revoke_requested.disconnect(receive)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+def seen(hold: Hold) -> tuple[str, str]:
+    """Wait until the holder has seen a request; return who asks and why."""
+    found = hold.wait_revoked(5)
+    assert found is not None
+    return found.by, found.reason
+
+
+def test_a_holder_learns_who_wants_it_to_let_go_and_why(zoo: Zoo, asked: list[tuple[str, str, str]]) -> None:
+    """In the hold, by a callback and by the signal; it works on as it likes."""
+    called = threading.Event()
+    with zk_lock("k/1") as hold:
+        assert hold.revoke_requested is None
+        assert hold.wait_revoked(0) is None
+        hold.add_revoke_callback(lambda hold: called.set())
+        found = revoke("k/1", WHY, **WHO)
+        assert [(each.token, each.guid) for each in found.holders] == [(hold.token, guid(hold))]
+        assert seen(hold) == ("anna", WHY)
+        assert called.wait(5)
+        eventually(lambda: asked)
+        hold.check()
+    assert asked == [("k/1", "anna", WHY)]
+    with zk_lock("k/1") as next_hold:
+        assert next_hold.revoke_requested is None
+
+
+def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
+    zoo: Zoo, asked: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short holds are spared the watch, and the request waits in the node."""
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 1.0)
+    with zk_lock("k") as hold:
+        revoke("k", WHY, **WHO)
+        assert seen(hold) == ("anna", WHY)
+    with zk_lock("k") as short:
+        revoke("k", WHY, **WHO)
+    assert short.revoke_requested is None
+    assert zoo.children("k") == []
+
+
+def test_asking_again_changes_nothing_and_the_last_one_is_shown(zoo: Zoo, asked: list[tuple[str, str, str]]) -> None:
+    """Each one who asks is told to the holder once."""
+    with zk_lock("k") as hold:
+        revoke("k", WHY, **WHO)
+        assert seen(hold) == ("anna", WHY)
+        version = zoo.client.exists(hold.path).version
+        revoke("k", WHY, **WHO)
+        assert zoo.client.exists(hold.path).version == version
+        revoke("k", "mine first", by="ben")
+        eventually(lambda: hold.revoke_requested is not None and hold.revoke_requested.by == "ben")
+        eventually(lambda: len(asked) == 2)
+    assert asked == [("k", "anna", WHY), ("k", "ben", "mine first")]
+
+
+def test_one_who_waits_to_be_asked_is_let_go_by_the_end_of_the_hold(zoo: Zoo) -> None:
+    """Nobody will ask any more."""
+    lock = zk_lock("k")
+    hold = lock.acquire()
+    assert hold
+    waiting = Elsewhere(hold.wait_revoked)
+    eventually(lambda: hold._grant._observers)
+    lock.release()
+    assert waiting.result(5) is None
+
+
+def test_all_who_share_a_lock_are_asked_or_the_one_that_is_named(zoo: Zoo) -> None:
+    """Who waits is not."""
+    holding = threading.Barrier(3)
+    leave = threading.Event()
+    holds: list[Hold] = []
+
+    def read() -> None:
+        with ReadWriteLock("k").read() as hold:
+            holds.append(hold)
+            holding.wait(5)
+            leave.wait(10)
+
+    def wait() -> Revocation | None:
+        with zk_lock("k", timeout=20) as hold:
+            return hold.revoke_requested
+
+    readers = [Elsewhere(read) for _ in range(2)]
+    holding.wait(5)
+    waiter = Elsewhere(wait)
+    zoo.wait_contenders("k", 3)
+    found = revoke("k", WHY, **WHO, guid=guid(holds[0]))
+    assert [each.token for each in found.holders] == [holds[0].token]
+    assert seen(holds[0]) == ("anna", WHY)
+    assert len(revoke("k", "all", by="ben").holders) == 2
+    assert seen(holds[1]) == ("ben", "all")
+    leave.set()
+    for reader in readers:
+        reader.result()
+    assert waiter.result() is None
+
+
+def test_nobody_is_asked_who_does_not_hold_the_lock(zoo: Zoo) -> None:
+    """Nobody holds it, or another one than was named."""
+    more: dict[str, Any]
+    for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
+        with pytest.raises(LockChangedHands):
+            revoke("k", WHY, **WHO, **more)
+    with zk_lock("k") as hold:
+        for more in ({"guid": str(uuid.uuid4())}, {"token": 1}, {"guid": guid(hold), "token": 1}):
+            with pytest.raises(LockChangedHands):
+                revoke("k", WHY, **WHO, **more)
+        assert zoo.client.exists(hold.path).version == 0
+        with pytest.raises(ValueError, match="empty"):
+            revoke("k", " ", **WHO)
+        with pytest.raises(ValueError, match="empty"):
+            revoke("k", WHY, by="")
+
+
+def test_who_would_not_hear_is_not_asked(zoo: Zoo) -> None:
+    """A person's hold is ended by a person; a client of kazoo does not look at its node."""
+    hold = hold_lock("k", seconds=60, reason="drain", by="ben")
+    with pytest.raises(NotRevocable, match=r"operator ben until .* end_hold"):
+        revoke("k", WHY, **WHO)
+    end_hold("k", token=hold.token, by="ben")
+    path = zoo.client.create(f"{zoo.base}/k/{uuid.uuid4().hex}__lock__", b"x", ephemeral=True, sequence=True)
+    with pytest.raises(NotRevocable, match="kazoo"):
+        revoke("k", WHY, **WHO)
+    assert zoo.client.get(path)[0] == b"x"
+    zoo.client.delete(path)
+
+
+def test_a_client_of_curator_is_asked_in_its_own_words(zoo: Zoo) -> None:
+    """Its `makeRevocable` waits for exactly these bytes."""
+    with zoo.hold_elsewhere("k") as path:
+        revoke("k", WHY, **WHO)
+        assert zoo.client.get(path)[0] == b"__REVOKE__"
+        version = zoo.client.exists(path).version
+        revoke("k", WHY, **WHO)
+        assert zoo.client.exists(path).version == version
+
+
+def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_it_is(
+    zoo: Zoo, asked: list[tuple[str, str, str]]
+) -> None:
+    """Its `Revoker` writes over all that the node said."""
+    with zk_lock("k", fields={}) as hold:
+        zoo.client.set(hold.path, b"__REVOKE__")
+        assert seen(hold) == (revocations.BY_CURATOR, "")
+        eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
+        (found,) = zoo.payloads("k")
+        assert found is not None
+        assert found.guid == guid(hold)
+        eventually(lambda: asked)
+    assert asked == [("k", revocations.BY_CURATOR, "")]
+
+
+def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back(
+    zoo: Zoo, proxy: Proxy, asked: list[tuple[str, str, str]]
+) -> None:
+    """And told once, however often the watch is set anew."""
+    with zk_lock("k", abort_on="lost") as hold:
+        payload = zoo.client.get(hold.path)[0]
+        proxy.refuse = True
+        proxy.cut_all()
+        request = revocations.revocation(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
+        zoo.client.set(hold.path, revocations.with_request(payload, request))
+        proxy.heal()
+        assert seen(hold) == ("anna", WHY)
+        connected()
+        cut(proxy)
+        cut(proxy)
+        hold.check()
+    eventually(lambda: asked)
+    assert asked == [("k", "anna", WHY)]
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is written once, known for one's own work, and audited once."""
+    with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
+        one = guids.new(guids.Mark.OWN)
+        data = Payload(guid=one, host="h", pid=7, thread="t", what="w", since="", template="")
+        zoo.client.set(path, data.encode())
+        fired = getattr(proxy, when)(SET_DATA)
+        revoke("k", WHY, **WHO)
+        assert fired.is_set()
+        assert zoo.client.exists(path).version == 2
+    (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
+    assert "was asked to let go by anna: deploy 42; it is w on h, process 7" in record.getMessage()
+
+
+def test_a_request_whose_answer_never_comes_is_audited_as_that(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The holder may have been asked."""
+
+    def refuse() -> None:
+        lost.wait(5)
+        proxy.refuse = True
+
+    with zoo.hold_elsewhere("k"), caplog.at_level(logging.INFO, "zklock.audit"):
+        lost = proxy.kill_after_op(SET_DATA)
+        stopper = Elsewhere(refuse)
+        with within(3), pytest.raises(ZooKeeperUnavailable):
+            revoke("k", WHY, **WHO, patience=1)
+        stopper.result()
+    (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
+    assert "may have been asked" in record.getMessage()
+    proxy.heal()
+
+
+def test_who_waits_behind_keeps_its_place_when_the_holder_is_asked(zoo: Zoo) -> None:
+    """They watch the holder's node, which is written; nobody takes that for its end."""
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with zk_lock("k", timeout=20):
+            order.append(number)
+
+    with zk_lock("k") as hold:
+        waiters = []
+        for number in range(3):
+            waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+            zoo.wait_contenders("k", number + 2)
+        for number in range(5):
+            revoke("k", f"reason {number}", **WHO)
+        eventually(lambda: hold.revoke_requested is not None and hold.revoke_requested.reason == "reason 4")
+        assert order == []
+    for waiter in waiters:
+        waiter.result()
+    assert order == [0, 1, 2]
+
+
+def test_a_holder_that_was_asked_is_seen_as_that_and_its_payload_stays_small(zoo: Zoo) -> None:
+    """It goes on to say who it is; the list and the page show who asks."""
+    with zk_lock("k", timeout=1) as hold:
+        (before,) = zoo.payloads("k")
+        revoke("k", "r" * 900, by="b" * 900)
+        assert len(zoo.client.get(hold.path)[0]) <= MAX_PAYLOAD
+        info = look_at("k")
+        assert info is not None
+        (holder,) = info.holders
+        assert before is not None
+        assert (holder.client, holder.host, holder.what) == ("zklock", before.host, before.what)
+        assert holder.revoke is not None
+        assert holder.revoke.reason.startswith("rrr")
+        (shown,) = as_json("show", "k")["holders"]
+        assert shown["revoke"] == {"by": holder.revoke.by, "reason": holder.revoke.reason, "at": holder.revoke.at}
+        assert seen(hold)[1].startswith("rrr")
+
+
+def test_a_lock_whose_holder_was_asked_in_vain_can_still_be_broken(zoo: Zoo) -> None:
+    """The node was written, and is the same one."""
+    with pytest.raises(LockLost, match="broken by anna: too late"), zk_lock("k") as hold:
+        revoke("k", WHY, **WHO)
+        break_lock("k", guid=guid(hold), token=hold.token, reason="too late", by="anna")
+        threading.Event().wait(10)
+
+
+def test_a_downgrade_loses_no_request(zoo: Zoo) -> None:
+    """A writer that becomes a reader writes its node, too."""
+
+    def read() -> None:
+        with ReadWriteLock("k").read():
+            pass
+
+    with ReadWriteLock("k").write() as hold:
+        revoke("k", WHY, **WHO)
+        hold.downgrade()
+        Elsewhere(read).result()  # which is let in once the node says so
+        assert revocations.requested(zoo.client.get(hold.path)[0]) is not None
+        assert seen(hold) == ("anna", WHY)
+
+
+async def test_a_task_can_look_and_ask(zoo: Zoo) -> None:
+    """Looking costs nothing; asking is done in a thread."""
+    async with zk_lock("k") as hold:
+        with pytest.raises(SynchronousOnlyOperation):
+            revoke("k", WHY, **WHO)
+        await sync_to_async(revoke)("k", WHY, **WHO)
+        while not hold.revoke_requested:
+            await asyncio.sleep(0.01)
+
+
+def test_a_hold_that_is_taken_again_is_asked_as_one(zoo: Zoo) -> None:
+    """Whichever block looks."""
+    with zk_lock("k") as outer, zk_lock("k") as inner:
+        revoke("k", WHY, **WHO)
+        assert seen(inner) == seen(outer) == ("anna", WHY)
+
+
+@pytest.mark.parametrize("make", [lambda: b"[1]", lambda: b"\xff", lambda: b'{"guid": "x", "revoke": {"by": 7}}'])
+def test_junk_in_the_own_node_is_no_request(zoo: Zoo, make: Callable[[], bytes]) -> None:
+    """And costs the lock nothing."""
+    with zk_lock("k") as hold:
+        zoo.client.set(hold.path, make())
+        assert hold.wait_revoked(0.6) is None
+        hold.check()

@@ -1,0 +1,358 @@
+"""Several locks taken as one: all or none, in one order, under one deadline, however they are taken and struck."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import Elsewhere, expire, within
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, MultiHold, MultiLock, current_hold, zk_lock, zk_locks
+from django_zklock.exceptions import (
+    InvalidLockName,
+    LockBusy,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUpgradeRefused,
+    ZooKeeperUnavailable,
+)
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_all_are_held_in_the_order_of_their_keys(zoo: Zoo) -> None:
+    """However they are named, and as often as that is; the tokens say in which order they were taken."""
+    with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
+        assert hold.keys == ("a", "b/1", "c")
+        assert [one.key for one in hold] == ["a", "b/1", "c"]
+        tokens = [one.token for one in hold]
+        assert tokens == sorted(tokens)
+        assert all(len(zoo.children(key)) == 1 for key in hold.keys)
+        assert hold["b/1"] is hold["b/{x}"] is current_hold("b/1")
+        assert "c" in hold
+        assert "d" not in hold
+        hold.check()
+        assert not hold.lost
+        assert 0 < hold.lease_remaining <= min(one.lease_remaining for one in hold) + 1
+    with pytest.raises(LockNotHeld):
+        hold.check()
+    zoo.assert_empty(0)
+
+
+def test_none_is_held_when_one_is_busy(zoo: Zoo) -> None:
+    """The error names that one, says who is ahead once the deadline is over, and the others are free at once."""
+    with zoo.hold_elsewhere("b"):
+        with pytest.raises(LockBusy, match="'b'") as busy, zk_locks("c", "b", "a", timeout=0):
+            pass
+        assert busy.value.lock == "b"
+        with zk_lock("a", timeout=0), zk_lock("c", timeout=0):
+            pass
+    gate, held = threading.Event(), threading.Event()
+
+    def hold_c() -> None:
+        with Lock("c", what="the other work"):
+            held.set()
+            gate.wait(20)
+
+    other = Elsewhere(hold_c)
+    assert held.wait(10)
+    try:
+        told = r"'a', 'c'.*'c' was not free.*the other work"
+        with pytest.raises(LockTimeout, match=told) as late, within(2), zk_locks("c", "a", timeout=0.5):
+            pass
+        assert late.value.lock == "c"
+        with zk_lock("a", timeout=0):
+            pass
+    finally:
+        gate.set()
+        other.result()
+
+
+def test_one_deadline_is_over_all(zoo: Zoo) -> None:
+    """The second wait has what the first one has left of the time."""
+
+    def let_go_late() -> None:
+        with zoo.hold_elsewhere("a"):
+            zoo.wait_contenders("a", 2)
+            time.sleep(0.6)
+
+    with zoo.hold_elsewhere("b"):
+        other = Elsewhere(let_go_late)
+        eventually(lambda: zoo.children("a"))
+        began = time.monotonic()
+        with pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
+            pass
+        assert 1.1 <= time.monotonic() - began <= 1.2 + 1
+        other.result()
+
+
+def test_acquire_and_release_are_those_of_one_lock(zoo: Zoo) -> None:
+    """None if one is busy, and none is held then; counted, and refused to who does not hold them all."""
+    lock = zk_locks("b", "a")
+    with zoo.hold_elsewhere("b"):
+        assert lock.acquire(blocking=False) is None
+        assert lock.acquire(timeout=0.2) is None
+        assert not zk_lock("a").locked()
+        assert lock.locked()
+        with pytest.raises(LockNotHeld):
+            lock.release()
+    hold = lock.acquire()
+    assert isinstance(hold, MultiHold)
+    assert lock.acquire()
+    zk_lock("a").release()
+    zk_lock("a").acquire()
+    lock.release()
+    hold.check()
+    lock.release()
+    zoo.assert_empty(0)
+    assert not lock.locked()
+    with pytest.raises(ValueError, match="non-blocking"):
+        lock.acquire(False, 1)
+    assert lock.acquire()
+    zk_lock("b").release()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    zk_lock("a").release()
+
+
+def test_each_is_reentrant_for_itself(zoo: Zoo) -> None:
+    """Blocks of one and of several may be inside each other, and each gives back what it took."""
+    both = zk_locks("a", "b")
+    with zk_lock("b") as outer, both as hold, zk_lock("a"), both:
+        assert hold["b"].token == outer.token
+    zoo.assert_empty(0)
+    with zk_lock("b"), pytest.raises(LockBusy, match="not reentrant"), zk_locks("a", "b", reentrant=False):
+        pass
+    zoo.assert_empty(0)
+
+
+def test_coroutines_take_several_as_well(zoo: Zoo) -> None:
+    """`async with`, `aacquire` and `arelease`; a cancelled wait lets go of all; blocking calls are refused."""
+
+    async def main() -> None:
+        async with zk_locks("b", "a") as hold, zk_locks("a"):
+            assert hold.keys == ("a", "b")
+            hold.check()
+        lock = zk_locks("a", "b")
+        assert await lock.aacquire(timeout=1)
+        assert await lock.alocked()
+        await lock.arelease()
+        assert not await lock.alocked()
+        with pytest.raises(SynchronousOnlyOperation), lock:
+            pass
+        with pytest.raises(SynchronousOnlyOperation):
+            lock.acquire()
+        with pytest.raises(SynchronousOnlyOperation):
+            async with zk_locks("a", atomic=True):
+                pass
+
+        async def wait() -> None:
+            async with zk_locks("a", "b", timeout=None):
+                pass
+
+        with zoo.hold_elsewhere("b"):
+            with pytest.raises(LockBusy):
+                async with zk_locks("a", "b", timeout=0):
+                    pass
+            assert await lock.aacquire(blocking=False) is None
+            task = asyncio.create_task(wait())
+            while len(zoo.children("b")) != 2:
+                await asyncio.sleep(0.01)
+            assert zoo.children("a")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            zoo.wait_contenders("b", 1, timeout=2)
+            zoo.wait_contenders("a", 0, timeout=2)
+
+    asyncio.run(main())
+    zoo.assert_empty()
+
+
+def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
+    """The work under all is stopped; the error names the one that was lost, and all are free."""
+    for key in ("a", "b", "c"):
+        with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
+            zoo.client.delete(hold[key].path)
+            with within(3):
+                threading.Event().wait(10)
+        assert lost.value.lock == key
+        assert hold.lost
+        zoo.assert_empty()
+
+
+def test_a_coroutine_that_loses_one_is_stopped(zoo: Zoo) -> None:
+    """As a thread is, and it is not left cancelled."""
+
+    async def main() -> None:
+        with pytest.raises(LockLost) as lost:
+            async with zk_locks("a", "b") as hold:
+                zoo.client.delete(hold["a"].path)
+                await asyncio.wait_for(asyncio.Event().wait(), 10)
+        assert lost.value.lock == "a"
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    zoo.assert_empty()
+
+
+@pytest.mark.scenario("F56")
+def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo: Zoo) -> None:
+    """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
+
+    def take(*keys: str) -> None:
+        for _ in range(40):
+            with zk_locks(*keys, timeout=None):
+                pass
+
+    takers = [Elsewhere(lambda keys=keys: take(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
+    for taker in takers:
+        taker.result(60)
+    zoo.assert_empty(0)
+    both = threading.Barrier(2)
+
+    def take_singly(first: str, second: str) -> bool:
+        with zk_lock(first):
+            both.wait(10)
+            try:
+                with zk_lock(second, timeout=0.5):
+                    return True
+            except LockTimeout:
+                return False
+            finally:
+                both.wait(10)
+
+    singly = [Elsewhere(lambda: take_singly("a", "b")), Elsewhere(lambda: take_singly("b", "a"))]
+    assert not any(each.result() for each in singly)
+
+
+def take_by_block(lock: MultiLock) -> None:
+    with lock as hold:
+        hold.check()
+
+
+def take_by_acquire(lock: MultiLock) -> None:
+    hold = lock.acquire(timeout=10)
+    assert hold
+    hold.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("take", [take_by_block, take_by_acquire])
+def test_one_that_is_lost_before_the_last_is_taken_is_taken_anew(
+    zoo: Zoo, take: Callable[[MultiLock], None], where: Callable[[Callable[[], object]], object]
+) -> None:
+    """Nothing was done under it, so nobody need hear of it."""
+
+    def lose_and_let_go() -> None:
+        with zoo.hold_elsewhere("b"):
+            held.set()
+            zoo.wait_contenders("b", 2)
+            [name] = zoo.children("a")
+            zoo.client.delete(f"{zoo.base}/a/{name}")
+
+    held = threading.Event()
+    thief = Elsewhere(lose_and_let_go)
+    assert held.wait(10)
+    where(lambda: take(zk_locks("a", "b", timeout=10)))
+    thief.result()
+
+
+@pytest.fixture(params=["in the main thread", "in another thread"])
+def where(request: pytest.FixtureRequest) -> Callable[[Callable[[], object]], object]:
+    """Who makes a call; each is stopped in a way of its own."""
+    if request.param == "in the main thread":
+        return lambda call: call()
+    return lambda call: Elsewhere(call).result()
+
+
+def test_a_session_that_ends_on_the_way_is_no_end(zoo: Zoo) -> None:
+    """All are taken anew in the next one."""
+
+    def end_session_and_let_go() -> None:
+        with zoo.hold_elsewhere("b"):
+            held.set()
+            zoo.wait_contenders("b", 2)
+            before = zoo.children("a")
+            expire(zoo)
+            eventually(lambda: zoo.children("a") not in ([], before), 15)
+
+    held = threading.Event()
+    thief = Elsewhere(end_session_and_let_go)
+    assert held.wait(10)
+    with zk_locks("a", "b", timeout=20) as hold:
+        hold.check()
+    thief.result()
+
+
+def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
+    """Those of its entry in the settings, those of the call over them; the timeout is that of all."""
+    locks = {"stock": {"path": "stock/{sku}", "grace": 1, "timeout": 0}, "till": {"path": "till", "abort_on": "never"}}
+    with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 7}):
+        lock = zk_locks("till", "stock", fields={"sku": 5}, warn_after=3)
+        assert lock.keys == ("stock/5", "till")
+        stock, till = (each._terms() for each in lock.locks)
+        assert (stock.policy.grace, till.policy.abort_on) == (1, "never")
+        assert (stock.warn_after, till.warn_after) == (3, 3)
+        assert lock._plan().timeout == 7
+        assert zk_locks("till", timeout=None)._plan().timeout is None
+        own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
+        assert [each._terms().policy.abort_on for each in own.locks] == ["suspended", "lost"]
+        with lock as hold:
+            assert hold["stock"] is hold["stock/5"]
+    with zoo.configured():
+        assert zk_locks("a")._plan().timeout == 10
+
+
+def test_of_two_ways_to_lock_a_key_the_stronger_one_is_taken(zoo: Zoo) -> None:
+    """Who wants to read what it wants to write as well writes; what neither covers is refused."""
+    write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
+    assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
+    assert zk_locks(read, "a").locks[0]._terms().kind.name == "LOCK"
+    with pytest.raises(ValueError, match="in two ways"):
+        zk_locks(read, zk_lock("a", limit=2)).keys  # noqa: B018 - it is looked at there
+
+
+def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
+    """Each in its own way: two who read the one may not both have the other."""
+    reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
+    with zk_locks("c", permit, reading) as hold:
+        assert [one.kind for one in hold] == ["read", "semaphore", "lock"]
+        other = Elsewhere(lambda: take_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5)))
+        other.result()
+        writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
+        with pytest.raises(LockUpgradeRefused), writer:
+            pass
+        with pytest.raises(LockBusy, match="'a'"):
+            Elsewhere(lambda: take_by_block(writer)).result()
+    with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
+        assert hold["a"].token == outer.token
+    with pytest.raises(LockLost), zk_lock("a", kind="write", abort_on="never") as outer:
+        zoo.client.delete(outer.path)
+        outer.wait_lost(5)
+        with within(2), zk_locks(reading, "c", timeout=20):
+            pass
+
+
+def test_what_cannot_be_named_is_refused_before_anything_is_sent(zoo: Zoo) -> None:
+    """No lock at all, and one bad name among good ones."""
+    with pytest.raises(InvalidLockName):
+        zk_locks()
+    with pytest.raises(InvalidLockName), zk_locks("a", "b/{x}", fields={"x": ".."}):
+        pass
+    with contextlib.suppress(InvalidLockName):
+        zk_locks("a", "").acquire()
+    zoo.assert_empty(0)
+
+
+def test_no_call_outlives_its_deadline_where_nobody_answers(zoo: Zoo) -> None:
+    """What ZooKeeper may take beside the wait is one span for all, not one for each."""
+    with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
+        zk_locks("a", "b", "c").acquire(blocking=False)

@@ -1,0 +1,129 @@
+"""What becomes of a task that needs several locks, on a real worker: when one is busy, or lost, or its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.result import AsyncResult
+from support.policytasks import POLICIES, VALUE
+from support.severaltasks import transfer
+from support.uniquetasks import known_to
+from support.worker import Worker
+from support.zoo import eventually
+
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_with_each_policy_one_busy_lock_is_as_all(worker: Worker) -> None:
+    """The task does, or is sent again, or ends as one of a single lock does; meanwhile nothing of it is held."""
+    sent: dict[str, AsyncResult[Any]] = {}
+    with contextlib.ExitStack() as busy:
+        for policy in POLICIES:  # "wait" is the last, as it occupies a process
+            busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
+            sent[policy] = worker.send(f"several.{policy}", policy)
+        found = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
+        assert found == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
+        for policy in ("retry", "coalesce"):
+            eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
+            assert worker.zoo.children(f"{policy}/a") == []
+        worker.zoo.wait_contenders("wait/b", 2)
+        worker.zoo.wait_contenders("wait/a", 1)
+    for policy in ("retry", "coalesce", "wait"):
+        assert outcome(sent[policy]) == "done"
+
+
+def outcome(result: AsyncResult[Any]) -> Any:
+    """Return the result, or the name of the error."""
+    value = result.get(timeout=20, interval=0.01, propagate=False)
+    return type(value).__name__ if isinstance(value, BaseException) else value
+
+
+def test_one_waits_for_all_that_come_meanwhile(worker: Worker) -> None:
+    """With "coalesce", among the calls for the same locks."""
+    gate, journal = worker.gate(), worker.home / "coalesced"
+    running = worker.send("several.coalesce", "one", "linger", str(gate), str(journal))
+    gate.wait_entered()
+    waits = worker.send("several.coalesce", "one", "tell", None, str(journal))
+    eventually(lambda: waits.state == "RETRY")
+    assert {outcome(worker.send("several.coalesce", "one")) for _ in range(2)} == {"TaskRevokedError"}
+    gate.open()
+    assert (outcome(running), outcome(waits)) == ("done", "done")
+    assert len(journal.read_text().splitlines()) == 2
+
+
+def test_a_copy_of_a_task_is_no_conflict(worker: Worker) -> None:
+    """It comes again until it may be sure, whichever of the locks it meets itself at; the work is done once."""
+    gate, journal = worker.gate(), worker.home / "copied"
+    result = worker.send("several.skip", "copy", "linger", str(gate), str(journal))
+    gate.wait_entered()
+    copy = "several.skip", ("copy", "linger", str(gate), str(journal))
+    worker.app.send_task(copy[0], copy[1], task_id=result.id)
+    eventually(lambda: f"several.skip[{result.id}] retry" in worker.log.read_text())
+    gate.open()
+    assert worker.get(result) == "done"
+    eventually(lambda: f"several.skip[{result.id}] ignored" in worker.log.read_text(), 20)
+    assert len(journal.read_text().splitlines()) == 1
+
+
+def test_a_task_that_lost_one_of_its_locks_may_run_again(worker: Worker) -> None:
+    """Whichever it is; with `on_lost="retry"` it is sent again, its own retries uncounted."""
+    gate = worker.gate()
+    result = worker.send("several.unlucky", "unlucky", str(gate))
+    for key in ("unlucky/a", "unlucky/b"):
+        gate.wait_entered()
+        (gate.path / "entered").unlink()
+        (name,) = worker.zoo.children(key)
+        worker.zoo.client.delete(f"{worker.zoo.base}/{key}/{name}")
+    gate.wait_entered()
+    gate.open()
+    assert worker.get(result)["retries"] == 0
+
+
+def test_who_waits_for_a_task_that_needs_one_of_its_locks_is_told(worker: Worker) -> None:
+    """Neither would ever go on, whichever of the locks it is."""
+    for policy in ("retry", "wait"):
+        told = worker.run("several.waits", "caller", f"several.{policy}")
+        assert told.startswith("LockHeldByCaller: The lock 'caller/b' is held by task several.waits[")
+
+
+@pytest.fixture
+def publisher(worker: Worker) -> Iterator[Worker]:
+    """The worker, with a client that knows its tasks and has its locks."""
+    if "several.transfer" not in worker.app.tasks:
+        known_to(worker.app, [transfer])
+    with worker.zoo.configured():
+        yield worker
+
+
+def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
+    """In whatever order its arguments come to them; one key in common is no duplicate, but a conflict."""
+    send = publisher.app.tasks["several.transfer"].apply_async
+    gate = publisher.gate()
+    first = send(("1", "2", "linger", str(gate)))
+    gate.wait_entered()
+    assert send(("2", "1")).id == first.id
+    other = send(("2", "3"))
+    assert other.id != first.id
+    eventually(lambda: other.state == "RETRY")
+    gate.open()
+    publisher.get(first)
+    assert publisher.get(other)["headers"][CONFLICTS_HEADER] >= 1
+    again = send(("2", "1"))
+    assert again.id != first.id
+    publisher.get(again)
+
+
+def test_soft_time_limits_leave_no_lock(worker: Worker, tmp_path: Path) -> None:
+    """A task that is struck while it waits for the second lock lets go of the first."""
+    with worker.zoo.hold_elsewhere("limit/b"):
+        result = worker.send("several.wait", "limit", soft_time_limit=1)
+        worker.zoo.wait_contenders("limit/a", 1)
+        assert outcome(result) == "SoftTimeLimitExceeded"
+        worker.zoo.wait_contenders("limit/a", 0, timeout=2)
+        worker.zoo.wait_contenders("limit/b", 1, timeout=2)

@@ -1,0 +1,91 @@
+"""`manage.py zklock leader`: who leads, and each change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+from support.faults import proxied
+from support.locking import MANAGE, as_json, ending, environment, zklock
+from support.zoo import Zoo
+
+from django_zklock import operations, zk_leader
+from django_zklock.management.exits import Exit
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_it_names_who_leads_and_counts_who_stands_by(zoo: Zoo) -> None:
+    """By the name that code gives it, too; a status of its own says that nobody leads."""
+    with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):
+        for name in (("lead/7",), ("lead/{shard}", "--field=shard=7")):
+            found = as_json("leader", *name)
+            assert (found["key"], found["standing_by"]) == ("lead/7", 1)
+            leader = found["leader"]
+            assert (leader["host"], leader["pid"], leader["token"]) == (
+                socket.gethostname(),
+                os.getpid(),
+                str(hold.token),
+            )
+        text = zklock("leader", "lead/7")
+        assert f"process {os.getpid()}" in text
+        assert f"token {hold.token}\n1 stand by\n" in text
+        assert "\x1b" not in text
+    assert ending("leader", "lead/7")[::2] == (Exit.FREE, "Nobody leads lead/7.")
+    status, out, _ = ending("leader", "lead/7", "--json")
+    assert (status, json.loads(out)["leader"]) == (Exit.FREE, None)
+
+
+def test_it_says_when_an_operator_keeps_the_lead(zoo: Zoo) -> None:
+    """Who, until when and why."""
+    held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
+    assert zklock("leader", "lead").startswith("operator ada until ")
+    assert as_json("leader", "lead")["leader"]["operator"].endswith("maintenance")
+    operations.end_hold("lead", token=held.token, by="ada")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: bool) -> None:
+    """One line for each; Ctrl-C is no error."""
+    process = subprocess.Popen(
+        [*MANAGE, "leader", "lead", "--watch", *(["--json"] if as_json else [])],
+        env=environment(zoo),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = process.stdout
+
+    def told() -> str:
+        line = lines.readline()
+        if not as_json:
+            return line.partition("UTC  ")[2]
+        leader = json.loads(line)["leader"]
+        return "nobody\n" if leader is None else f"token {leader['token']}\n"
+
+    try:
+        assert told() == "nobody\n"
+        with zk_leader("lead") as hold:
+            assert told().endswith(f"token {hold.token}\n")
+        assert told() == "nobody\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_tells_that_zookeeper_is_away(zoo: Zoo) -> None:
+    """With --watch, too, rather than to wait without a word."""
+    with proxied(zoo) as proxy:
+        proxy.refuse = True
+        for more in ((), ("--watch",)):
+            status, _, message = ending("leader", "lead", "--patience=200ms", *more)
+            assert status == Exit.AWAY
+            assert "does not answer" in message

@@ -1,0 +1,370 @@
+"""Processes of Apache Curator and of kazoo on one path with ours: who keeps whom out, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.neighbours.curator import curator
+from support.neighbours.kazooneighbour import kazoo
+from support.neighbours.ours import Ours, options_of, our_process
+from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
+from support.neighbours.sides import Side, granted, waits
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import UnreadableQueue
+
+pytestmark = pytest.mark.zookeeper
+CHAOS = pytest.mark.chaos
+
+# Their client and lock, and ours. On one path, each keeps the other out.
+EXCLUSIVE = [
+    ("curator", "mutex", "lock"),
+    ("curator", "write", "write"),
+    ("curator", "write", "read"),
+    ("curator", "read", "write"),
+    ("kazoo", "lock", "lock+kazoo"),
+    ("kazoo", "lock+", "lock"),
+    ("kazoo", "write", "write+kazoo"),
+    ("kazoo", "write", "read+kazoo"),
+    ("kazoo", "read", "write+kazoo"),
+    ("kazoo", "write+", "write"),
+    ("kazoo", "read+", "write"),
+    ("kazoo", "write+", "read"),
+]
+SHARED = [
+    ("curator", "read", "read", "write"),
+    ("kazoo", "read", "read+kazoo", "write+kazoo"),
+    ("kazoo", "read+", "read", "write"),
+]
+
+
+SEMAPHORES = [("curator", "semaphore", "semaphore+curator"), ("kazoo", "semaphore", "semaphore+kazoo")]
+
+
+def name(case: tuple[str, ...]) -> str:
+    return "-".join(case)
+
+
+@pytest.fixture
+def ours(zoo: Zoo) -> Iterator[Ours]:
+    ours = Ours(zoo.base)
+    yield ours
+    ours.close()
+
+
+def started(which: str, zoo: Zoo) -> Neighbour:
+    return (curator if which == "curator" else kazoo)(zoo.hosts, session_timeout=2)
+
+
+@pytest.fixture
+def theirs(request: pytest.FixtureRequest) -> Neighbour:
+    which = request.node.callspec.params["case"][0]
+    found: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
+    return found
+
+
+def sides(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, ...]) -> tuple[Side, Side]:
+    path = f"{zoo.base}/a"
+    return Side(theirs, case[1], path), Side(ours, case[2], path)
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("case", EXCLUSIVE, ids=name)
+def test_each_keeps_the_other_out(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str) -> None:
+    """A try fails while the other side has it, and who waits has it as soon as that lets go."""
+    holder, other = sides(zoo, theirs, ours, case)
+    if first == "ours":
+        holder, other = other, holder
+    assert holder.take()
+    assert not other.take("b", 0)
+    waiter = other.begin("b")
+    zoo.wait_contenders("a", 2)
+    assert waits(waiter)
+    holder.release()
+    assert granted(waiter)
+    assert not holder.take("c", 0)
+    other.release("b")
+
+
+@pytest.mark.parametrize("case", [case for case in EXCLUSIVE if "read" not in name(case)], ids=name)
+def test_first_come_first_served(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...]) -> None:
+    """Whichever client they are of."""
+    one, other = sides(zoo, theirs, ours, case)
+    assert one.take("0")
+    queue = []
+    for number in range(1, 7):
+        side = (one, other)[number % 2]
+        queue.append((side, str(number), side.begin(str(number))))
+        zoo.wait_contenders("a", number + 1)
+    before, actor = one, "0"
+    for index, (side, waiter, answer) in enumerate(queue):
+        assert not any(later.done() for *_, later in queue[index:])
+        before.release(actor)
+        assert granted(answer)
+        before, actor = side, waiter
+    before.release(actor)
+
+
+# --- a process is killed ----------------------------------------------------------------------------------------------
+
+
+# A killed process is waited for until its session is over, which takes two seconds; so one case of each client here.
+def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list[Any]:
+    return [
+        pytest.param(case, killed, id=f"{name(case)}-{killed}", marks=[] if (case[1], killed) in quick else [CHAOS])
+        for case in cases
+        for killed in ("theirs", "ours")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "killed"), kills(EXCLUSIVE, {("mutex", "theirs"), ("lock+", "theirs"), ("lock", "ours")})
+)
+def test_who_is_killed_is_out_of_the_queue(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
+) -> None:
+    """Be it holding or waiting: who waits behind has its turn once the session is over, whichever client it is of."""
+    doomed, other = sides(zoo, theirs, ours, case)
+    if killed == "ours":
+        doomed, other = other, doomed
+    with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
+        doomed = replace(doomed, client=process)
+        assert doomed.take("1")
+        second = other.begin("2")
+        zoo.wait_contenders("a", 2)
+        third = doomed.begin("3")
+        zoo.wait_contenders("a", 3)
+        last = other.begin("4")
+        zoo.wait_contenders("a", 4)
+        process.kill()
+        assert isinstance(third.exception(PATIENCE), NeighbourGone)
+        assert granted(second)
+        other.release("2")
+        assert granted(last)
+        other.release("4")
+
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("case", SHARED, ids=name)
+def test_readers_share_and_nobody_starves(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
+) -> None:
+    """Readers of both clients hold together; who comes behind a waiting writer of either waits for that one."""
+    path = f"{zoo.base}/a"
+    their_read, their_write = Side(theirs, case[1], path), Side(theirs, case[1].replace("read", "write"), path)
+    our_read, our_write = Side(ours, case[2], path), Side(ours, case[3], path)
+    pairs = [(their_read, their_write), (our_read, our_write)]
+    (read, write), (other_read, other_write) = pairs if first == "theirs" else pairs[::-1]
+    assert read.take("1")
+    assert other_read.take("2")
+    writer = write.begin("3")
+    zoo.wait_contenders("a", 3)
+    late = other_read.begin("4")
+    zoo.wait_contenders("a", 4)
+    later = read.begin("5")
+    zoo.wait_contenders("a", 5)
+    last = other_write.begin("6")
+    zoo.wait_contenders("a", 6)
+    read.release("1")
+    assert waits(writer)
+    other_read.release("2")
+    assert granted(writer)
+    assert waits(late)
+    assert waits(later)
+    write.release("3")
+    assert granted(late)
+    assert granted(later)
+    other_read.release("4")
+    assert waits(last)
+    read.release("5")
+    assert granted(last)
+    other_write.release("6")
+
+
+# --- semaphores -------------------------------------------------------------------------------------------------------
+
+
+def permits(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, ...], limit: int) -> list[Side]:
+    return [replace(side, limit=str(limit)) for side in sides(zoo, theirs, ours, case)]
+
+
+def gate(case: tuple[str, ...]) -> str:
+    return "a/locks" if case[0] == "curator" else "a-__lock__"
+
+
+def leases(zoo: Zoo, case: tuple[str, ...]) -> list[str]:
+    path = f"{zoo.base}/a/leases" if case[0] == "curator" else f"{zoo.base}/a"
+    return list(zoo.client.get_children(path)) if zoo.client.exists(path) else []
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("case", SEMAPHORES, ids=name)
+def test_permits_are_counted_together(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
+) -> None:
+    """There are as many as the limit, for both clients together; who wants one more waits at the gate, in order."""
+    one, other = permits(zoo, theirs, ours, case, 3)
+    if first == "ours":
+        one, other = other, one
+    assert one.take("1")
+    assert other.take("2")
+    assert one.take("3")
+    assert not one.take("4", 0)
+    assert not other.take("5", 0)
+    assert len(leases(zoo, case)) == 3
+    assert zoo.children(gate(case)) == []
+    fourth = other.begin("4")
+    zoo.wait_contenders(gate(case), 1)
+    fifth = one.begin("5")
+    zoo.wait_contenders(gate(case), 2)
+    sixth = other.begin("6")
+    zoo.wait_contenders(gate(case), 3)
+    assert waits(fourth)
+    other.release("2")
+    assert granted(fourth)
+    assert waits(fifth)
+    one.release("1")
+    assert granted(fifth)
+    assert waits(sixth)
+    other.release("4")
+    assert granted(sixth)
+    for side, actor in ((one, "3"), (one, "5"), (other, "6")):
+        side.release(actor)
+    assert leases(zoo, case) == []
+    zoo.wait_contenders(gate(case), 0)
+
+
+@pytest.mark.parametrize(("case", "killed"), kills(SEMAPHORES, {("semaphore", "ours")}))
+def test_permits_of_a_killed_process_come_back(
+    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
+) -> None:
+    """And so does the gate, be it that who was killed stood in it."""
+    doomed, other = permits(zoo, theirs, ours, case, 2)
+    if killed == "ours":
+        doomed, other = other, doomed
+    with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
+        doomed = replace(doomed, client=process)
+        assert doomed.take("1")
+        assert other.take("2")
+        third = doomed.begin("3")
+        zoo.wait_contenders(gate(case), 1)
+        fourth = other.begin("4")
+        zoo.wait_contenders(gate(case), 2)
+        process.kill()
+        assert isinstance(third.exception(PATIENCE), NeighbourGone)
+        assert granted(fourth)
+        assert not other.take("5", 0)
+        other.release("2")
+        other.release("4")
+
+
+# --- what cannot work -------------------------------------------------------------------------------------------------
+
+# Their lock, and ours beside it, which theirs does not see.
+BLIND = [
+    ("mutex", "read", "read-write lock node"),
+    ("mutex", "write", "read-write lock node"),
+    ("read", "lock", 'take kind="read" or "write"'),
+    ("write", "lock", 'take kind="read" or "write"'),
+    ("mutex", "lock+kazoo", "in kazoo's grammar"),
+    ("write", "write+kazoo", "in kazoo's grammar"),
+]
+
+
+@pytest.mark.parametrize(("their", "our", "said"), BLIND)
+def test_ours_refuses_to_stand_beside_one_of_curators_that_would_not_see_it(
+    zoo: Zoo, jvm: Neighbour, their: str, our: str, said: str
+) -> None:
+    """The message says what to do, and nothing is left. For a try the lock is taken, which is true."""
+    path = f"{zoo.base}/a"
+    assert jvm.take("1", their, path)
+    lock = zk_lock("a", **options_of(our))
+    assert lock.acquire(blocking=False) is None
+    with pytest.raises(UnreadableQueue, match=said):
+        lock.acquire()
+    zoo.wait_contenders("a", 1)
+    jvm.release("1", their, path)
+    with zk_lock("a", **options_of(our), timeout=5):
+        pass
+
+
+def test_who_comes_in_behind_one_that_curator_does_not_see_is_told(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
+    """Curator's mutex passes over a writer of ours, which cannot be prevented; nobody of ours goes on from there."""
+    path = f"{zoo.base}/a"
+    with zk_lock("a", kind="write") as hold:
+        assert jvm.take("1", "mutex", path)
+        with pytest.raises(UnreadableQueue, match="does not see"):
+            ours.take("2", "write", path)
+        hold.check()
+        jvm.release("1", "mutex", path)
+
+
+def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neighbour) -> None:
+    """Not even kazoo's own; and its node is named like that of a writer, so nobody else can tell. Said in the docs."""
+    path = f"{zoo.base}/a"
+    assert plain_kazoo.take("1", "read", path)
+    assert plain_kazoo.take("2", "lock", path)
+    assert zk_lock("a", kind="write", layout="kazoo").acquire(blocking=False) is None
+    for actor, kind in (("1", "read"), ("2", "lock")):
+        plain_kazoo.release(actor, kind, path)
+
+
+def test_curators_mutex_waits_for_a_directory_that_sorts_before_digits(zoo: Zoo, jvm: Neighbour) -> None:
+    """It takes every child for a contender, so a key below a lock that is shared with it may be in its way."""
+    zoo.client.create(f"{zoo.base}/a/-nested", makepath=True)
+    assert not jvm.take("1", "mutex", f"{zoo.base}/a", 0.1)
+    zoo.client.create(f"{zoo.base}/b/nested", makepath=True)
+    assert jvm.take("1", "mutex", f"{zoo.base}/b", 5)
+    jvm.release("1", "mutex", f"{zoo.base}/b")
+
+
+def test_a_limit_shared_by_curators_processes_is_not_ours(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
+    """It is a number at a path that only they know; ours goes by its own, and counts their permits all the same."""
+    path, count = f"{zoo.base}/a", f"{zoo.base}/count"
+    assert jvm.ask("1", "count", "-", count, 1) == "true"
+    theirs, mine = Side(jvm, "semaphore", path, count), Side(ours, "semaphore+curator", path, "2")
+    assert theirs.take("1")
+    assert mine.take("2")
+    assert not theirs.take("3", 0)
+    assert not mine.take("4", 0)
+    theirs.release("1")
+    mine.release("2")
+
+
+def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) -> None:
+    """They wait till the writer that only reads by now lets go, and a writer of Curator's does, too."""
+    path = f"{zoo.base}/a"
+    with zk_lock("a", kind="write") as hold:
+        hold.downgrade()
+        with zk_lock("a", kind="read"):
+            pass
+        assert not jvm.take("1", "read", path, 0.2)
+        writer = jvm.acquire("2", "write", path)
+        zoo.wait_contenders("a", 2)
+        assert waits(writer)
+    assert granted(writer)
+    jvm.release("2", "write", path)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
+)
+def test_a_holder_of_curators_is_seen_and_can_be_asked_to_let_go(
+    zoo: Zoo, jvm: Neighbour, theirs: str, options: dict[str, Any]
+) -> None:
+    """By the word that Curator's own `Revoker` writes, if that process has said that it minds it."""
+    path = f"{zoo.base}/a"
+    assert jvm.ask("1", "revocable", theirs, path) == "true"
+    assert jvm.take("1", theirs, path)
+    (name,) = zoo.wait_contenders("a", 1)
+    zoo.client.set(f"{path}/{name}", b"__REVOKE__")
+    eventually(lambda: jvm.ask("1", "revoked", theirs, path) == "true")
+    assert zk_lock("a", **options).acquire(blocking=False) is None
+    jvm.release("1", theirs, path)

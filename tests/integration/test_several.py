@@ -1,0 +1,352 @@
+"""`@zk_locked` with several locks: functions, views of all kinds, transactions, bodies that come later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.template import engines
+from django.template.response import TemplateResponse
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from support.ledger import Ledger
+from support.zoo import Zoo
+
+from django_zklock import checks, current_hold, zk_locked, zk_locks
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
+
+LOCKS = ["b/{name}", "a/{name}"]
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
+
+
+def held(name: str) -> bool:
+    """Whether the caller has both locks."""
+    return [current_hold(f"{each}/{name}").lost for each in "ab"] == [False, False]
+
+
+def is_free(*keys: str) -> bool:
+    """Whether somebody else gets all of these locks at once."""
+    answers: list[bool] = []
+
+    def look() -> None:
+        try:
+            with zk_locks(*keys, timeout=0):
+                answers.append(True)
+        except LockBusy:
+            answers.append(False)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_runs_under_all_its_locks(zoo: Zoo) -> None:
+    """Templates, callables, and a callable that returns several keys; in coroutines, too."""
+
+    @zk_locked(["pay/{source}", lambda source, target: f"pay/{target}"])
+    def transfer(source: int, target: int) -> list[str]:
+        return sorted(path.split("/")[-2] for path in zoo.contenders())
+
+    @zk_locked(lambda *keys: list(keys))
+    async def touch(*keys: str) -> list[str]:
+        await asyncio.sleep(0)
+        return sorted(path.split("/")[-2] for path in zoo.contenders())
+
+    assert transfer(2, 1) == ["1", "2"]
+    assert transfer(2, 2) == ["2"]
+    assert asyncio.run(touch("y", "{x}")) == ["%7Bx%7D", "y"]
+    with pytest.raises(InvalidLockName):
+        asyncio.run(touch())
+
+
+def test_fields_are_checked_when_the_function_is_decorated(zoo: Zoo) -> None:
+    """Those of each template; and what can name no lock is refused there."""
+    with pytest.raises(InvalidLockName, match="did you mean"):
+
+        @zk_locked(["a/{sku}", "b/{skuu}"])
+        def work(sku: str) -> None: ...
+
+    for names in ([], [3], {"a": 1}, None):
+        with pytest.raises(TypeError, match="needs the name"):
+            zk_locked(names)  # type: ignore[arg-type]
+
+
+def test_settings_and_decorator_share_the_options(zoo: Zoo) -> None:
+    """Each lock has those of its entry, the decorator's over them; what the call does is the decorator's to say."""
+    locks = {"stock": {"path": "stock/{sku}", "abort_on": "never", "grace": 2, "on_conflict": "skip", "timeout": 60}}
+    with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 0}):
+
+        @zk_locked(["stock", "till"], grace=1)
+        def work(sku: int) -> tuple[Any, ...]:
+            return tuple(current_hold(key)._policy for key in (f"stock/{sku}", "till"))
+
+        stock, till = work(1)
+        assert (stock.abort_on, stock.grace) == ("never", 1)
+        assert (till.abort_on, till.grace) == ("suspended", 1)
+        with zoo.hold_elsewhere("till"), pytest.raises(LockBusy):
+            work(1)
+
+
+def test_the_loss_of_any_of_them_is_that_of_the_call(zoo: Zoo) -> None:
+    """It is told once, by a `LockLost` that names it."""
+
+    @zk_locked(LOCKS)
+    def work(name: str, key: str) -> None:
+        zoo.client.delete(current_hold(key).path)
+        threading.Event().wait(10)
+
+    for key in ("a/1", "b/1"):
+        with pytest.raises(LockLost) as lost:
+            work("1", key)
+        assert lost.value.lock == key
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+@zk_locked(LOCKS, timeout=0)
+def view(request: HttpRequest, name: str) -> HttpResponse:
+    if "lose" in request.GET:
+        lose_first(name)
+    return HttpResponse(str(held(name)))
+
+
+@zk_locked(LOCKS, timeout=0)
+async def aview(request: HttpRequest, name: str) -> HttpResponse:
+    await asyncio.sleep(0)
+    return HttpResponse(str(held(name)))
+
+
+@method_decorator(zk_locked(LOCKS, timeout=0), name="dispatch")
+class Dispatched(View):
+    def get(self, request: HttpRequest, name: str) -> HttpResponse:
+        return HttpResponse(str(held(name)))
+
+
+class Handler(View):
+    @zk_locked(LOCKS, timeout=0)
+    def get(self, request: HttpRequest, name: str) -> HttpResponse:
+        return HttpResponse(str(held(name)))
+
+
+class AsyncHandler(View):
+    @zk_locked(LOCKS, timeout=0)
+    async def get(self, request: HttpRequest, name: str) -> HttpResponse:
+        return HttpResponse(str(held(name)))
+
+
+def lose_first(name: str) -> None:
+    """Lose one of the locks, and wait to be stopped."""
+    lost.append(name)
+    client.client.delete(current_hold(f"a/{name}").path)
+    threading.Event().wait(10)
+
+
+class TheZoo:
+    """The namespace of the test that runs, for the views."""
+
+    client: Any = None
+
+
+client = TheZoo()
+lost: list[str] = []
+
+
+def parts(name: str) -> Iterator[bytes]:
+    try:
+        for _ in range(3):
+            yield str(held(name)).encode()
+    finally:
+        lost.append(str(held(name)))
+
+
+async def aparts(name: str) -> AsyncIterator[bytes]:
+    for _ in range(3):
+        yield str(held(name)).encode()
+        await asyncio.sleep(0)
+
+
+@zk_locked(LOCKS, timeout=0)
+def stream(request: HttpRequest, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(parts(name))
+
+
+@zk_locked(LOCKS, timeout=0)
+async def astream(request: HttpRequest, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(aparts(name))
+
+
+@zk_locked(LOCKS, timeout=0)
+def rendered(request: HttpRequest, name: str) -> HttpResponse:
+    template = engines["django"].from_string("{{ held }}")
+    return TemplateResponse(request, template, {"held": lambda: held(name)})
+
+
+urlpatterns = [
+    path("view/<name>/", view),
+    path("aview/<name>/", aview),
+    path("dispatched/<name>/", Dispatched.as_view()),
+    path("handler/<name>/", Handler.as_view()),
+    path("async-handler/<name>/", AsyncHandler.as_view()),
+    path("stream/<name>/", stream),
+    path("astream/<name>/", astream),
+    path("rendered/<name>/", rendered),
+]
+SIMPLE = ["view", "aview", "dispatched", "handler", "async-handler", "rendered"]
+
+
+@pytest.fixture(autouse=True)
+def site(zoo: Zoo) -> Iterator[None]:
+    client.client = zoo.client
+    lost.clear()
+    with override_settings(ROOT_URLCONF=__name__, TEMPLATES=TEMPLATES):
+        yield
+
+
+@pytest.mark.parametrize("name", [*SIMPLE, "stream"])
+def test_a_view_answers_409_if_any_of_its_locks_is_busy(zoo: Zoo, client: Client, name: str) -> None:
+    """Else it runs under all of them, whatever kind of view it is."""
+    for key in ("a/7", "b/7"):
+        with zoo.hold_elsewhere(key):
+            assert client.get(f"/{name}/7/").status_code == 409
+    response = client.get(f"/{name}/7/")
+    assert response.status_code == 200
+    if name in SIMPLE:
+        assert response.content == b"True"
+    else:
+        response.close()
+    assert is_free("a/7", "b/7")
+
+
+def test_a_view_that_loses_one_of_its_locks_answers_503(zoo: Zoo, client: Client) -> None:
+    """Its work was cut off in the middle."""
+    assert client.get("/view/7/?lose=1").status_code == 503
+    assert lost == ["7"]
+
+
+def test_a_streamed_body_has_all_locks_until_it_is_done(zoo: Zoo, client: Client) -> None:
+    """In each of its parts, and in its end; closed early, it lets go of all."""
+    response = client.get("/stream/7/")
+    body = iter(response.streaming_content)  # type: ignore[attr-defined]
+    assert next(body) == b"True"
+    assert not is_free("a/7")
+    assert not is_free("b/7")
+    assert list(body) == [b"True", b"True"]
+    response.close()
+    assert is_free("a/7", "b/7")
+    early = client.get("/stream/7/")
+    next(iter(early.streaming_content))  # type: ignore[attr-defined]
+    early.close()
+    assert lost == ["True", "True"]
+    assert is_free("a/7", "b/7")
+
+
+def test_a_streamed_body_that_loses_one_lock_is_cut_off(zoo: Zoo, client: Client) -> None:
+    """No part is sent that was computed without it, and the other lock is free."""
+    response = client.get("/stream/7/")
+    body = iter(response.streaming_content)  # type: ignore[attr-defined]
+    next(body)
+    [name] = zoo.children("a/7")
+    zoo.client.delete(f"{zoo.base}/a/7/{name}")
+    with pytest.raises(LockLost) as caught:
+        for _ in body:
+            threading.Event().wait(0.3)
+    assert caught.value.lock == "a/7"
+    del caught, body
+    response.close()
+    assert is_free("a/7", "b/7")
+
+
+async def test_an_asynchronous_body_has_all_locks(zoo: Zoo, async_client: AsyncClient) -> None:
+    """Until it is done."""
+    response = await async_client.get("/astream/7/")
+    assert [part async for part in response.streaming_content] == [b"True"] * 3  # type: ignore[attr-defined]
+    response.close()
+    assert is_free("a/7", "b/7")
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
+        yield ledger
+
+
+def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:
+    """Begun when the last one is held; committed before the first is let go of."""
+    seen = []
+
+    def on_commit() -> None:
+        seen.append(held("1"))
+
+    with zk_locks("a/1", "b/1", atomic="ledger"):
+        assert len(connections["ledger"].atomic_blocks) == 1
+        transaction.on_commit(on_commit, using="ledger")
+    assert seen == [True]
+    with pytest.raises(LockInTransaction), transaction.atomic("ledger"), zk_locks("a/1", "b/1"):
+        pass
+    with transaction.atomic("ledger"), zk_locks("a/1", "b/1", release="on_commit"):
+        pass
+    assert is_free("a/1", "b/1")
+
+
+@pytest.mark.parametrize("key", ["a/1", "b/1"])
+def test_nothing_is_committed_if_any_lock_is_lost_by_then(zoo: Zoo, ledger: Ledger, key: str) -> None:
+    """Also where the abort came too late to stop the work."""
+    seen: list[str] = []
+    with pytest.raises(LockLost) as caught, zk_locks("a/1", "b/1", atomic="ledger") as hold:
+        transaction.on_commit(lambda: seen.append("committed"), using="ledger")
+        hold[key]._grant.lost_reason = "the test says so"
+    assert caught.value.lock == key
+    assert seen == []
+    assert not connections["ledger"].in_atomic_block
+
+
+def test_a_release_on_commit_keeps_all(zoo: Zoo, ledger: Ledger) -> None:
+    """Until the transaction round them has ended."""
+    with transaction.atomic("ledger"):
+        with zk_locks("a/1", "b/1", release="on_commit"):
+            pass
+        assert not is_free("a/1")
+        assert not is_free("b/1")
+    assert is_free("a/1", "b/1")
+
+
+def test_a_view_that_is_opted_out_is_warned_of(zoo: Zoo, ledger: Ledger) -> None:
+    """Unless one of its locks has the option."""
+    locks = {"one": {"path": "one", "atomic": "ledger"}}
+    module = ModuleType("urls")
+    with zoo.configured(LOCKS=locks):
+
+        def plain(request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+        out = transaction.non_atomic_requests(using="ledger")
+        module.urlpatterns = [path("a", out(zk_locked(["x", "y"])(plain)))]  # type: ignore[attr-defined]
+        connections["ledger"].settings_dict["ATOMIC_REQUESTS"] = True
+        try:
+            with override_settings(ROOT_URLCONF=module):
+                assert [found.id for found in checks.check_views()] == ["zklock.W004"]
+            module = ModuleType("urls")
+            module.urlpatterns = [path("a", out(zk_locked(["one", "y"])(plain)))]  # type: ignore[attr-defined]
+            with override_settings(ROOT_URLCONF=module):
+                assert checks.check_views() == []
+        finally:
+            connections["ledger"].settings_dict["ATOMIC_REQUESTS"] = False

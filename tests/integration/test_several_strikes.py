@@ -1,0 +1,190 @@
+"""Exceptions that strike from outside leave none of several locks taken, wherever they strike."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+from support.ledger import Ledger
+from support.strike import LineStrike, Struck, alarm, first_line, functions_of
+from support.zoo import Zoo, eventually
+
+from django_zklock import transactions
+from django_zklock.exceptions import LockBusy
+from django_zklock.locks import blocks, entries, hold, lock, multihold, plans, several, taking
+from django_zklock.locks.several import MultiLock, zk_locks
+from django_zklock.owner import current_owner
+
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
+    pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
+]
+
+strides = pytest.mark.parametrize(
+    "stride", [pytest.param(41, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
+)
+
+FUNCTIONS = functions_of(several, entries, plans, multihold, lock, blocks, taking)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
+        yield ledger
+
+
+def assert_nothing_held(zoo: Zoo) -> None:
+    gc.collect()
+    eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders left behind")
+    assert not hold.live_holds._kept
+    assert not list(hold.live_holds._blocks.values())
+    assert not hold.live_holds._guards
+
+
+def work_block(locks: MultiLock) -> None:
+    with locks, zk_locks(locks.locks[1], "c"):
+        pass
+
+
+def work_stack(locks: MultiLock) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(locks)
+
+
+def work_acquire(locks: MultiLock) -> None:
+    assert locks.acquire()
+    try:
+        with locks:
+            pass
+    finally:
+        locks.release()
+
+
+def work_in_vain(locks: MultiLock) -> None:
+    with contextlib.suppress(LockBusy), zk_locks("busy", *locks.locks, "c", timeout=0):
+        pass
+    assert zk_locks("busy", *locks.locks).acquire(blocking=False) is None
+
+
+@pytest.mark.scenario("F13")
+@strides
+@pytest.mark.parametrize("work", [work_block, work_acquire, work_in_vain])
+def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[MultiLock], None], stride: int) -> None:
+    """Whatever line the caller is struck in, of taking and of letting go, no contender and no listed hold is left."""
+    with zoo.hold_elsewhere("busy"):
+        sweep(zoo, work, stride, {})
+
+
+@pytest.mark.scenario("F13")
+@strides
+def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger, stride: int) -> None:
+    """The one that is begun inside all locks ends before them."""
+
+    def check() -> None:
+        connection = connections["ledger"]
+        assert not connection.in_atomic_block
+
+    with zoo.hold_elsewhere("busy"):
+        sweep(zoo, work_simple, stride, {"atomic": "ledger"}, check)
+
+
+def work_simple(locks: MultiLock) -> None:
+    with locks:
+        pass
+
+
+def sweep(
+    zoo: Zoo,
+    work: Callable[[MultiLock], None],
+    stride: int,
+    options: dict[str, Any],
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    functions = FUNCTIONS + (functions_of(transactions) if options else [])
+    work(zk_locks("warm", "up", **options))
+    at, leaks = first_line(stride), []
+    while True:
+        keys = f"sweep/{at}/b", f"sweep/{at}/a"
+        strike = LineStrike(functions, at)
+        locks = zk_locks(*keys, **options)  # which live on, as those in a module's global do
+        try:
+            with strike:
+                work(locks)
+        except Struck:
+            pass
+        if not strike.where:
+            break
+        try:
+            check()
+            assert_nothing_held(zoo)
+            with zk_locks(*keys, "c", timeout=2):
+                pass
+        except BaseException as error:
+            leaks.append((at, strike.where, repr(error)))
+            hold.live_holds._kept.clear()
+            gc.collect()
+        at += stride
+    assert at > 40
+    assert not leaks, leaks[:3]
+
+
+SHARED = zk_locks("alarm/b", "alarm/a")
+
+
+@pytest.mark.scenario("F13")
+@pytest.mark.parametrize("way", ["with", "acquire"])
+def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> None:
+    """A signal's handler that raises at a random moment, also of a shared object, leaves no contender."""
+    with SHARED:
+        pass
+    for _ in range(600):
+        entered = False
+        with contextlib.suppress(Struck), alarm(random.uniform(1e-5, 4e-3)):
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                if way == "with":
+                    with SHARED, SHARED:
+                        pass
+                else:
+                    entered = False
+                    SHARED.acquire()
+                    entered = True  # an exception between these two lines would be its caller's to deal with
+                    SHARED.release()
+        if entered and hold.live_holds.find(current_owner(), "alarm/a"):
+            SHARED.release()
+        assert not SHARED._ends._kept
+    assert_nothing_held(zoo)
+    with SHARED:
+        pass
+
+
+def test_a_coroutine_may_be_cancelled_at_any_moment(zoo: Zoo) -> None:
+    """It leaves no contender of any key, and the exit stack of a thread neither."""
+
+    async def use() -> None:
+        while True:
+            async with SHARED:
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        for _ in range(200):
+            task = asyncio.create_task(use())
+            await asyncio.sleep(random.uniform(0, 0.01))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    work_stack(SHARED)
+    assert_nothing_held(zoo)
+    zoo.assert_empty()

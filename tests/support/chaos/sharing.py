@@ -1,0 +1,185 @@
+"""
+Knows who may hold a key together, and in what order they may come; shows where a history breaks that.
+
+Readers share, permits share as far as their limit goes, and everything else excludes all. A writer that becomes a
+reader keeps its hold, and excludes writers all along. What is judged is certain on one machine:
+
+* Of permits that were claimed at the same moment, one was granted last, beside all the others. So at some moment
+  between its call and its return the limit was as high as they are many; and so on for the others without it.
+* The node of a hold was there from its creation to the end of the claim. Who was granted the lock meanwhile, and has a
+  younger node, came past it, whenever the older one was told.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from support.chaos.holds import Event, Hold, time_of
+from support.chaos.kinds import EXCLUSIVE, READ, SEMAPHORE, Limits, share
+from support.chaos.reading import Run
+from support.chaos.violations import Violation
+
+
+def exclusion(run: Run) -> Iterator[Violation]:
+    """No two owners claim one key at the same time unless both read; that one claim ends as the next begins is fine."""
+    for key, holds in run.holds.items():
+        active: list[Hold] = []
+        for hold in holds:
+            if not hold.claimed:
+                continue
+            active = [other for other in active if other.end > hold.granted]
+            others = [other for other in active if excludes(other, hold)]
+            other = max(others, key=lambda other: other.end, default=None)
+            active.append(hold)
+            if other is not None:
+                message = (
+                    f"{hold.owner} was granted the lock {other.end - hold.granted:.3f} s before"
+                    f" the claim of {other.owner} ended"
+                )
+                yield Violation("exclusion", key, message, _proof(other, hold))
+
+
+def excludes(earlier: Hold, hold: Hold) -> bool:
+    """Tell whether a hold was granted as something that an earlier one, of somebody else, did not allow then."""
+    return earlier.owner != hold.owner and not share(earlier.kind_at(hold.granted), hold.kind)
+
+
+def _proof(before: Hold, after: Hold) -> tuple[Event, ...]:
+    found = [before.grant, before.stopped_by, before.told, after.grant, after.stopped_by]
+    return tuple(event for event in found if event is not None)
+
+
+def permits(run: Run) -> Iterator[Violation]:
+    """No more permits are claimed at a time than the limit allowed when the last of them was granted."""
+    for key, holds in run.holds.items():
+        for hold, others, limit in _crowds(run, holds, lambda hold: hold.end):
+            message = (
+                f"{hold.owner} was granted a permit beside {len(others)} others, when there were {limit:g} at most"
+            )
+            proof = [hold.first.events[0], hold.grant, *(other.grant for other in others)]
+            yield Violation("permits", key, message, tuple(proof))
+
+
+def _crowds(
+    run: Run, holds: Sequence[Hold], until: Callable[[Hold], float]
+) -> Iterator[tuple[Hold, Sequence[Hold], float]]:
+    """Yield each permit with which there were too many, those beside it, and how many there may have been."""
+    key_limits = None
+    active: list[Hold] = []
+    for hold in holds:
+        if hold.kind != SEMAPHORE or not hold.claimed:
+            continue
+        key_limits = key_limits or Limits(run.limits.get(hold.key, ()))
+        active = [other for other in active if until(other) > hold.granted]
+        limits = [key_limits.most(each.first.limit, each.start, each.granted) for each in [*active, hold]]
+        if _too_many(limits) and not _too_many(limits[:-1]):
+            yield hold, tuple(active), max(limits)
+        active.append(hold)
+
+
+def _too_many(limits: Sequence[float]) -> bool:
+    """Tell whether holders that may each have seen such a limit cannot have been granted in any order."""
+    return any(limit < place for place, limit in enumerate(sorted(limits), start=1))
+
+
+def checked_in_vain(run: Run) -> Iterator[Violation]:
+    """No check passes that began after somebody else was granted what excludes its holder."""
+    for key, holds in run.holds.items():
+        claimed = [hold for hold in holds if hold.claimed]
+        for index, hold in enumerate(claimed):
+            # What was taken by force was checked before the holder could know; how long, another rule says.
+            if hold.force is not None or not hold.valids:
+                continue
+            last = time_of(hold.valids[-1])
+            later = (claimed[place] for place in range(index + 1, len(claimed)))
+            for other in later:
+                if other.granted >= last:
+                    break
+                if excludes(hold, other):
+                    yield _in_vain(hold, other)
+                    break
+        crowded = {id(hold) for hold, _, _ in _crowds(run, holds, lambda hold: hold.end)}
+        for hold, others, limit in _crowds(run, holds, _last_heard):
+            if id(hold) not in crowded:
+                message = f"check() passes for {len(others)} after {hold.owner} was granted one of {limit:g} permits"
+                yield Violation("check", key, message, (hold.grant, *(other.valids[-1] for other in others)))
+
+
+def _in_vain(hold: Hold, other: Hold) -> Violation:
+    late = [event for event in hold.valids if time_of(event) > other.granted]
+    message = (
+        f"check() passed for {hold.owner} {time_of(late[-1]) - other.granted:.3f} s after"
+        f" {other.owner} was granted the lock, and {len(late)} times"
+    )
+    return Violation("check", hold.key, message, (hold.grant, other.grant, late[0], late[-1]))
+
+
+def _last_heard(hold: Hold) -> float:
+    if hold.force is not None or not hold.valids:
+        return hold.end
+    return max(hold.end, time_of(hold.valids[-1]))
+
+
+def upgrades(run: Run) -> Iterator[Violation]:
+    """Nobody who reads is granted writing on top of it: two who try would wait for each other for ever."""
+    for key, holds in run.holds.items():
+        for hold in holds:
+            for call, grant in zip(hold.calls[1:], hold.grants[1:], strict=True):
+                if call.kind in EXCLUSIVE and hold.kind_at(call.start) == READ:
+                    yield Violation("upgrade", key, f"{hold.owner} read, and was let write", (hold.grant, grant))
+
+
+def order(run: Run) -> Iterator[Violation]:
+    """
+    Of those who stand in each other's way, the one whose node was created first is granted the lock first.
+
+    The number is that of the node which was granted, so whoever gave up, or lost the session and stood in line anew, is
+    counted with none or with the later one. A permit may be granted before an older one is, as long as there is room
+    for all that are older.
+    """
+    for key, holds in run.holds.items():
+        limits = Limits(run.limits.get(key, ()))
+        for epoch in epochs(run, holds):
+            older: list[Hold] = []  # whose claims are certain, by their ends
+            for hold in sorted((hold for hold in epoch if hold.claimed and created(hold)), key=created):
+                ahead = older[bisect.bisect_right(older, hold.granted, key=_end) :]
+                yield from _came_past(key, hold, ahead, limits)
+                if hold.leased:
+                    bisect.insort(older, hold, key=_end)
+
+
+def _came_past(key: str, hold: Hold, ahead: Sequence[Hold], limits: Limits) -> Iterator[Violation]:
+    """Show whom this one came past; who was granted the lock by then is another rule's business."""
+    waiting = [
+        other for other in ahead if other.start < hold.granted < other.granted and created(other) < created(hold)
+    ]
+    past = next((other for other in waiting if excludes(other, hold)), None)
+    if past is None and waiting and hold.kind == SEMAPHORE:
+        permits = [other for other in ahead if other.kind == SEMAPHORE]
+        if len(permits) >= limits.most(hold.first.limit, hold.start, hold.granted):
+            past = next((other for other in waiting if other.kind == SEMAPHORE), None)
+    if past is not None:
+        message = f"{hold.owner} was granted the lock before {past.owner}, which had come first"
+        yield Violation("order", key, message, (past.first.events[0], hold.first.events[0], hold.grant, past.grant))
+
+
+def _end(hold: Hold) -> float:
+    return hold.end
+
+
+def created(hold: Hold) -> int:
+    """Return the transaction that made the node, if that is known."""
+    return int(hold.grant.get("czxid") or hold.token)
+
+
+def epochs(run: Run, holds: Sequence[Hold]) -> Iterator[list[Hold]]:
+    """Split the holds where the servers lost their memory: transaction ids begin anew, which no lock can prevent."""
+    wipes = [time_of(event) for event in run.nemesis if event["what"] == "wipe"]
+    found: dict[int, list[Hold]] = defaultdict(list)
+    for hold in holds:
+        epoch = bisect.bisect(wipes, hold.granted)
+        if epoch == bisect.bisect(wipes, hold.start):  # else it may be of either
+            found[epoch].append(hold)
+    yield from found.values()

@@ -1,0 +1,14 @@
+"""kazoo, without anything of ours, in a process that tests drive."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from support.neighbours.protocol import Neighbour
+
+
+def kazoo(hosts: str, session_timeout: float = 4.0) -> Neighbour:
+    """Return a process with one client of kazoo's, which is started as a context; paths are from the root on."""
+    program = Path(__file__).with_name("kazooprocess.py")
+    return Neighbour([sys.executable, "-u", str(program), hosts, str(round(session_timeout * 1000))])

@@ -1,0 +1,129 @@
+"""Processes of two clients that take one lock by turns, some of them killed meanwhile, and the history of it all."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from support.chaos.history import Event, Recorder, read
+from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
+from support.neighbours.sides import Side
+
+LONGEST = 0.01  # seconds that a lock is held
+Start = Callable[[], Neighbour]
+
+
+class Load:
+    """
+    Actors in processes of several clients, which take one lock and let go of it; driven and written down from here.
+
+    A grant is written down once its answer is here, and a release before it is asked for: so nobody is taken to have
+    held the lock for longer than it did, and what overlaps in the history did overlap.
+    """
+
+    def __init__(self, directory: Path, path: str, limit: int = 0, seed: int = 1) -> None:
+        self.grants: Counter[str] = Counter()  # by the name of the process
+        self._directory = directory
+        self._path = path
+        self._limit = limit
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+        self._processes: dict[str, Neighbour] = {}
+        self._enough: dict[str, threading.Event] = defaultdict(threading.Event)
+        self._nemesis = Recorder(directory, "nemesis")
+        self._recorders = [self._nemesis]
+        self._stack = ExitStack()
+
+    def add(self, name: str, start: Start, kinds: Sequence[str], actors: int = 2) -> None:
+        """Start a process, whose actors take each of these kinds of lock as it comes."""
+        process = self._stack.enter_context(start())
+        self._processes[name] = process
+        recorder = Recorder(self._directory, name)
+        self._recorders.append(recorder)
+        for number in range(actors):
+            seed = self._random.random()
+            numbers = itertools.count(number * 1_000_000)
+            arguments = (name, process, recorder, kinds, numbers, random.Random(seed))
+            thread = threading.Thread(target=self._drive, args=arguments, name=f"{name}.{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def kill(self, name: str) -> None:
+        """Kill a process; what it held is nobody's from then on."""
+        self._nemesis.write("nemesis", what="kill", target=name)
+        self._processes.pop(name).kill()
+
+    def dismiss(self, name: str) -> None:
+        """End a process once its actors have let go, as a deploy does."""
+        self._enough[name].set()
+        for thread in self._threads:
+            if thread.name.startswith(f"{name}."):
+                thread.join(PATIENCE)
+        self._nemesis.write("nemesis", what="dismiss", target=name)
+        self._processes.pop(name).kill()
+
+    def run(self, seconds: float) -> None:
+        """Let them go on for some time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._errors:
+            time.sleep(0.05)
+
+    def end(self) -> list[Event]:
+        """Have all of them finish; return the history."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        self._stack.close()
+        for recorder in self._recorders:
+            recorder.close()
+        assert not stuck, f"still waiting: {stuck}"
+        if self._errors:
+            raise self._errors[0]
+        return read(sorted(self._directory.glob("*.jsonl")))
+
+    def _drive(self, *arguments: Any) -> None:
+        try:
+            while not (self._stop.is_set() or self._enough[arguments[0]].is_set()):
+                self._turn(*arguments)
+        except NeighbourGone:
+            pass
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _turn(
+        self,
+        name: str,
+        process: Neighbour,
+        recorder: Recorder,
+        kinds: Sequence[str],
+        numbers: Iterator[int],
+        chance: random.Random,
+    ) -> None:
+        actor = threading.current_thread().name
+        side = Side(process, chance.choice(kinds), self._path, str(self._limit or ""))
+        kind = side.kind.partition("+")[0].replace("mutex", "lock")
+        about: dict[str, Any] = {"op": next(numbers), "key": "k"}
+        limit: dict[str, Any] = {"limit": self._limit} if self._limit else {}
+        recorder.write("invoke", timeout=None, kind=kind, **about, **limit)
+        try:
+            answer = side.begin(actor).result(PATIENCE)
+        except NeighbourGone:
+            recorder.write("refused", error="its process was killed", definite=False, **about)
+            raise
+        assert answer == "true"
+        recorder.write("granted", token=0, until=None, **about)
+        self.grants[name] += 1
+        time.sleep(chance.uniform(0, LONGEST))
+        recorder.write("release", **about)
+        side.release(actor)
+        recorder.write("released", **about)

@@ -1,0 +1,120 @@
+"""
+Our own locks under the same commands as a neighbour's, so that a test can put either in the other's place.
+
+As a program it is a process of its own, to be killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from support.neighbours.protocol import PATIENCE, Neighbour
+from support.zoo import TESTS, Zoo
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "lock": {},
+    "read": {"kind": "read"},
+    "write": {"kind": "write"},
+    "semaphore": {},
+}
+"""Of `zk_lock`, for each kind that a command may name; a layout may be joined to it by a plus."""
+
+
+def options_of(kind: str, limit: object = "") -> dict[str, Any]:
+    """Return the options that `kind` stands for, such as `read`, `lock+kazoo` or `semaphore+curator`."""
+    name, _, layout = kind.partition("+")
+    return {**OPTIONS[name], **({"layout": layout} if layout else {}), **({"limit": int(str(limit))} if limit else {})}
+
+
+class Ours:
+    """Locks of this process. An actor is a thread, which owns what it takes."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._actors: dict[str, ThreadPoolExecutor] = {}
+        self._locks: dict[tuple[str, str, str], Any] = {}
+
+    def _lock(self, actor: str, kind: str, path: str, limit: object) -> Any:
+        from django_zklock import zk_lock
+
+        place = (actor, kind, path)
+        if place not in self._locks:
+            self._locks[place] = zk_lock(path.removeprefix(f"{self._base}/"), **options_of(kind, limit))
+        return self._locks[place]
+
+    def _send(self, actor: str, call: Any) -> Future[str]:
+        if actor not in self._actors:
+            self._actors[actor] = ThreadPoolExecutor(1, thread_name_prefix=actor)
+        return self._actors[actor].submit(call)
+
+    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, limit: object = "") -> Future[str]:
+        """Have an actor take a lock, as `Neighbour.acquire`."""
+
+        def call() -> str:
+            lock = self._lock(actor, kind, path, limit)
+            hold = lock.acquire(blocking=False) if wait == 0 else lock.acquire(timeout=wait if wait > 0 else -1)
+            if hold is None:
+                return "false"
+            hold.check()
+            return "true"
+
+        return self._send(actor, call)
+
+    def take(self, actor: str, kind: str, path: str, wait: float = 10, limit: object = "") -> bool:
+        """Have an actor take a lock, and wait for the outcome."""
+        return self.acquire(actor, kind, path, wait, limit).result(PATIENCE) == "true"
+
+    def release(self, actor: str, kind: str, path: str) -> None:
+        """Have an actor let go of it, and wait until it has."""
+        self._send(actor, self._locks[actor, kind, path].release).result(PATIENCE)
+
+    def close(self) -> None:
+        """End the actors."""
+        for actor in self._actors.values():
+            actor.shutdown(wait=False)
+
+
+def our_process(zoo: Zoo) -> Neighbour:
+    """Return a process with locks of ours in this namespace."""
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "settings",
+        "ZKLOCK_URL": zoo.url(session_timeout=2),
+        "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+    }
+    return Neighbour([sys.executable, "-u", "-m", "support.neighbours.ours", zoo.base], **env)
+
+
+def main(base: str) -> None:
+    """Do as told until there is nobody left to tell."""
+    import django
+
+    django.setup()
+    ours = Ours(base)
+
+    def answer(number: str, how: str, what: str) -> None:
+        os.write(1, f"{number} {how} {what}\n".encode())
+
+    def told(number: str) -> Any:
+        def on_done(outcome: Future[str]) -> None:
+            error = outcome.exception()
+            answer(number, *(("ok", outcome.result()) if error is None else ("error", repr(error).replace("\n", " "))))
+
+        return on_done
+
+    answer("0", "ok", "ready")
+    for line in sys.stdin:
+        number, actor, verb, kind, path, *more = line.split()
+        if verb == "acquire":
+            ours.acquire(actor, kind, path, int(more[0]) / 1000, *more[1:]).add_done_callback(told(number))
+        else:
+            release = ours._locks[actor, kind, path].release
+            ours._send(actor, lambda release=release: str(release())).add_done_callback(told(number))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

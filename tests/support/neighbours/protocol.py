@@ -1,0 +1,145 @@
+"""
+Knows how a test drives another client's process: one line for each command, one for each answer.
+
+A command is `NUMBER ACTOR VERB KIND PATH [MILLISECONDS [LIMIT]]`, an answer `NUMBER ok|error TEXT`. What one actor is
+told is done in order, and what another is told meanwhile; so an actor may wait for a lock while the next one takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from support import debian
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PATIENCE = 30.0  # seconds that a busy machine may take
+
+
+class NeighbourError(Exception):
+    """The other client's recipe raised an error; the text is what it says."""
+
+
+class NeighbourGone(Exception):
+    """Its process ended before it answered."""
+
+
+class Neighbour:
+    """One process of another client; on Linux it ends with this one, even when that is killed."""
+
+    def __init__(self, command: Sequence[str], **env: str) -> None:
+        self._command = command
+        self._env = env
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, Future[str]] = {"0": Future()}
+        self._lock = threading.Lock()  # guards what is written, and _waiting
+        self._errors: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._readers: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [*debian.tied("KILL"), *self._command],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env=self._env or None,
+            cwd=Path(__file__).parent,
+        )
+        for target, stream in ((self._read, self._process.stdout), (self._note, self._process.stderr)):
+            assert stream is not None
+            self._readers.append(threading.Thread(target=target, args=(stream,), daemon=True))
+            self._readers[-1].start()
+        ready = self._waiting["0"]
+        try:
+            ready.result(PATIENCE)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill the process, which gives nothing back: what it has in a queue goes with its session."""
+        if self._process is not None:
+            self._process.kill()
+            for reader in self._readers:
+                reader.join(PATIENCE)
+            with contextlib.suppress(BrokenPipeError):
+                self._process.__exit__(None, None, None)  # which waits for it, and closes the pipes
+
+    def send(self, actor: str, verb: str, kind: str, path: str, *more: object) -> Future[str]:
+        """Give an actor a command; the answer comes as soon as it is done."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        answer: Future[str] = Future()
+        with self._lock:
+            number = str(next(self._numbers))
+            self._waiting[number] = answer
+            try:
+                print(number, actor, verb, kind, path, *more, file=self._process.stdin, flush=True)
+            except (OSError, ValueError):  # its end of the pipe is closed, or ours
+                self._waiting.pop(number)
+                answer.set_exception(NeighbourGone())
+        return answer
+
+    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, limit: object = "") -> Future[str]:
+        """Have an actor take a lock, waiting so many seconds, -1: for ever; the answer is "true" or "false"."""
+        return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), limit)
+
+    def take(self, actor: str, kind: str, path: str, wait: float = 10, limit: object = "") -> bool:
+        """Have an actor take a lock, and wait for the outcome."""
+        return self.acquire(actor, kind, path, wait, limit).result(PATIENCE) == "true"
+
+    def release(self, actor: str, kind: str, path: str) -> None:
+        """Have an actor let go of it, and wait until it has."""
+        self.ask(actor, "release", kind, path)
+
+    def ask(self, actor: str, verb: str, kind: str, path: str, *more: object) -> str:
+        """Give an actor a command, and wait for the answer."""
+        return self.send(actor, verb, kind, path, *more).result(PATIENCE)
+
+    def _read(self, stream: Iterable[str]) -> None:
+        for line in stream:
+            number, how, what = [*line.rstrip("\n").split(" ", 2), ""][:3]
+            with self._lock:
+                answer = self._waiting.pop(number)
+            if how == "ok":
+                answer.set_result(what)
+            else:
+                answer.set_exception(NeighbourError(what))
+        with self._lock:
+            left, self._waiting = self._waiting, {}
+        for answer in left.values():
+            answer.set_exception(NeighbourGone("".join(self._errors[-30:])))
+
+    def _note(self, stream: Iterable[str]) -> None:
+        for line in stream:
+            self._errors.append(line)
+            del self._errors[:-200]

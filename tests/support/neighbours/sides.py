@@ -1,0 +1,48 @@
+"""Knows which locks of two clients belong together on one path, and how a test speaks of either side."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+
+from support.neighbours.ours import Ours
+from support.neighbours.protocol import Neighbour
+
+GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
+
+
+@dataclass(frozen=True)
+class Side:
+    """One client's lock on a path."""
+
+    client: Neighbour | Ours
+    kind: str
+    path: str
+    limit: str = ""
+
+    def begin(self, actor: str = "a") -> Future[str]:
+        """Have an actor take the lock, waiting for ever; return what will tell."""
+        return self.client.acquire(actor, self.kind, self.path, -1, self.limit)
+
+    def take(self, actor: str = "a", wait: float = 10) -> bool:
+        """Have an actor take the lock; tell whether it did."""
+        return self.client.take(actor, self.kind, self.path, wait, self.limit)
+
+    def release(self, actor: str = "a") -> None:
+        """Have it let go."""
+        self.client.release(actor, self.kind, self.path)
+
+
+def waits(answer: Future[str]) -> bool:
+    """Tell whether there is no answer yet."""
+    try:
+        answer.result(GLANCE)
+    except (NotYet, TimeoutError):
+        return True
+    return False
+
+
+def granted(answer: Future[str], patience: float = 15.0) -> bool:
+    """Wait for the answer; tell whether the lock was granted."""
+    return answer.result(patience) == "true"

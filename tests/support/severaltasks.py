@@ -1,0 +1,45 @@
+"""Tasks that need several locks, for the workers of `celeryapp` and those who send to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.result import allow_join_result
+
+from django_zklock import current_hold, zk_lock, zk_locked
+from support.celeryapp import app, do
+from support.policytasks import POLICIES, work
+
+LOCKS = ["{key}/b", "{key}/a"]
+
+for _name, _options in POLICIES.items():
+    app.task(name=f"several.{_name}")(zk_locked(LOCKS, **_options)(work))
+
+
+@app.task(name="several.unlucky", bind=True)
+@zk_locked(LOCKS, on_lost="retry", abort_on="lost")
+def unlucky(self: Any, key: str, gate: str) -> Any:
+    return do("linger", gate)
+
+
+@app.task(name="several.waits")
+def waits(key: str, name: str) -> str:
+    """Wait, under one of its locks, for a task that needs both."""
+    with zk_lock(f"{key}/b"), allow_join_result():
+        try:
+            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def accounts(*numbers: str, **_more: Any) -> list[str]:
+    return [f"account/{number}" for number in numbers[:2]]
+
+
+@app.task(name="several.transfer")
+@zk_locked(accounts, unique="until_done")
+def transfer(source: str, target: str, verb: str = "tell", argument: Any = None) -> Any:
+    """Work under the locks that a callable names."""
+    for number in (source, target):
+        current_hold(f"account/{number}").check()
+    return do(verb, argument)

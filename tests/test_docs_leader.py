@@ -1,0 +1,83 @@
+"""The code in the page on electing a leader runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+from support.project import SETTINGS, Project
+from support.zoo import Zoo, eventually
+from test_docs import BLOCK, DOCS
+
+pytestmark = pytest.mark.zookeeper
+
+PAGE = (DOCS / "how-to" / "elect-a-leader.md").read_text()
+FILES = dict(BLOCK.findall(PAGE))
+
+
+def test_each_block_names_its_file() -> None:
+    """So each of them is run below."""
+    assert PAGE.count("```python\n") == len(FILES) == 4
+
+
+def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
+    """Two of them: the second leads when the first is asked to end, by a signal; both end in order."""
+    project = Project(tmp_path)
+    project.write("project_settings.py", SETTINGS.replace('["django_zklock"]', '["django_zklock", "feeds"]'))
+    for name in ("feeds/__init__.py", "feeds/management/__init__.py", "feeds/management/commands/__init__.py"):
+        project.write(name, "")
+    name = "feeds/management/commands/consume_feed.py"
+    project.write(name, FILES[name])
+    first = project.start("-u", "manage.py", "consume_feed", ZKLOCK_URL=zoo.url())
+    second, out = None, ""
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline().startswith("leads, token ")
+        second = project.start("-u", "manage.py", "consume_feed", ZKLOCK_URL=zoo.url())
+        zoo.wait_contenders("feeds/consumer", 2)
+        for process in (first, second):
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=15)
+            assert process.returncode == 0, err
+        assert out.startswith("leads, token ")
+        zoo.assert_empty()
+    finally:
+        for each in (first, second):
+            if each is not None:
+                each.kill()
+                each.communicate()
+
+
+def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A coroutine leads, a block does, and whoever asks is told."""
+    names: dict[str, dict[str, Any]] = {}
+    for file in ("feeds/consumer.py", "feeds/once.py", "feeds/views.py"):
+        names[file] = {"__name__": file}
+        exec(compile(FILES[file], file, "exec"), names[file])
+    asyncio.run(names["feeds/consumer.py"]["main"]())
+    assert names["feeds/once.py"]["consume_once"]() > 0
+    views = names["feeds/views.py"]
+    consumer = views["consumer"]
+
+    def lead(hold: Any) -> None:
+        found = json.loads(views["status"](rf.get("/")).content)
+        assert (found["leads_here"], found["standing"]) == (True, "first")
+        assert "process" in found["leader"]
+
+    consumer.run(lead)
+    said = ""
+
+    def told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "deposed in order" in said
+
+    eventually(told)
+    assert said.startswith("elected ")
+    consumer.stop()
+    views["follow"]()

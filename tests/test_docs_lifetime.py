@@ -1,0 +1,86 @@
+"""The code in the how-tos about the life of a hold runs: to be asked to let go, and to be bounded in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from test_docs import written
+
+ASKING = """
+import threading
+from asking import make_way
+from celery import Celery
+from reindexing import reindex
+import pytest
+from django_zklock.exceptions import LockChangedHands
+import tasks
+
+app = Celery("documented", broker="memory://")
+app.set_default()
+
+
+class Asks(list):
+    def append(self, document):
+        super().append(document)
+        if len(self) == 1:
+            make_way("search/index", "anna")
+            threading.Event().wait(0.5)
+
+
+def test_a_loop_stops_when_somebody_asks(zklock):
+    index = Asks()
+    assert reindex(["a", "b", "c"], index) == "stopped for anna: deploy 42"
+    assert index == ["a"]
+    assert reindex(["a"], []) == "done"
+    with pytest.raises(LockChangedHands):
+        make_way("search/index", "anna")
+
+
+def test_a_task_goes_on_until_somebody_asks(zklock):
+    assert tasks.reindex_all(["a"]) == []
+"""
+
+BOUNDED = """
+import pytest
+from bounded import import_prices, nightly
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockLost
+from watching import slow
+
+
+def test_work_that_takes_too_long_is_told_of_and_stopped(zklock, settings):
+    import threading
+    settings.ZKLOCK = {**settings.ZKLOCK, "LOCKS": {"short": {"path": "short", "max_hold": 0.4, "warn_after": 0.2}}}
+    with pytest.raises(LockLost, match="was lost: it was held for longer than max_hold, 0.4 s"), zk_lock("short"):
+        threading.Event().wait(20)
+    assert slow == ["short"]
+    done = []
+    import_prices("acme", [lambda: done.append(1)])
+    assert done == [1]
+
+
+def test_a_job_is_done_once(zklock):
+    done = []
+    nightly(lambda: done.append("job"))
+    with pytest.raises(LockBusy, match="held for at least 300 s"):
+        nightly(lambda: done.append("job"))
+    assert done == ["job"]
+"""
+
+
+def passes(page: str, code: str, directory: Path, count: int) -> None:
+    project = written(page, directory)
+    project.write("test_shown.py", code)
+    done = project.run("-m", "pytest", "-q", "test_shown.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} passed" in done.stdout
+
+
+def test_the_examples_of_asking_a_holder_to_let_go_run(tmp_path: Path) -> None:
+    """What a reader would copy does what the page says."""
+    passes("ask-a-holder-to-let-go.md", ASKING, tmp_path, 2)
+
+
+def test_the_examples_of_bounding_a_hold_run(tmp_path: Path) -> None:
+    """What a reader would copy does what the page says."""
+    passes("bound-a-hold.md", BOUNDED, tmp_path, 2)

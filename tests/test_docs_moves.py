@@ -1,0 +1,130 @@
+"""The code in the how-tos about moving: whichever versions run together, one at a time is in."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from support.brokers import Redis
+from support.faults import Elsewhere
+from support.zoo import Zoo, eventually
+from test_docs import BLOCK, DOCS
+
+pytestmark = pytest.mark.zookeeper
+
+Restock = Callable[[str, Callable[[], object]], object]
+
+
+def blocks(page: str) -> dict[str, str]:
+    """Return the files that a page shows; every block names one."""
+    text = (DOCS / "how-to" / page).read_text()
+    found = dict(BLOCK.findall(text))
+    assert text.count("```python\n") == len(found)
+    return found
+
+
+def run(code: str, name: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(code, name, "exec"), names)
+    return names
+
+
+def keeps_out(one: Restock, other: Restock) -> None:
+    """Show that while the one works the other does not, and that it does afterwards; and the other way round."""
+    for first, second in ((one, other), (other, one)):
+        _keeps_out(first, second)
+
+
+def _keeps_out(first: Restock, second: Restock) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def work() -> None:
+        entered.set()
+        assert leave.wait(20)
+
+    working = Elsewhere(lambda: first("4711", work))
+    assert entered.wait(10)
+    waiting = Elsewhere(lambda: second("4711", lambda: done.append("second")))
+    Elsewhere(lambda: first("4712", lambda: done.append("another"))).result()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    assert done == ["another"]
+    leave.set()
+    working.result()
+    waiting.result()
+    assert done == ["another", "second"]
+
+
+# --- from kazoo -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def address(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> str:
+    zoo.client.ensure_path(zoo.chroot)
+    monkeypatch.setenv("ZOOKEEPER", f"{zoo.hosts}{zoo.chroot}")
+    return f"{zoo.hosts}{zoo.chroot}"
+
+
+@pytest.fixture
+def kazoos(address: str) -> Iterator[Callable[[str], Restock]]:
+    """Run a block that begins with a client of kazoo's, which is stopped at the end."""
+    clients = []
+
+    def make(code: str) -> Restock:
+        names = run(code, "kazoos")
+        clients.append(names["zookeeper"])
+        restock: Restock = names["restock"]
+        return restock
+
+    yield make
+    for client in clients:
+        client.stop()
+        client.close()
+
+
+def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> None:
+    """Old code and the first settings keep each other out, and so do the first settings and the last."""
+    files = blocks("move-from-kazoo.md")
+    before = kazoos(files["before.py"])
+    first, own = (run(files[name], name)["ZKLOCK"] for name in ("first.py", "own.py"))
+
+    after = run(files["after.py"], "after")["restock"]
+    with override_settings(ZKLOCK=first):
+        keeps_out(before, after)
+    with override_settings(ZKLOCK={**own, "LOCKS": {"stock": {"path": "stock/{sku}", "layout": "kazoo"}}}):
+        in_first = run(files["after.py"].replace('"stock/{sku}"', '"stock"'), "after")["restock"]
+        keeps_out(in_first, after)
+    with override_settings(ZKLOCK=own):
+        keeps_out(kazoos(files["patterns.py"]), after)
+
+
+def test_the_key_tells_the_path_that_kazoo_has_to_use(zoo: Zoo) -> None:
+    """As the page says: a part that ends in ten digits is written otherwise."""
+    from django_zklock import zk_lock
+
+    page = (DOCS / "how-to" / "move-from-kazoo.md").read_text()
+    assert 'zk_lock("stock/{sku}", fields={"sku": sku}).key' in page
+    (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)
+    assert zk_lock("stock/{sku}", fields={"sku": "1234567890"}).key == shown[1]
+
+
+# --- from Redis -------------------------------------------------------------------------------------------------------
+
+
+def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two neighbouring versions keep each other out, and each itself."""
+    monkeypatch.setenv("REDIS", f"redis://127.0.0.1:{redis.port}/3")
+    files = blocks("move-from-cache-lock.md")
+    versions = {name: run(files[f"{name}.py"], name) for name in ("old", "both", "new")}
+    try:
+        for one, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
+            keeps_out(versions[one]["restock"], versions[other]["restock"])
+        eventually(lambda: versions["old"]["redis"].dbsize() == 0)
+    finally:
+        for name in ("old", "both"):
+            versions[name]["redis"].close()

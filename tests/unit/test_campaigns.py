@@ -1,0 +1,55 @@
+"""How long a candidate pauses between two leads; and what the chaos test takes for two leaders at a time."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.leaders import Term, assert_one_at_a_time
+
+from django_zklock.locks.campaign import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Pauses
+
+
+def grant(lasted: float, lost: str | None = "why") -> Any:
+    return SimpleNamespace(since=time.monotonic() - lasted, lost_reason=lost)
+
+
+def test_pauses_grow_while_leads_are_lost_at_once() -> None:
+    """Each up to twice as long as the one before, up to the longest; drawn by lot, at least half of it."""
+    pauses = Pauses()
+    found = [pauses.after(grant(0.1)) for _ in range(12)]
+    most = FIRST_PAUSE
+    for pause in found:
+        assert most / 2 <= pause <= most
+        most = min(2 * most, LONGEST_PAUSE)
+
+
+def test_a_lead_that_was_steady_makes_the_next_loss_a_first_one() -> None:
+    """So one loss a day costs a tenth of a second each."""
+    pauses = Pauses()
+    for _ in range(8):
+        pauses.after(grant(0.1))
+    assert pauses.after(grant(STEADY + 1)) <= FIRST_PAUSE
+
+
+def test_a_lead_that_was_given_back_costs_no_pause() -> None:
+    """Nor does the first campaign."""
+    pauses = Pauses()
+    assert pauses.after(grant(0.1, None)) == pauses.after(None) == 0.0
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        pytest.param([Term(1, "a", 0, 5), Term(2, "b", 4.9, 8)], id="two at a time"),
+        pytest.param([Term(1, "a", 6, 7), Term(2, "b", 2, 5)], id="an earlier one after a later one"),
+        pytest.param([Term(1, "a", 0, 1), Term(1, "b", 2, 3)], id="one token twice"),
+    ],
+)
+def test_leads_that_cannot_all_be_true_are_found(terms: list[Term]) -> None:
+    """Else the chaos test would pass whatever happens."""
+    with pytest.raises(AssertionError):
+        assert_one_at_a_time(terms)
+    assert_one_at_a_time([Term(1, "a", 0, 1), Term(2, "b", 1, 3), Term(4, "a", 3, 4)])
