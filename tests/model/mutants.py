@@ -298,7 +298,7 @@ MUTANTS = (
     Mutant(
         "adopts any node with its guid",
         ((Place, "take", _take_again), (Place, "_on_found", _adopting_found)),
-        often={"fault": 0.01, "closing": 1.0, "reply": 0.2, "request": 0.2},
+        often={"fault": 0.08, "closing": 1.0, "reply": 0.1, "request": 0.2},
     ),
     Mutant("lets a reader look at the first writer only", ((rules, "shared", _seeing_first_writer),)),
     Mutant(
