@@ -84,6 +84,8 @@ class Family:
     data: bytes
     version: int
     children: tuple[str, ...]
+    made: int = 0
+    """How many children were ever made, at most as late as the list: the number that the next sequential one has."""
 
 
 class _CreateContainer(Create):
@@ -259,7 +261,9 @@ class Gateway:
                 callback(unclear[0] if unclear else None)
             else:
                 _, (data, stat), names = answers
-                callback(Family(path=path, data=data or b"", version=stat.version, children=tuple(names)))
+                # What the stat tells as cversion is twice the children ever made, less those that are there.
+                made = (stat.cversion + stat.numChildren) // 2
+                callback(Family(path=path, data=data or b"", version=stat.version, children=tuple(names), made=made))
 
         requests = (Sync(path), GetData(path, None), GetChildren(path, None))
         self.session.send_together([(request, answered) for request in requests])

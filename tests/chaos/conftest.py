@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,3 +48,10 @@ def proxy(arena: Zoo) -> Iterator[Proxy]:
     with Proxy(arena.address) as proxy:
         yield proxy
         proxy.heal()
+
+
+@pytest.fixture
+def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
+    """One in front of each server; all connections of the processes go through them."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import statistics
 from collections.abc import Iterator
 
 import pytest
 from support.chaos import preload
+from support.chaos.churn import MIXED, PERMITS, READ_WRITE, SHARED, Wish
 from support.chaos.crew import Call, Crew, Hand
+from support.chaos.kinds import READ, SEMAPHORE
+from support.chaos.limiting import Operator
 from support.chaos.nemesis import Nemesis
 from support.chaos.report import Figures
 from support.chaos.slowdisk import SlowDisk
@@ -19,7 +21,7 @@ from support.zoo import eventually
 from django_zklock.testing.ensemble import Ensemble
 
 T = 4.0  # seconds, of a session
-KEYS = ("a", "b", "c", "d", "e")
+WISHES: dict[str, list[Wish]] = {"a": [{}], "b": [{}], "c": READ_WRITE, "d": SHARED, "e": MIXED}
 VETERANS = 3  # processes that live to the end
 MORTALS = 3  # processes that are killed and replaced
 OWNERS = ("main", "second")
@@ -54,15 +56,8 @@ def ensemble(disk: SlowDisk | None) -> Iterator[Ensemble]:
 
 
 @pytest.fixture
-def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
-    """One in front of each server; all connections of the processes go through them."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]
-
-
-@pytest.fixture
 def keys() -> tuple[str, ...]:
-    return KEYS
+    return tuple(WISHES)
 
 
 @pytest.mark.scenario("F70")
@@ -78,21 +73,23 @@ def test_every_promise_is_kept_through_random_faults(
     seed: int = request.config.getoption("--soak-seed")
     chance = random.Random(seed)
     hosts = ",".join(proxy.address for proxy in proxies)
+    wishes = WISHES if crew.lock == "zklock" else {key: [{}] for key in WISHES}
     names = iter(f"P{number}" for number in range(1, 10**6))
     veterans = crew.hire(*(next(names) for _ in range(VETERANS)), hosts=hosts, session_timeout=T)
-    at_first = [at_rest(hand, churn(hand, 2.0, chance)) for hand in veterans]
+    at_first = [at_rest(hand, churn(hand, wishes, 2.0, chance)) for hand in veterans]
     soaking: list[Call] = []
 
     def hire() -> Hand:
         hand = crew.hire_one(next(names), hosts=hosts, session_timeout=T)
-        soaking.extend(churn(hand, 10**6, chance))
+        soaking.extend(churn(hand, wishes, 10**6, chance))
         return hand
 
     for hand in veterans:
-        soaking += churn(hand, seconds, chance)
+        soaking += churn(hand, wishes, seconds, chance)
     mortals = [hire() for _ in range(MORTALS)]
     nemesis = Nemesis(crew, ensemble, proxies, mortals, hire, disk=disk, chance=chance)
-    nemesis.run(seconds)
+    with Operator(crew, ("d", "e"), PERMITS, chance=random.Random(seed)) as operator:
+        nemesis.run(seconds)
     for hand in crew.hands:
         if hand.alive:
             hand.tell("end_churn").result()
@@ -112,18 +109,24 @@ def test_every_promise_is_kept_through_random_faults(
     figure.spread("unaware beside the next holder", verdict.figures.overlaps)
     figure("answers beyond their deadline by at most", verdict.figures.overrun or 0.0, "s")
     figure("lost updates of the counters without a fence", verdict.figures.lost_updates)
+    for kind, count in sorted(verdict.figures.together.items()):
+        figure(f"{kind}: at the same time", count)
+    figure("downgrades", verdict.figures.downgrades)
+    figure("limits set", operator.changes)
     figure("events", len(verdict.events))
     assert at_last == at_first, "something leaks"
     # A lock that grants little, or late, breaks none of the rules above.
     assert sum(nemesis.done.values()) >= seconds / 10, "hardly a fault was done"
     assert verdict.figures.grants >= GRANTS * seconds, "hardly a lock was granted"
+    if crew.lock == "zklock":
+        assert min(verdict.figures.together[kind] for kind in (READ, SEMAPHORE)) > 1, "nobody shared a lock"
     assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "who waits is served late"
 
 
-def churn(hand: Hand, seconds: float, chance: random.Random) -> list[Call]:
+def churn(hand: Hand, wishes: dict[str, list[Wish]], seconds: float, chance: random.Random) -> list[Call]:
     """Have all owners of a process work under locks for so long."""
     return [
-        hand.tell("churn", **{"as": owner}, keys=KEYS, seconds=seconds, seed=chance.randrange(10**9))
+        hand.tell("churn", **{"as": owner}, keys=wishes, seconds=seconds, seed=chance.randrange(10**9))
         for owner in OWNERS
     ]
 

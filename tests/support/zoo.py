@@ -16,7 +16,7 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from django_zklock.queue import nodes
+from django_zklock.queue import nodes, signs
 from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
@@ -85,6 +85,14 @@ class Zoo:
         except NoNodeError:
             return []
         return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
+
+    def reading(self, key: str) -> list[str]:
+        """The signs of those who only read now, though they came to write."""
+        try:
+            names = self.client.get_children(f"{self.base}/{key}")
+        except NoNodeError:
+            return []
+        return [name for name in names if signs.reader(name)]
 
     def contenders(self, path: str | None = None) -> list[str]:
         """The paths of all contenders in this namespace."""

@@ -1,6 +1,8 @@
 """
 Work under locks at random, for a soak: acquire, increment two counters of the store, release.
 
+Who reads looks at the guarded counter twice, as does a writer that became a reader; who has a permit only works.
+
 A signal's handler may strike where a program of a user's is: in the lock, and in the work. It does not strike in the
 few lines that write the history and the store, or the history would not say what happened. An abort by the lock is
 kept out of them in the same way as the lock keeps it out of its own.
@@ -12,13 +14,14 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from django_zklock import abort
 from support.chaos.history import Recorder
+from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, WRITE
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject
 
@@ -26,6 +29,26 @@ CHECK_EVERY = 0.005  # seconds, of work
 LONG_SHARE = 0.05  # of all work
 LONG = 10.0  # seconds at most: longer than a session, or all work is over before the lock can be another's
 ASK_AGAIN = 0.001  # seconds; a strike that comes at a bad moment comes again
+
+
+DOWNGRADES = 0.3  # of all writers
+UPGRADES = 0.1  # of all readers: tried in vain
+
+Wish: TypeAlias = Mapping[str, Any]
+"""The options that a key is taken with, `kind` and `limit` among them."""
+
+
+PERMITS = 2
+READ_WRITE: Final[list[Wish]] = [{"kind": READ}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}]
+SHARED: Final[list[Wish]] = [{"limit": PERMITS}]
+MIXED: Final[list[Wish]] = [{}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}, *SHARED, *SHARED]
+
+
+def wanted(options: Wish) -> dict[str, Any]:
+    """Return what a history says of these options."""
+    if options.get("limit"):
+        return {"kind": SEMAPHORE, "limit": options["limit"]}
+    return {"kind": options["kind"]} if "kind" in options else {}
 
 
 class Struck(Exception):  # as Celery's SoftTimeLimitExceeded
@@ -58,12 +81,12 @@ class Churn:
         recorder: Recorder,
         store: Path,
         ops: Iterator[int],
-        keys: Sequence[str],
+        keys: Mapping[str, Sequence[Wish]],
         chance: random.Random,
         work: float,
     ) -> None:
         self.store = Store(store)
-        self.counts = {"granted": 0, "refused": 0, "lost": 0, "stale": 0, "struck": 0}
+        self.counts = {"granted": 0, "refused": 0, "lost": 0, "stale": 0, "struck": 0, "downgraded": 0}
         self._lock = lock
         self._recorder = recorder
         self._ops = ops
@@ -73,16 +96,17 @@ class Churn:
 
     def once(self) -> None:
         """Take a lock and work under it, once."""
-        key = self._chance.choice(self._keys)
+        key = self._chance.choice(list(self._keys))
+        wish = self._chance.choice(self._keys[key])
         timeout = self._chance.choice([0, 0.5, 2, 5, 10])
-        turn = _Turn(self, key, next(self._ops))
+        turn = _Turn(self, key, wish, next(self._ops))
         expose(False)
-        self._recorder.write("invoke", op=turn.op, key=key, timeout=timeout)
+        self._recorder.write("invoke", op=turn.op, key=key, timeout=timeout, **wanted(wish))
         try:
             expose(True)
-            with self._lock.block(key, timeout, {}) as held:
+            with self._lock.block(key, timeout, dict(wish)) as held:
                 expose(False)
-                turn.run(held, self._seconds(), again=self._chance.random() < 0.1)
+                turn.run(held, self._seconds())
                 expose(True)
             expose(False)
             turn.end("released")
@@ -102,6 +126,10 @@ class Churn:
         finally:
             expose(True)
 
+    def by_chance(self, share: float) -> bool:
+        """Tell whether to do what is done in this share of all turns."""
+        return self._chance.random() < share
+
     def _seconds(self) -> float:
         """Mostly short work, so that much is tried; now and then work that a fault can find under way."""
         if self._chance.random() < LONG_SHARE:
@@ -112,8 +140,10 @@ class Churn:
 class _Turn:
     """One acquisition, and what has been written down of it."""
 
-    def __init__(self, churn: Churn, key: str, op: int) -> None:
+    def __init__(self, churn: Churn, key: str, wish: Wish, op: int) -> None:
         self.op = op
+        self._wish = wish
+        self._kind = wanted(wish).get("kind", LOCK)
         self._churn = churn
         self._key = key
         self._written: set[str] = set()
@@ -131,24 +161,26 @@ class _Turn:
         """Whether it has said that it holds the lock, and not that it does no more."""
         return "granted" in self._written and not self._written & {"lost", "release"}
 
-    def run(self, held: Held, seconds: float, *, again: bool) -> None:
+    def run(self, held: Held, seconds: float) -> None:
         """Do the work, inside the block; not to be struck but where it says so."""
         churn = self._churn
         self._valid = self.note("granted", token=held.token, until=held.until())
         churn.counts["granted"] += 1
         try:
-            value = churn.store.claim(self._key, held.token)
-            self.note("claimed", token=held.token, ok=value is not None)
-            plain = churn.store.plain(self._key)
-            self._wait(held, seconds)
-            if again:
-                self._reenter(held)
-            # Written even if the lock is lost by now: the fence has to hold without anybody's good behaviour.
-            if value is None or not self._write(held.token, value + 1):
-                churn.counts["stale"] += 1
-            if self._check(held):
-                churn.store.write_plain(self._key, plain + 1)
-                self.note("plain", value=plain + 1)
+            if self._kind in EXCLUSIVE:
+                self._increment(held, seconds)
+                if self._kind == WRITE and churn.by_chance(DOWNGRADES):
+                    self._downgrade(held)
+                    self._read(held, seconds)
+            elif self._kind == READ:
+                if self._claim(held) is not None:  # else a newer holder may write
+                    self._read(held, seconds)
+                if churn.by_chance(UPGRADES):
+                    self._try_to_write()
+            else:
+                self._wait(held, seconds)
+                if churn.by_chance(0.1):
+                    self._reenter(held, self._wish)
         except BaseException as error:
             expose(False)
             if isinstance(error, Struck):
@@ -158,6 +190,54 @@ class _Turn:
             raise
         self.note("release")
 
+    def _increment(self, held: Held, seconds: float) -> None:
+        churn = self._churn
+        value = self._claim(held)
+        plain = churn.store.plain(self._key)
+        self._wait(held, seconds)
+        if churn.by_chance(0.1):
+            reads = self._kind == WRITE and churn.by_chance(0.5)
+            self._reenter(held, {"kind": READ} if reads else self._wish)
+        # Written even if the lock is lost by now: the fence has to hold without anybody's good behaviour.
+        if value is None or not self._write(held.token, value + 1):
+            churn.counts["stale"] += 1
+        if self._check(held):
+            churn.store.write_plain(self._key, plain + 1)
+            self.note("plain", value=plain + 1)
+
+    def _claim(self, held: Held) -> int | None:
+        value = self._churn.store.claim(self._key, held.token)
+        self.note("claimed", token=held.token, ok=value is not None)
+        return value
+
+    def _read(self, held: Held, seconds: float) -> None:
+        for length in (0, seconds):
+            self._wait(held, length)
+            value = self._churn.store.value(self._key)
+            if self._check(held):
+                self.note("observed", t=self._valid, value=value)
+
+    def _downgrade(self, held: Held) -> None:
+        self.note("downgrade")
+        try:
+            held.downgrade()
+        except Lost as error:
+            self.note("downgrade_failed")
+            self.lost(str(error))
+        else:
+            self.note("downgraded")
+            self._churn.counts["downgraded"] += 1
+
+    def _try_to_write(self) -> None:
+        """Ask for what no reader gets; refused at once, or it would wait for itself."""
+        try:
+            with self._churn._lock.block(self._key, None, {"kind": WRITE}):
+                raise AssertionError("a reader was let write")
+        except Refused as error:
+            assert str(error) == "LockUpgradeRefused", str(error)
+        except Lost as error:
+            self.lost(str(error))
+
     def _wait(self, held: Held, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._check(held):
@@ -165,9 +245,9 @@ class _Turn:
             time.sleep(CHECK_EVERY)
             expose(False)
 
-    def _reenter(self, held: Held) -> None:
+    def _reenter(self, held: Held, wish: Wish) -> None:
         try:
-            with self._churn._lock.block(self._key, 0, {}) as inner:
+            with self._churn._lock.block(self._key, 0, dict(wish)) as inner:
                 assert inner.token == held.token, "another token for the same hold"
         except Lost as error:
             self.lost(str(error))

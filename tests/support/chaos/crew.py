@@ -16,8 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from support.chaos.checker import Verdict, judge, keep
+from support.chaos.family import LockFamily
 from support.chaos.history import Event, Recorder, read
-from support.chaos.models import ReentrantFencedMutex, linearizable, operations
+from support.chaos.kinds import LOCK
+from support.chaos.limiting import set_limit
+from support.chaos.models import ReentrantFencedMutex
+from support.chaos.operations import operations
+from support.chaos.search import linearizable
 from support.chaos.store import Store
 from support.zoo import TESTS, Zoo
 
@@ -129,9 +134,13 @@ class Hand:
         assert answer["granted"], f"{self.name} was refused the lock {key}: {answer}"
         return answer
 
-    def release(self, key: str = "k", *, owner: str = "main") -> Call:
-        """Begin to release."""
-        return self.tell("release", **{"as": owner}, key=key)
+    def release(self, key: str = "k", *, owner: str = "main", outermost: bool = False) -> Call:
+        """Begin to release: what was taken last, or `outermost`, what was taken first."""
+        return self.tell("release", **{"as": owner}, key=key, outermost=outermost)
+
+    def downgrade(self, key: str = "k", *, owner: str = "main") -> Call:
+        """Have a writer begin to be a reader."""
+        return self.tell("downgrade", **{"as": owner}, key=key)
 
     def work(self, key: str = "k", seconds: float | None = None, *, owner: str = "main") -> Call:
         """Begin to work under the lock, until it is lost, or for so long; the answer says `lost`, and when."""
@@ -210,6 +219,7 @@ class Crew:
         self.keys = tuple(keys)
         Store(self.store_path, self.keys).close()
         self._recorder = Recorder(directory, "driver")
+        self._changes = iter(range(1, sys.maxsize))  # of limits
         self.hands: list[Hand] = []
 
     def hire(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[Hand]:
@@ -228,6 +238,13 @@ class Crew:
         """Write down what is done to the processes or to ZooKeeper; just before it is done."""
         return self._recorder.write("nemesis", what=what, **about)
 
+    def set_limit(self, key: str, limit: int | None, own: int) -> float:
+        """Set the limit of a semaphore for all, or clear it; return when that was done. One at a time for each key."""
+        op = next(self._changes)
+        self._recorder.write("set_limit", op=op, key=key, limit=limit)
+        set_limit(self.zoo.client, f"{self.zoo.base}/{key}", limit, own)
+        return self._recorder.write("limit_set", op=op, key=key)
+
     def history(self) -> list[Event]:
         """Return what everybody wrote so far."""
         return read(self.directory.glob("*.jsonl"))
@@ -237,11 +254,12 @@ class Crew:
         return self.zoo.wait_contenders(key, count, timeout)
 
     def orphans(self) -> dict[str, list[str]]:
-        """Return the contenders in ZooKeeper that no process answers for, by key."""
+        """Return the contenders and their signs in ZooKeeper that no process answers for, by key."""
         known = [each for hand in self.hands if hand.alive for each in hand.ask("known")]
         found = {}
         for key in self.keys:
-            left = [name for name in self.zoo.children(key) if not any(each in name for each in known)]
+            there = [*self.zoo.children(key), *self.zoo.reading(key)]
+            left = [name for name in there if not any(each in name for each in known)]
             if left:
                 found[key] = left
         return found
@@ -265,12 +283,18 @@ class Crew:
             store.close()
 
     def assert_kept(self, *, settle: float = 2.0) -> Verdict:
-        """Fail, and keep the history, unless every promise was kept, and the history is one that a mutex can have."""
+        """Fail, and keep the history, unless every promise was kept, and the history is one that locks can have."""
         verdict = self.judge(settle=settle)
-        as_mutex = linearizable(operations(verdict.events), ReentrantFencedMutex())
-        if not verdict.ok or not as_mutex.ok:
+        ops = operations(verdict.events)
+        shared = {op.key for op in ops if op.mode != LOCK or op.kind == "limit"}
+        opinions = [
+            linearizable(ops, LockFamily()),
+            linearizable([op for op in ops if op.key not in shared], ReentrantFencedMutex()),
+        ]
+        if not verdict.ok or not all(opinion.ok for opinion in opinions):
             kept = keep(verdict, verdict.events, self.directory)
-            raise AssertionError(f"{verdict.short()}\n{as_mutex.short()}\nthe history: {kept}")
+            told = "\n".join([verdict.short(), *(opinion.short() for opinion in opinions)])
+            raise AssertionError(f"{told}\nthe history: {kept}")
         return verdict
 
     def close(self) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from support.chaos.harm import paused
 from support.chaos.holds import Hold, earliest, time_of
+from support.chaos.kinds import share
 from support.chaos.reading import Run
+from support.chaos.sharing import excludes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Figures:
     """The longest release."""
     lost_updates: int
     """Of the counters without a fence: allowed, as no lock prevents them, and counted."""
+    together: Mapping[str, int]
+    """How many had a key at the same time, at most, by kind."""
+    downgrades: int
 
     def __str__(self) -> str:
         parts = [f"{self.grants} grants, {self.refusals} refusals, {self.unknown} unknown, {self.losses} losses"]
@@ -84,6 +89,8 @@ def measure(run: Run) -> Figures:
         overrun=max(overruns, default=None),
         release=max(releases, default=None),
         lost_updates=_lost_updates(run),
+        together=_together(run),
+        downgrades=sum(len(hold.downgraded) for hold in holds),
     )
 
 
@@ -95,8 +102,22 @@ def _neighbours(run: Run) -> Sequence[tuple[Hold, Hold]]:
     return [pair for holds in run.holds.values() for pair in itertools.pairwise(holds)]
 
 
+def _together(run: Run) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for holds in run.holds.values():
+        active: list[Hold] = []
+        for hold in holds:
+            if hold.claimed:
+                active = [*(other for other in active if other.end > hold.granted), hold]
+                kinds = Counter(other.kind_at(hold.granted) for other in active)
+                most |= {kind: max(count, most.get(kind, 0)) for kind, count in kinds.items()}
+    return most
+
+
 def _handoff(before: Hold, after: Hold) -> float | None:
     release = before.release
+    if share(before.kind_at(after.granted), after.kind):
+        return None
     if release is None or before.lost is not None or not after.start < time_of(release) <= after.granted:
         return None
     return after.granted - time_of(release)
@@ -113,7 +134,7 @@ def _overlap(run: Run, before: Hold, after: Hold) -> float | None:
     """How long the work went on after the next grant, whether or not it was entitled to."""
     died = run.ended(before.process, before.granted, math.inf)
     end = earliest(before.told, died)
-    if end is None or before.owner == after.owner or time_of(end) <= after.granted:
+    if end is None or not excludes(before, after) or time_of(end) <= after.granted:
         return None
     return time_of(end) - after.granted
 

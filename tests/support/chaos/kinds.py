@@ -51,6 +51,6 @@ class Limits:
         possible = [
             own if change.limit is None else change.limit
             for change in self._changes
-            if change.call <= end and not any(change.before(later) for later in done)
+            if change.call <= end and not any(change.before(later) for later in reversed(done))
         ]
         return max(possible if done else [own, *possible])

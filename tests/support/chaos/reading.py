@@ -14,7 +14,7 @@ from typing import Final
 
 from support.chaos.harm import ENDS, settle
 from support.chaos.holds import Call, Event, Hold, time_of
-from support.chaos.kinds import LimitChange
+from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, LimitChange
 
 STORED: Final = {
     "claimed": ("token",),
@@ -139,6 +139,9 @@ class _Reader:
         if earlier is not None and self._ends.get(event["p"], -math.inf) < earlier.start:
             return "the number of an acquisition is used twice"
         timeout = None if event["timeout"] is None else float(event["timeout"])
+        float(event.get("limit") or 0)  # or it cannot be read
+        if event.get("kind", LOCK) not in (*EXCLUSIVE, READ, SEMAPHORE):
+            return "an acquisition of an unknown kind"
         call = Call(event["p"], _owner(event), str(event["key"]), time_of(event), timeout, [event])
         self._calls[place] = call
         self._run.calls.append(call)

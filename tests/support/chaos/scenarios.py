@@ -74,9 +74,7 @@ SCENARIOS = (
     Scenario("F56", "takers of the same locks never wait for each other in a circle, in whatever order they name them"),
     Scenario("F57", "a key whose sequence numbers are used up is closed, not granted twice"),
     Scenario("F59", "a holder whose node an operator deletes is told within a second"),
-    Scenario(
-        "F60", "readers and writers keep each other out, also as one becomes the other", waits_for="read-write locks"
-    ),
+    Scenario("F60", "readers and writers keep each other out, also as one becomes the other"),
     Scenario("F61", "reentrance counts, and nobody but the owner releases"),
     Scenario("F62", "tasks that share a thread are owners apart"),
     Scenario("F64", "callbacks and receivers that fail or block delay neither locks nor aborts"),
@@ -85,6 +83,8 @@ SCENARIOS = (
     Scenario("F68", "other clients in the same queue are respected, and unknown ones close it"),
     Scenario("F69", "of several schedulers one enqueues each tick"),
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
+    Scenario("READERS", "readers share the lock whatever befalls one of them, and no writer comes in beside them"),
+    Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
     Scenario("LEADER", "of several candidates one leads, and the next follows in time"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from support.chaos.holds import Event, Hold, time_of
 from support.chaos.kinds import EXCLUSIVE, READ, SEMAPHORE, Limits, share
@@ -54,29 +54,19 @@ def _proof(before: Hold, after: Hold) -> tuple[Event, ...]:
 def permits(run: Run) -> Iterator[Violation]:
     """No more permits are claimed at a time than the limit allowed when the last of them was granted."""
     for key, holds in run.holds.items():
-        for hold, others, limit in _crowds(run, holds, lambda hold: hold.end):
-            message = (
-                f"{hold.owner} was granted a permit beside {len(others)} others, when there were {limit:g} at most"
-            )
-            proof = [hold.first.events[0], hold.grant, *(other.grant for other in others)]
-            yield Violation("permits", key, message, tuple(proof))
-
-
-def _crowds(
-    run: Run, holds: Sequence[Hold], until: Callable[[Hold], float]
-) -> Iterator[tuple[Hold, Sequence[Hold], float]]:
-    """Yield each permit with which there were too many, those beside it, and how many there may have been."""
-    key_limits = None
-    active: list[Hold] = []
-    for hold in holds:
-        if hold.kind != SEMAPHORE or not hold.claimed:
-            continue
-        key_limits = key_limits or Limits(run.limits.get(hold.key, ()))
-        active = [other for other in active if until(other) > hold.granted]
-        limits = [key_limits.most(each.first.limit, each.start, each.granted) for each in [*active, hold]]
-        if _too_many(limits) and not _too_many(limits[:-1]):
-            yield hold, tuple(active), max(limits)
-        active.append(hold)
+        limits = Limits(run.limits.get(key, ()))
+        active: list[Hold] = []
+        for hold in holds:
+            if hold.kind != SEMAPHORE or not hold.claimed:
+                continue
+            active = [*(other for other in active if other.end > hold.granted), hold]
+            seen = [limits.most(each.first.limit, each.start, each.granted) for each in active]
+            if _too_many(seen) and not _too_many(seen[:-1]):
+                message = (
+                    f"{hold.owner} was granted one of {len(active)} permits, when there were {max(seen):g} at most"
+                )
+                proof = [hold.first.events[0], *(each.grant for each in active)]
+                yield Violation("permits", key, message, tuple(proof))
 
 
 def _too_many(limits: Sequence[float]) -> bool:
@@ -86,7 +76,7 @@ def _too_many(limits: Sequence[float]) -> bool:
 
 def checked_in_vain(run: Run) -> Iterator[Violation]:
     """No check passes that began after somebody else was granted what excludes its holder."""
-    for key, holds in run.holds.items():
+    for holds in run.holds.values():
         claimed = [hold for hold in holds if hold.claimed]
         for index, hold in enumerate(claimed):
             # What was taken by force was checked before the holder could know; how long, another rule says.
@@ -100,11 +90,6 @@ def checked_in_vain(run: Run) -> Iterator[Violation]:
                 if excludes(hold, other):
                     yield _in_vain(hold, other)
                     break
-        crowded = {id(hold) for hold, _, _ in _crowds(run, holds, lambda hold: hold.end)}
-        for hold, others, limit in _crowds(run, holds, _last_heard):
-            if id(hold) not in crowded:
-                message = f"check() passes for {len(others)} after {hold.owner} was granted one of {limit:g} permits"
-                yield Violation("check", key, message, (hold.grant, *(other.valids[-1] for other in others)))
 
 
 def _in_vain(hold: Hold, other: Hold) -> Violation:
@@ -114,12 +99,6 @@ def _in_vain(hold: Hold, other: Hold) -> Violation:
         f" {other.owner} was granted the lock, and {len(late)} times"
     )
     return Violation("check", hold.key, message, (hold.grant, other.grant, late[0], late[-1]))
-
-
-def _last_heard(hold: Hold) -> float:
-    if hold.force is not None or not hold.valids:
-        return hold.end
-    return max(hold.end, time_of(hold.valids[-1]))
 
 
 def upgrades(run: Run) -> Iterator[Violation]:

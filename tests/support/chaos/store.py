@@ -63,6 +63,10 @@ class Store:
             done = self._db.execute("UPDATE fenced SET value = ? WHERE key = ? AND token = ?", (value, key, token))
         return bool(done.rowcount)
 
+    def value(self, key: str) -> int:
+        """Return the counter that the token guards."""
+        return int(self._db.execute("SELECT value FROM fenced WHERE key = ?", (key,)).fetchone()[0])
+
     def plain(self, key: str) -> int:
         """Return the counter that nothing guards."""
         return int(self._db.execute("SELECT value FROM plain WHERE key = ?", (key,)).fetchone()[0])

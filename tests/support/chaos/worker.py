@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.chaos.churn import CHECK_EVERY, Churn, Struck, on_alarm
+from support.chaos.churn import CHECK_EVERY, Churn, Struck, Wish, on_alarm, wanted
 from support.chaos.history import Recorder
 from support.chaos.sets import SetChurn
 from support.chaos.store import Store
@@ -105,7 +105,7 @@ class Worker:
         owner = threading.current_thread().name
         op = next(self._ops)
         mine = self._holdings[owner, key]
-        self.recorder.write("invoke", op=op, key=key, timeout=timeout)
+        self.recorder.write("invoke", op=op, key=key, timeout=timeout, **wanted(options))
         try:
             held = self.lock.acquire(key, timeout, options)
         except (Refused, Struck) as error:
@@ -118,10 +118,22 @@ class Worker:
         again: dict[str, Any] = {"again": True} if mine else {}
         t = self.recorder.write("granted", op=op, key=key, token=held.token, until=held.until(), **again)
         mine.append(Holding(op, held))
-        return {"granted": True, "token": held.token, "t": t}
+        return {"granted": True, "token": held.token, "kind": held.kind, "t": t}
 
-    def do_release(self, key: str, alarm: float | None = None) -> dict[str, Any]:
-        holding = self._holdings[threading.current_thread().name, key].pop()
+    def do_downgrade(self, key: str) -> dict[str, Any]:
+        """Go on as a reader, from being the writer."""
+        holding = self._holdings[threading.current_thread().name, key][-1]
+        self.recorder.write("downgrade", op=holding.op, key=key)
+        error = ""
+        try:
+            holding.held.downgrade()
+        except Lost as lost:
+            error = str(lost)
+        t = self.recorder.write("downgraded" if not error else "downgrade_failed", op=holding.op, key=key, error=error)
+        return {"t": t, "error": error, "kind": holding.held.kind}
+
+    def do_release(self, key: str, alarm: float | None = None, outermost: bool = False) -> dict[str, Any]:
+        holding = self._holdings[threading.current_thread().name, key].pop(0 if outermost else -1)
         self.recorder.write("release", op=holding.op, key=key)
         error = ""
         try:
@@ -203,8 +215,14 @@ class Worker:
         self.recorder.write("fenced", ok=ok, **about)
         return ok
 
-    def do_churn(self, keys: Sequence[str], seconds: float, seed: int, work: float = 0.02) -> dict[str, int]:
-        """Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment."""
+    def do_churn(
+        self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int, work: float = 0.02
+    ) -> dict[str, int]:
+        """
+        Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment.
+
+        `keys` says for each as what it may be taken.
+        """
         churn = Churn(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed), work)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._churned.is_set():

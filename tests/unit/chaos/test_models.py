@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.chaos.byforce import by_force
+from support.chaos.family import LockFamily
 from support.chaos.models import (
     FencedMutex,
-    Kind,
-    Model,
     Mutex,
-    Op,
     OwnerAwareMutex,
     ReentrantFencedMutex,
     ReentrantMutex,
-    linearizable,
-    operations,
 )
+from support.chaos.operations import Kind, Op, operations
+from support.chaos.search import Model, linearizable
 from support.chaos.simulated import Simulation, written
 
 SEEDS = st.integers(0, 2**32)
 AWARE: list[Model] = [OwnerAwareMutex(), FencedMutex()]
 PLAIN: list[Model] = [Mutex(), *AWARE]
-REENTRANT: list[Model] = [ReentrantMutex(), ReentrantFencedMutex()]
+REENTRANT: list[Model] = [ReentrantMutex(), ReentrantFencedMutex(), LockFamily()]
 
 
 def run(model: Model, *steps: str) -> bool:
@@ -37,7 +34,7 @@ def run(model: Model, *steps: str) -> bool:
         if state is None:
             break
         kinds: dict[str, Kind] = {"+": "acquire", "-": "release", "!": "lose"}
-        state = state.step(Op(kinds[step[1]], step[0], 0.0, fence=int(step[2:] or 0)))
+        state = state.step(Op(kinds[step[1]], step[0], 0.0, fence=int(step[2:] or 0), hold=ord(step[0])))
     return state is not None
 
 
@@ -271,23 +268,6 @@ OPS = st.lists(
 )
 
 
-def by_force(ops: Sequence[Op], model: Model) -> bool:
-    """Try all orders of all selections."""
-    sure = [op for op in ops if op.certain]
-    unsure = [op for op in ops if not op.certain]
-    selections = (chosen for n in range(len(unsure) + 1) for chosen in itertools.combinations(unsure, n))
-    return any(fits(order, model) for chosen in selections for order in itertools.permutations([*sure, *chosen]))
-
-
-def fits(order: Sequence[Op], model: Model) -> bool:
-    state: Model | None = model
-    for place, op in enumerate(order):
-        if any(later.back < op.call for later in order[place:]):
-            return False
-        state = state.step(op) if state is not None else None
-    return state is not None
-
-
 @given(OPS, st.sampled_from([*PLAIN, *REENTRANT]))
 @settings(max_examples=400)
 def test_the_search_finds_what_trying_all_orders_finds(ops: list[Op], model: Model) -> None:
@@ -311,15 +291,19 @@ def test_a_lock_that_keeps_its_promises_is_linearizable(seed: int, owners: int) 
 def test_a_hold_in_the_middle_of_another_is_always_found(seed: int, chance: random.Random) -> None:
     events = Simulation(seed, holds=15, fates=["release"]).events
     ops = operations(events)
-    grants = sorted((op for op in ops if op.kind == "acquire" and op.certain), key=lambda op: op.back)
-    held = chance.choice(grants)
+    held = chance.choice(sorted((op for op in ops if op.kind == "acquire" and op.certain), key=lambda op: op.back))
     release = next(op for op in ops if op.hold == held.hold and op.kind == "release")
     start, end = sorted(chance.uniform(held.back, release.call) for _ in range(2))
     intruder = Op("acquire", "X", start, end, key=held.key, hold=999)
     leaving = Op("release", "X", end, end, key=held.key, hold=999)
     assume(held.back < start < end < release.call)
-    for model in AWARE:
-        assert not linearizable([*ops, intruder, leaving], model).ok
+    intruded = [*ops, intruder, leaving]
+    assert not linearizable(intruded, LockFamily()).ok
+    # A model that knows holds by their owner takes an earlier call of the same owner, that nobody knows the end of, for
+    # a loss and a second grant.
+    if not any(op.owner == held.owner and not op.certain and op.call < release.call for op in ops):
+        for model in AWARE:
+            assert not linearizable(intruded, model).ok
 
 
 @pytest.mark.parametrize("model", [Mutex(), ReentrantFencedMutex()])

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.chaos.scenarios import KNOWN_BAD
+from support.chaos.scenarios import KNOWN_BAD, SCENARIOS
 from support.zoo import TESTS
 
 Result = subprocess.CompletedProcess[str]
@@ -136,7 +136,9 @@ def test_shows_nothing():
     assert "ABORT work is stopped passed stopped after: min 2.0 ms, median 4.0 ms, max 0.30 s (3)" in " ".join(words)
     assert "shows nothing" not in text
     assert "not run: F1 F3 F6" in below(result)
-    assert "F60 does not apply yet: it needs read-write locks" in below(result)
+    for scenario in SCENARIOS:
+        told = f"{scenario.id} does not apply yet: it needs {scenario.waits_for}" in below(result)
+        assert told == bool(scenario.waits_for)
 
 
 def test_a_run_that_asks_for_no_table_has_none(runs: Runs) -> None:

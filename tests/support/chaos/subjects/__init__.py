@@ -20,11 +20,18 @@ class Held(Protocol):
 
     token: int
 
+    @property
+    def kind(self) -> str:
+        """As what it is held."""
+
     def until(self) -> float | None:
         """Return until when the holder may trust it, on time.monotonic(); None for a lock without leases."""
 
     def check(self) -> None:
         """Raise `Lost` unless all that the lock's user can see says that it is held."""
+
+    def downgrade(self) -> None:
+        """Only read from now on, from being the writer. Raises `Lost` if it is held no more."""
 
     def release(self) -> None:
         """Give it back."""

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, LockTimeout
 from kazoo.recipe.lock import Lock
 
+from support.chaos.kinds import LOCK
 from support.chaos.subjects import Held, Lost, Refused
 
 
@@ -24,6 +25,7 @@ class KazooHeld:
         self._lock = lock
         self._breaks = subject.breaks
         self.token = token
+        self.kind = LOCK
 
     def until(self) -> float | None:
         return None
@@ -31,6 +33,9 @@ class KazooHeld:
     def check(self) -> None:
         if not self._lock.is_acquired or not self._subject.client.connected or self._subject.breaks != self._breaks:
             raise Lost("the connection was suspended or lost")
+
+    def downgrade(self) -> None:
+        raise NotImplementedError("kazoo has no way from writing to reading")
 
     def release(self) -> None:
         suspect = self._subject.breaks != self._breaks  # before: a break under the delete takes nothing back

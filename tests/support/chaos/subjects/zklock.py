@@ -30,6 +30,10 @@ class ZkLockHeld:
         self._hold = hold
         self.token = hold.token
 
+    @property
+    def kind(self) -> str:
+        return self._hold.kind
+
     def until(self) -> float | None:
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         return before + self._hold.lease_remaining
@@ -37,6 +41,12 @@ class ZkLockHeld:
     def check(self) -> None:
         try:
             self._hold.check()
+        except (LockLost, LockNotHeld) as error:
+            raise Lost(str(error)) from error
+
+    def downgrade(self) -> None:
+        try:
+            self._hold.downgrade()
         except (LockLost, LockNotHeld) as error:
             raise Lost(str(error)) from error
 

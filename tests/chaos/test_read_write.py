@@ -1,0 +1,208 @@
+"""Readers share, a writer has the lock alone, and the one who becomes the other does so without a gap."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.chaos.crew import Crew
+from support.chaos.report import Figures
+from support.chaos.thief import expire
+from support.proxy import MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+pytestmark = pytest.mark.zookeeper
+
+T = 4.0  # seconds, of a session
+SOON = 5.0  # seconds, for what takes some milliseconds
+AT_ONCE = 1.0  # second, for what asks nobody
+
+
+@pytest.fixture(autouse=True)
+def _has_two_sides(crew: Crew) -> None:
+    if crew.lock != "zklock":
+        pytest.skip("kazoo's read-write locks are others than its Lock")
+
+
+@pytest.mark.scenario("F60")
+def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_reader(crew: Crew, figure: Figures) -> None:
+    """CURATOR-621. The reader that stands before it comes in at once, and the one behind it waits with it."""
+    first, second, before, behind = crew.hire("A", "B", "C", "D")
+    token = first.take(kind="write")["token"]
+    reading = before.acquire(kind="read")
+    crew.wait_contenders(2)
+    writing = second.acquire(kind="write", timeout=30)
+    crew.wait_contenders(3)
+    late = behind.acquire(kind="read", timeout=30)
+    crew.wait_contenders(4)
+    downgraded = first.downgrade().result()
+    assert (downgraded["kind"], downgraded["error"]) == ("read", "")
+    granted = reading.result(SOON)
+    assert granted["granted"]
+    figure("the next reader comes in after", granted["t"] - downgraded["t"], "s")
+    for hand in (first, before):
+        assert not hand.work(seconds=0.3).result()["lost"]
+    assert not writing.done()
+    assert not late.done()
+    assert crew.zoo.payloads("k")[0] is not None, "nobody can see who reads"
+    first.release().result()
+    assert before.check()
+    assert not writing.done(), "another one reads still"
+    before.release().result()
+    assert writing.result(SOON)["token"] > token
+    assert not late.done()
+    second.release().result()
+    assert late.result(SOON)["granted"]
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F60")
+@pytest.mark.chaos
+def test_who_lets_go_of_writing_first_reads_on_without_a_gap(crew: Crew) -> None:
+    first, second, reader = crew.hire("A", "B", "C")
+    token = first.take(kind="write")["token"]
+    again = first.take(kind="read")
+    assert (again["token"], again["kind"]) == (token, "read")
+    reading = reader.acquire(kind="read")
+    crew.wait_contenders(2)
+    writing = second.acquire(kind="write", timeout=30)
+    crew.wait_contenders(3)
+    assert not reading.done()
+    first.release(outermost=True).result()
+    assert reading.result(SOON)["granted"]
+    assert first.check()
+    reader.release().result()
+    assert first.check()
+    assert not writing.done()
+    first.release().result()
+    assert writing.result(SOON)["granted"]
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F60")
+@pytest.mark.chaos
+def test_readers_and_a_plain_lock_of_one_key_keep_each_other_out(crew: Crew) -> None:
+    """A program that knows nothing of sides takes part in the queue."""
+    first, second, plain, late = crew.hire("A", "B", "C", "D")
+    first.take(kind="read")
+    second.take(kind="read")
+    locking = plain.acquire(timeout=30)
+    crew.wait_contenders(3)
+    reading = late.acquire(kind="read", timeout=30)
+    crew.wait_contenders(4)
+    first.release().result()
+    assert not locking.done()
+    second.release().result()
+    assert locking.result(SOON)["kind"] == "lock"
+    assert not plain.work(seconds=0.2).result()["lost"]
+    assert not reading.done()
+    plain.release().result()
+    assert reading.result(SOON)["granted"]
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F60")
+def test_a_reader_that_wants_to_write_is_refused_at_once(crew: Crew) -> None:
+    """Two of them would wait for each other for ever; each reads on, and nothing of theirs is left in the queue."""
+    first, second = crew.hire("A", "B")
+    for hand in (first, second):
+        hand.take(kind="read")
+    for hand in (first, second):
+        for kind in ("write", "lock"):
+            asked = time.monotonic()
+            answer = hand.acquire(kind=kind, timeout=None).result(SOON)
+            assert answer["error"] == "LockUpgradeRefused"
+            assert answer["t"] - asked < AT_ONCE
+    crew.wait_contenders(2)
+    for hand in (first, second):
+        assert hand.check()
+        hand.release().result()
+    assert first.take(kind="write")["granted"]
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("F60")
+@pytest.mark.chaos
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(proxy: Proxy, crew: Crew, when: str) -> None:
+    first = crew.hire_one("A", hosts=proxy.address)
+    second, reader = crew.hire("B", "C")
+    first.take(kind="write", abort_on="lost")
+    reading = reader.acquire(kind="read", timeout=30)
+    crew.wait_contenders(2)
+    writing = second.acquire(kind="write", timeout=30)
+    crew.wait_contenders(3)
+    lost = (proxy.kill_before_op if when == "before" else proxy.kill_after_op)(MULTI)
+    crew.note("lose", target="A", how=when)
+    first.downgrade().result()
+    assert lost.wait(SOON)
+    assert reading.result(SOON)["granted"]
+    assert first.check()
+    assert not writing.done()
+    for hand in (first, reader):
+        hand.release().result()
+    assert writing.result(SOON)["granted"]
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("READERS")
+@pytest.mark.chaos
+@pytest.mark.parametrize("downgraded", [False, True])
+def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(crew: Crew, downgraded: bool) -> None:
+    first, second, writer = crew.hire("A", "B", "C", session_timeout=T)
+    first.take(kind="write" if downgraded else "read")
+    if downgraded:
+        first.downgrade().result()
+    second.take(kind="read")
+    writing = writer.acquire(kind="write", timeout=30)
+    crew.wait_contenders(3)
+    killed = first.kill()
+    second.release().result()
+    answer = writing.result(3 * T)
+    assert answer["granted"]
+    assert answer["t"] - killed < T + 2
+    assert crew.zoo.reading("k") == [], "the sign of a reader that is gone"
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("READERS")
+@pytest.mark.chaos
+def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(crew: Crew, arena: Zoo) -> None:
+    """CURATOR-595, for readers: a loss is told, the writer comes in with the last of them, and not before."""
+    first, second, writer = crew.hire("A", "B", "C", session_timeout=T)
+    for hand in (first, second):
+        hand.take(kind="read")
+    working = first.work()
+    writing = writer.acquire(kind="write", timeout=30)
+    crew.wait_contenders(3)
+    session = first.ask("session")
+    crew.note("expire", target="A")
+    expire(arena.all_hosts, session["id"])
+    crew.note("done", of="expire", target="A")
+    assert working.result(SOON)["lost"]
+    crew.wait_contenders(2)
+    assert second.check()
+    assert not writing.done()
+    second.release().result()
+    assert writing.result(SOON)["granted"]
+    crew.assert_kept()
+
+
+@pytest.mark.scenario("READERS")
+@pytest.mark.chaos
+def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(crew: Crew, arena: Zoo) -> None:
+    """CURATOR-211, -307: who is not in the queue takes its place for the first, or fails; here it queues anew."""
+    holder, waiter, reader = crew.hire("A", "B", "C")
+    holder.take(kind="write")
+    for waiting, kind in ((waiter, "read"), (reader, "write")):
+        acquiring = waiting.acquire(kind=kind, timeout=30)
+        name = crew.wait_contenders(2)[-1]
+        path = f"{arena.base}/k/{name}"
+        crew.note("delete", key="k", path=path, token=arena.client.get(path)[1].czxid)
+        arena.client.delete(path)
+        eventually(lambda name=name: crew.zoo.children("k")[-1:] != [name] and len(crew.zoo.children("k")) == 2)  # type: ignore[misc]
+        assert not acquiring.done()
+        holder.release().result()
+        assert acquiring.result(SOON)["granted"]
+        holder = waiting
+    crew.assert_kept()

@@ -1,0 +1,87 @@
+"""Knows how the limit of a semaphore is set for all from outside: by a sign in its directory, which is written, too."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+
+from django_zklock.queue import order, signs
+
+if TYPE_CHECKING:
+    from support.chaos.crew import Crew
+
+PATIENCE = 60.0  # seconds, while servers are killed and paused
+
+
+def set_limit(client: KazooClient, directory: str, limit: int | None, own: int) -> None:
+    """
+    Set or clear (None) the limit, however often that has to be tried; nobody else may do so meanwhile.
+
+    `own` is what the contenders bring along: so many may have a permit where no limit is set.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if _done(client, directory, limit, own):
+                return
+        except KazooException:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
+def _done(client: KazooClient, directory: str, limit: int | None, own: int) -> bool:
+    client.ensure_path(directory)
+    names = client.get_children(directory)
+    queue = order.ordered(names)
+    may_hold = queue[: own if queue.limit is None else queue.limit.value]
+    through = max([-1 if queue.limit is None else queue.limit.through, *(child.sequence for child in may_hold)])
+    transaction = client.transaction()
+    transaction.set_data(directory, b"")
+    for name in names:
+        if signs.limit(name) is not None:
+            transaction.delete(f"{directory}/{name}")
+    if limit is not None:
+        transaction.create(f"{directory}/{signs.Limit(limit, through).name}", b"")
+    return not any(isinstance(result, Exception) for result in transaction.commit())
+
+
+class Operator(threading.Thread):
+    """Somebody who sets and clears limits at random; `with` it, until the end of the block."""
+
+    def __init__(self, crew: Crew, keys: Sequence[str], own: int, *, chance: random.Random, every: float = 2.0) -> None:
+        super().__init__(name="operator", daemon=True)
+        self.changes = 0
+        self._crew = crew
+        self._keys = keys
+        self._own = own
+        self._chance = chance
+        self._every = every  # seconds, on average
+        self._over = threading.Event()
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(self._chance.uniform(0, 2 * self._every)):
+                limit = self._chance.choice([None, *range(1, self._own + 3)])
+                self._crew.set_limit(self._chance.choice(self._keys), limit, self._own)
+                self.changes += 1
+        except Exception as error:
+            self._error = error  # told by the thread of the test
+
+    def __enter__(self) -> Operator:
+        self.start()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._over.set()
+        self.join(PATIENCE + 10)
+        if self._error is not None:
+            raise self._error
+        assert not self.is_alive(), "the limit of a semaphore cannot be set"

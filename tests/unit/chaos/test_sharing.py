@@ -1,0 +1,388 @@
+"""What the checker and the search find in histories of readers, writers and permits, and what they take for right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.chaos.byforce import by_force
+from support.chaos.checker import judge
+from support.chaos.family import LockFamily
+from support.chaos.kinds import LimitChange, Limits
+from support.chaos.operations import Kind, Op, operations
+from support.chaos.search import linearizable
+from support.chaos.simulated import written
+from support.chaos.simulated_family import Family
+
+SEEDS = st.integers(0, 2**32)
+
+
+def rules(text: str) -> set[str]:
+    """The rules that a written history breaks; the search has to agree where it can."""
+    return set(judge(written(text)).rules)
+
+
+def fits(text: str) -> bool:
+    """Whether a written history can be one of locks of all kinds."""
+    return linearizable(operations(written(text)), LockFamily()).ok
+
+
+def held(owner: str, kind: str, token: int, start: float, end: float, called: float | None = None) -> str:
+    """One hold, with a lease that lasts to its end; permits are brought along as `semaphore/2`."""
+    kind, _, limit = kind.partition("/")
+    return f"""
+        {called or start - 0.01} {owner} invoke op={token} timeout=60 kind={kind} limit={limit or 0}
+        {start} {owner} granted op={token} token={token} until={end + 1}
+        {end - 0.01} {owner} valid op={token} until={end + 1}
+        {end} {owner} release op={token}
+        {end + 0.01} {owner} released op={token}
+    """
+
+
+# --- who may hold a key together --------------------------------------------------------------------------------------
+
+KINDS = ("lock", "read", "write", "semaphore/2")
+PAIRS = list(itertools.product(KINDS, KINDS))
+TOGETHER = {("read", "read"), ("semaphore/2", "semaphore/2")}
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_readers_share_permits_share_and_nobody_else_does(one: str, other: str) -> None:
+    """Also not readers and permits: each kind keeps the others out."""
+    text = held("A", one, 7, 2, 4) + held("B", other, 8, 3, 5)
+    assert (not rules(text)) == fits(text) == ((one, other) in TOGETHER)
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_one_after_the_other_every_kind_may(one: str, other: str) -> None:
+    text = held("A", one, 7, 2, 4) + held("B", other, 8, 4.02, 5, called=3)
+    assert not rules(text)
+    assert fits(text)
+
+
+def test_readers_keep_a_writer_out_until_the_last_has_gone() -> None:
+    readers = held("A", "read", 7, 2, 4) + held("B", "read", 8, 2.5, 6)
+    assert not rules(readers + held("C", "write", 9, 6.02, 7, called=3))
+    assert rules(readers + held("C", "write", 9, 5, 7, called=3)) == {"exclusion", "check"}
+    assert not fits(readers + held("C", "write", 9, 5, 7, called=3))
+
+
+def test_one_check_that_passes_for_a_reader_beside_a_writer_convicts_though_its_lease_is_over() -> None:
+    text = """
+        1 A invoke timeout=5 kind=read
+        2 A granted token=7 until=3
+        1 B invoke timeout=9 kind={}
+        4 B granted token=8 until=9
+        5 A valid until=5
+    """
+    assert rules(text.format("write")) >= {"check"}
+    assert not rules(text.format("read"))
+
+
+# --- downgrade --------------------------------------------------------------------------------------------------------
+
+DOWNGRADED = """
+    1 A invoke timeout=5 kind=write
+    2 A granted token=7 until=9
+    3 A downgrade
+    3.2 A downgraded
+    5 A valid until=9
+    6 A release
+    6.1 A released
+"""
+
+
+@pytest.mark.parametrize(("granted", "fine"), [(2.5, False), (2.99, False), (3.0, True), (3.1, True), (4.0, True)])
+def test_a_reader_may_come_as_soon_as_the_writer_began_to_be_one(granted: float, fine: bool) -> None:
+    text = DOWNGRADED + held("B", "read", 8, granted, 8, called=2.1)
+    assert (not rules(text)) == fits(text) == fine
+
+
+@pytest.mark.parametrize("kind", ["write", "lock", "semaphore/2"])
+def test_nobody_but_a_reader_comes_in_when_a_writer_becomes_one(kind: str) -> None:
+    """CURATOR-621: a writer that had waited was let in between."""
+    assert rules(DOWNGRADED + held("B", kind, 8, 4, 8, called=1.5)) == {"exclusion", "check"}
+    assert not fits(DOWNGRADED + held("B", kind, 8, 4, 8, called=1.5))
+    assert not rules(DOWNGRADED + held("B", kind, 8, 6.02, 8, called=1.5))
+
+
+def test_who_lets_go_of_writing_first_reads_on() -> None:
+    text = """
+        1 A invoke timeout=5 kind=write
+        2 A granted token=7 until=9
+        2.1 A invoke op=2 timeout=5 kind=read
+        2.2 A granted op=2 token=7 until=9 again=true
+        3 A release
+        3.1 A released
+        5 A release op=2
+        5.1 A released op=2
+    """
+    for kind, granted, fine in [("read", 2.9, False), ("read", 3.05, True), ("write", 4, False), ("write", 5.05, True)]:
+        other = text + held("B", kind, 8, granted, 8, called=1.5)
+        assert (not rules(other)) == fits(other) == fine, f"{kind} at {granted}"
+
+
+def test_a_downgrade_of_which_nobody_knows_may_have_been_or_not() -> None:
+    """But its owner relies on reading alone from then on, so a reader may come."""
+    unknown = DOWNGRADED.replace("3.2 A downgraded", "3.2 A downgrade_failed")
+    assert not rules(unknown + held("B", "read", 8, 4, 5, called=2.5))
+    assert fits(unknown + held("B", "read", 8, 4, 5, called=2.5))
+    assert not fits(unknown + held("B", "write", 8, 4, 5, called=2.5))
+
+
+def test_a_reader_that_is_let_write_is_a_fault() -> None:
+    upgraded = """
+        1 A invoke timeout=5 kind=read
+        2 A granted token=7 until=9
+        2.1 A invoke op=2 timeout=5 kind=write
+        2.2 A {}
+        3 A valid until=9
+    """
+    granted = upgraded.format("granted op=2 token=7 until=9 again=true")
+    assert rules(granted) == {"upgrade"}
+    assert not fits(granted)
+    assert not rules(upgraded.format("refused op=2 error=LockUpgradeRefused definite=true"))
+
+
+# --- permits ----------------------------------------------------------------------------------------------------------
+
+
+def three(limit: int) -> str:
+    """Three permits at once, each of whose contenders brought this limit along."""
+    return "".join(held(owner, f"semaphore/{limit}", 7 + n, 2 + n / 10, 4) for n, owner in enumerate("ABC"))
+
+
+def change(limit: object, call: float, back: float | None, op: int = 99) -> str:
+    return f"{call} O set_limit op={op} limit={limit} \n" + (f"{back} O limit_set op={op} \n" if back else "")
+
+
+@pytest.mark.parametrize(("limit", "broken"), [(1, True), (2, True), (3, False), (4, False)])
+def test_there_are_as_many_permits_as_the_limit_says(limit: int, broken: bool) -> None:
+    assert ("permits" in rules(three(limit))) == broken
+    assert fits(three(limit)) == (not broken)
+
+
+def test_the_limit_that_is_set_for_all_counts_more_than_what_is_brought_along() -> None:
+    assert not rules(change(3, 1, 1.1) + three(2))
+    assert rules(change(2, 1, 1.1) + three(3)) == {"permits"}
+    assert not fits(change(2, 1, 1.1) + three(3))
+    assert not rules(change(2, 1, 1.1) + change("null", 1.2, 1.3, op=98) + three(3)), "it was cleared"
+    assert not fits(change(3, 1, 1.1) + change("null", 1.2, 1.3, op=98) + three(2))
+
+
+def test_a_raised_limit_counts_from_its_call_and_a_lowered_one_for_grants_that_were_asked_for_after_it() -> None:
+    for back in (2.5, None):
+        assert not rules(change(3, 1.5, back) + three(2)), "it may have been set before the third"
+        assert fits(change(3, 1.5, back) + three(2))
+    assert rules(change(3, 2.21, 2.3) + three(2)) == {"permits"}, "it was called after the third grant"
+    assert not fits(change(3, 2.21, 2.3) + three(2))
+    lowered = change(3, 1, 1.1) + change(1, 3, 3.1, op=98)
+    assert not rules(lowered + three(1)), "those who have a permit keep it"
+    assert fits(lowered + three(1))
+    assert not rules(lowered + three(1) + held("D", "semaphore/1", 11, 4.02, 5, called=3.2))
+    assert rules(lowered + three(1) + held("D", "semaphore/1", 11, 3.9, 5, called=3.2)) >= {"permits"}
+
+
+def test_a_limit_that_was_not_set_does_not_count_and_one_of_which_nobody_knows_may() -> None:
+    failed = "1 O set_limit op=99 limit=3 \n 1.1 O limit_failed op=99 definite={} \n"
+    assert rules(failed.format("true") + three(2)) == {"permits"}
+    assert not rules(failed.format("false") + three(2))
+    assert fits(failed.format("false") + three(2))
+
+
+def test_of_several_limits_the_highest_that_was_possible_counts() -> None:
+    limits = Limits([LimitChange("k", 5, 1, 2), LimitChange("k", 3, 4, 5), LimitChange("k", None, 8, 9)])
+    assert limits.most(2, 0, 0.5) == 2
+    assert limits.most(2, 0, 1.5) == limits.most(2, 2, 3) == limits.most(2, 3, 4.5) == limits.most(2, 4.5, 6) == 5
+    assert limits.most(2, 5, 7) == 3
+    assert limits.most(7, 6, 8) == 7
+    assert limits.most(2, 9, 99) == 2
+    assert limits.most(math.inf, 9, 99) == math.inf
+
+
+# --- order and tokens -------------------------------------------------------------------------------------------------
+
+
+def test_readers_may_be_granted_the_lock_in_any_order() -> None:
+    assert not rules(held("A", "read", 8, 2, 5) + held("B", "read", 7, 2.1, 5, called=1))
+
+
+def test_two_holds_never_have_one_token() -> None:
+    assert rules(held("A", "read", 8, 2, 5) + held("B", "read", 8, 2.1, 5, called=1).replace("op=8", "op=9")) == {
+        "tokens"
+    }
+
+
+def test_a_reader_must_not_come_past_a_writer_that_waits() -> None:
+    """Else writers starve."""
+    first, writer = held("A", "read", 7, 2, 4), held("B", "write", 8, 5.1, 6, called=2.1)
+    assert rules(first + writer + held("C", "read", 9, 3, 5, called=2.5)) == {"order", "tokens"}
+    assert not rules(first + writer + held("C", "read", 9, 6.1, 7, called=2.5))
+
+
+def test_a_writer_that_comes_later_is_not_in_the_way_of_a_reader() -> None:
+    assert not rules(held("A", "read", 7, 3, 4, called=1) + held("B", "write", 8, 5, 6, called=2))
+
+
+def test_a_permit_must_not_go_to_one_who_came_past_as_many_as_there_are() -> None:
+    """Which of those that have room is told first, does not matter."""
+    told_late = held("A", "semaphore/{0}", 7, 2, 9) + held("B", "semaphore/{0}", 8, 4, 9, called=1)
+    younger = held("C", "semaphore/{0}", 9, 3, 3.5)
+    assert not rules((told_late + younger).format(3))
+    assert rules((told_late + younger).format(2)) == {"order"}
+
+
+def test_how_many_shared_the_lock_is_counted() -> None:
+    """A lock that lets nobody share keeps all the rules."""
+    text = held("A", "read", 7, 2, 4) + held("B", "read", 8, 3, 5) + held("C", "read", 9, 4.5, 6)
+    assert judge(written(text)).figures.together == {"read": 2}
+    assert judge(written(three(3))).figures.together == {"semaphore": 3}
+    assert judge(written(DOWNGRADED + held("B", "read", 8, 4, 8))).figures.together == {"write": 1, "read": 2}
+
+
+# --- what readers see -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_reader_reads_does_not_change_under_its_hold() -> None:
+    """As long as it may trust it."""
+    text = """
+        1 A invoke timeout=5 kind=read
+        2 A granted token=7 until=5
+        3 A observed value=4
+        {} A observed value={}
+    """
+    assert not rules(text.format(4, 4))
+    assert rules(text.format(4, 5)) == {"unsettled"}
+    assert not rules(text.format(5.5, 5))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 A set_limit limit=x",
+        "1 A limit_set",
+        "1 A invoke timeout=5 kind=write \n 2 A downgrade",
+        "1 A invoke timeout=5 kind=write \n 2 A granted token=7 until=9 \n 3 A downgraded",
+        "1 A invoke timeout=5 kind=read \n 2 A observed value=1",
+        "1 A invoke timeout=5 kind=semaphore limit=x",
+        "1 A invoke timeout=5 kind=shared",
+    ],
+)
+def test_a_history_without_sense_is_malformed(text: str) -> None:
+    assert rules(text) == {"malformed"}
+
+
+# --- all at once ------------------------------------------------------------------------------------------------------
+
+MIXES = st.sampled_from([("read", "read", "write"), ("semaphore",), ("read", "write", "lock", "semaphore")])
+
+
+@given(SEEDS, st.integers(2, 10), MIXES, st.integers(1, 3))
+@settings(max_examples=80, deadline=None)
+def test_a_queue_that_keeps_its_promises_is_never_accused(
+    seed: int, owners: int, kinds: tuple[str, ...], limit: int
+) -> None:
+    """Whatever befalls its users, and in whatever order the files of the processes are read."""
+    family = Family(seed, owners=owners, kinds=kinds, own_limits=(limit,))
+    random.Random(seed).shuffle(family.events)
+    verdict = judge(family.events)
+    assert verdict.ok, verdict.short()
+    assert (result := linearizable(operations(family.events), LockFamily())).ok, result.short()
+
+
+@given(SEEDS, MIXES, st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_one_who_comes_in_where_nobody_may_is_always_found(
+    seed: int, kinds: tuple[str, ...], chance: random.Random
+) -> None:
+    """A plain lock for a moment in the middle of any hold; by both opinions."""
+    events = Family(seed, kinds=kinds, fates=["release", "downgrade", "reenter"], limits_change=False).events
+    text_of = {(event["p"], event["op"], event["e"]): event for event in events}
+    whole = [event for event in events if event["e"] == "granted" and "again" not in event]
+    grant = chance.choice(whole)
+    released = text_of[grant["p"], grant["op"], "release"]["t"]
+    start, end = sorted(chance.uniform(grant["t"], released) for _ in range(2))
+    assume(grant["t"] < start < end < released)
+    about = {"p": "X", "o": "X/main", "op": 1, "key": "k"}
+    intruder = [
+        {"t": start, "e": "invoke", "timeout": 1, "kind": "lock", **about},
+        {"t": start, "e": "granted", "token": 10**6, "until": end, **about},
+        {"t": end, "e": "release", **about},
+        {"t": end, "e": "released", **about},
+    ]
+    grant["until"] = max(grant["until"], released)
+    assert "exclusion" in judge([*events, *intruder]).rules
+    assert not linearizable(operations([*events, *intruder]), LockFamily()).ok
+
+
+@given(SEEDS, st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_one_permit_too_many_is_always_found(seed: int, limit: int) -> None:
+    """What the queue granted with one permit more than its users think there are, if they were ever all out."""
+    family = Family(
+        seed, 80, owners=8, kinds=("semaphore",), fates=["release"], own_limits=(limit + 1,), limits_change=False
+    )
+    events = [{**event, "limit": limit} if event["e"] == "invoke" else event for event in family.events]
+    for event in events:
+        if event["e"] == "granted":
+            event["until"] += 10  # the lease lasts to the release
+    assume(most_at_once(events) == limit + 1)
+    assert "permits" in judge(events).rules
+    assert not linearizable(operations(events), LockFamily()).ok
+
+
+def most_at_once(events: list[dict[str, object]]) -> int:
+    """How many had been granted the lock and not given it back."""
+    counts = itertools.accumulate({"granted": 1, "release": -1}.get(str(event["e"]), 0) for event in events)
+    return max(counts)
+
+
+HOLDS = st.lists(
+    st.tuples(
+        st.sampled_from(["lock", "read", "write", "semaphore"]),
+        st.integers(0, 4),  # when it was called
+        st.integers(0, 3),  # how long that took
+        st.integers(-2, 3),  # from the grant to the call that gave it up
+        st.integers(0, 3),  # how long that took
+        st.sampled_from(["release", "lose", "downgrade"]),
+        st.booleans(),  # whether its end is certain
+        st.integers(0, 4),  # fence
+    ),
+    max_size=4,
+)
+CHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.booleans(), st.integers(0, 2)), max_size=1)
+
+
+@given(HOLDS, CHANGES, st.integers(1, 2))
+@settings(max_examples=300, deadline=None)
+def test_the_search_for_all_kinds_finds_what_trying_all_orders_finds(
+    holds: list[tuple[str, int, int, int, int, Kind, bool, int]],
+    changes: list[tuple[int, int, bool, int]],
+    limit: int,
+) -> None:
+    """What it puts off, and what it does at once, changes nothing."""
+    ops = []
+    for number, (mode, call, wait, length, leaving, end, certain, fence) in enumerate(holds):
+        own = limit if mode == "semaphore" else 0
+        ops.append(Op("acquire", "A", call, call + wait, fence=fence, hold=number, mode=mode, limit=own))
+        given_up = max(call, call + wait + length)
+        back = max(given_up + leaving, call + wait) if certain else math.inf
+        ops.append(Op(end, "A", given_up, back, certain, hold=number, mode=mode))
+    for call, wait, certain, limit_set in changes:
+        ops.append(Op("limit", "O", call, call + wait if certain else math.inf, certain, limit=limit_set))
+    assume(len(ops) <= 7)
+    assert linearizable(ops, LockFamily()).ok == by_force(ops, LockFamily())
+
+
+@pytest.mark.parametrize("kinds", [("read",), ("read", "write"), ("semaphore",), ("read", "write", "semaphore")])
+def test_thousands_of_operations_are_judged_in_reasonable_time(kinds: tuple[str, ...]) -> None:
+    """As many as a soak has on one key; the runner's timeout is the limit."""
+    fates = ("release",) * 30 + ("kill", "late", "expire", "pause", "downgrade")
+    events = Family(1, holds=600, owners=12, kinds=kinds, fates=fates, known=1.0).events
+    assert len(ops := operations(events)) > 1200
+    assert judge(events).ok
+    assert linearizable(ops, LockFamily()).ok
