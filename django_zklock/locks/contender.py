@@ -245,6 +245,8 @@ class Contender:
                 self.ahead = Payload.decode(answer.data)
                 self._bailiff.heed(answer, self._place.node if self._place is not None else None)
                 self._tell_queued()
+                if answer.version and self._phase is Phase.QUEUED:
+                    self._list()  # it may have been written since the look at the queue, by one who reads now
             elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
                 self._fail(answer)
 

@@ -72,7 +72,8 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_numbers(queue)
     _refuse_mixture(queue)
     if readers:
-        queue = [_reading(child) if child.guid in readers else child for child in queue]
+        # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
+        queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
     return Queue(tuple(queue), _lowest(limits))
 
 
@@ -101,10 +102,6 @@ def _lease(name: str) -> Child:
     except UnreadableQueue:
         child = None
     return replace(child, kind=Kind.LEASE) if child is not None else Child(name, Kind.LEASE, name, -1)
-
-
-def _reading(child: Child) -> Child:
-    return replace(child, kind=Kind.READ) if child.kind is Kind.WRITE else child
 
 
 def _refuse_numbers(queue: Sequence[Child]) -> None:

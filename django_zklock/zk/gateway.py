@@ -129,6 +129,14 @@ class Watch:
         self._path = path
         self._callback: Callback | None = callback
 
+    def __bool__(self) -> bool:
+        """
+        Tell whether anybody cares. kazoo asks when it sends the request, and once more when the answer is there.
+
+        It would keep, else, what was cancelled in between, until something happens to the node.
+        """
+        return self._callback is not None
+
     def __call__(self, event: Any) -> None:
         """Take kazoo's event, on kazoo's thread."""
         if event.type != EventType.NONE:  # NONE: the connection broke; the session's observers are told of that

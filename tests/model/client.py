@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.CLOSED)
 _PING = Ping()
+_LOST = REQUEST.options.index("lost, a break")
 _EVENTS = {"DELETED": EventType.DELETED, "CHANGED": EventType.CHANGED}
 
 
@@ -251,9 +252,10 @@ class SimulatedClient:
     def _send(self, connection: Connection, request: Any) -> None:
         self._last_send = self.world.now
         option = self.world.choose(REQUEST, self.process.name)
-        if option != 3:
+        connection.lossy |= option == _LOST
+        if not connection.lossy:
             connection.there.send(REQUEST.delays[option], connection.server.receive, connection, request)
-        if option >= 3:
+        if option >= _LOST:
             self.world.after(0.0005, self.run, self.on_end, connection)
 
     def _on_ping_timer(self, connection: Connection) -> None:
@@ -291,7 +293,7 @@ class SimulatedClient:
             return
         reply.set(_answer(request, result))
         watcher = getattr(request, "watcher", None)
-        if watcher is not None and not self._stopped:
+        if watcher and not self._stopped:
             self._data_watchers[request.path].add(watcher)
 
     def on_event(self, connection: Connection, kind: str, path: str) -> None:
@@ -303,7 +305,9 @@ class SimulatedClient:
 
 def _stat(node: Any) -> ZnodeStat:
     children = len(node.children)
-    return ZnodeStat(node.czxid, node.czxid, 0, 0, 0, node.made, 0, node.owner, len(node.data), children, node.czxid)
+    return ZnodeStat(
+        node.czxid, node.czxid, 0, 0, node.version, node.made, 0, node.owner, len(node.data), children, node.czxid
+    )
 
 
 def _answer(request: Any, result: Any) -> Any:
