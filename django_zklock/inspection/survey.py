@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django_zklock.inspection.walk import Extent, Found, Walk
 from django_zklock.locks.looking import Contending
 from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.queue import standing
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk import process
 
@@ -19,7 +20,9 @@ class Survey:
     """What was found in all queues."""
 
     queues: Mapping[str, tuple[Contending, ...]]
-    """By key, the contenders in their order: the holder first."""
+    """By key, the contenders in their order: those who hold it first."""
+    held_by: Mapping[str, int]
+    """By key, how many of them hold it: several if they read, or have permits."""
     problem: str
     """Why there may be more; empty if this is all."""
 
@@ -37,13 +40,14 @@ def survey(patience: float) -> Survey:
     session.post(walk.begin)
     found = waiter.wait(patience + SLACK)
     if found is None:
-        return Survey({}, f"ZooKeeper does not answer: {session.last_problem}.")
+        return Survey({}, {}, f"ZooKeeper does not answer: {session.last_problem}.")
     queues = {
         key: tuple(Contending(child.name, _payload(found, key, child.name)) for child in queue)
         for key, queue in found.queues.items()
     }
+    held_by = {key: standing.holders(queue, found.limits(key)) for key, queue in found.queues.items()}
     odd = [f"{key}: {why}" for key, (_, why) in found.unreadable.items()] + list(found.notes)
-    return Survey(queues, found.problem or "; ".join(odd))
+    return Survey(queues, held_by, found.problem or "; ".join(odd))
 
 
 def _payload(found: Found, key: str, name: str) -> Payload | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,8 +15,10 @@ from django_zklock.locks.terms import Terms
 from django_zklock.locks.turns import Turns
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import current_owner
-from django_zklock.queue import order
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue import order, standing
+from django_zklock.queue.nodes import Child, Payload, own_limit
+from django_zklock.queue.order import Queue
+from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Node
@@ -63,17 +65,50 @@ Seen: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
 """A queue, in its order; None for a node that was not read, or was gone by then."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    queue: Queue
+    nodes: Seen
+
+
 def contenders(lock: Lock) -> tuple[Contending, ...]:
     """
-    Return who holds a lock and who waits for it now: the holder first, then the others as they come.
+    Return who holds a lock and who waits for it now: the holders first, then the others as they come.
 
     One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
     """
     terms = lock._terms()
-    return tuple(
-        Contending(child.name, None if node is None else Payload.decode(node.data))
-        for child, node in seen(process.current(), terms.key, terms.queue)
-    )
+    return _contending(_picture(process.current(), terms.key, terms.queue).nodes)
+
+
+def is_shared(lock: Lock) -> bool:
+    """Tell whether others may have a lock beside who takes it: as readers, or with other permits."""
+    return lock._terms().shares
+
+
+def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Contending | None:
+    """
+    Return one of those that stay in the queue if that keeps the lock from whoever came for it now; else None.
+
+    `stays` tells of a contender whether it stays for ever; all others leave when they have had the lock. Costs and
+    raises what `contenders` does.
+    """
+    terms = lock._terms()
+    found = _picture(process.current(), terms.key, terms.queue)
+    staying = [each for each in _contending(found.nodes) if stays(each)]
+    if not staying:
+        return None
+    rules = {child.name: _rule_of(child, node) for child, node in found.nodes}
+    names = {each.name for each in staying}
+    return staying[0] if standing.is_barred(found.queue, rules, names, terms.kind, terms.rule) else None
+
+
+def _contending(nodes: Seen) -> tuple[Contending, ...]:
+    return tuple(Contending(child.name, None if node is None else Payload.decode(node.data)) for child, node in nodes)
+
+
+def _rule_of(child: Child, node: Node | None) -> Rule:
+    return rule_for(child.kind, 1 if node is None else own_limit(node.data))
 
 
 def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None) -> Seen:
@@ -82,7 +117,13 @@ def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, pati
 
     Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
     """
-    waiter: ThreadWaiter[Seen | ZkLockError] = ThreadWaiter()
+    return _picture(session, key, parent, most=most, patience=patience).nodes
+
+
+def _picture(
+    session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None
+) -> _Picture:
+    waiter: ThreadWaiter[_Picture | ZkLockError] = ThreadWaiter()
     look_round = _Round(session, key, parent, most, waiter.set)
     session.post(look_round.begin)
     try:
@@ -94,17 +135,17 @@ def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, pati
 
 async def aseen(session: Session, key: str, parent: str, *, most: int = MOST_READ) -> Seen:
     """Do the same as `seen`; waiting costs no thread."""
-    waiter: TaskWaiter[Seen | ZkLockError] = TaskWaiter()
+    waiter: TaskWaiter[_Picture | ZkLockError] = TaskWaiter()
     look_round = _Round(session, key, parent, most, waiter.set)
     session.post(look_round.begin)
     try:
         found = await waiter.wait(session.options.connect_timeout)
     finally:
         look_round.give_up()
-    return _told(session, key, found)
+    return _told(session, key, found).nodes
 
 
-def _told(session: Session, key: str, found: Seen | ZkLockError | None) -> Seen:
+def _told(session: Session, key: str, found: _Picture | ZkLockError | None) -> _Picture:
     if found is None:
         raise ZooKeeperUnavailable(f"ZooKeeper does not answer: {session.last_problem}.", lock=key)
     if isinstance(found, ZkLockError):
@@ -117,14 +158,14 @@ class _Round:
     """One look at a queue; it runs on the protocol's thread."""
 
     def __init__(
-        self, session: Session, key: str, parent: str, most: int, done: Callable[[Seen | ZkLockError], object]
+        self, session: Session, key: str, parent: str, most: int, done: Callable[[_Picture | ZkLockError], object]
     ) -> None:
         self._session = session
         self._parent = parent
         self._most = most
-        self._done: Callable[[Seen | ZkLockError], object] | None = done
+        self._done: Callable[[_Picture | ZkLockError], object] | None = done
         self._turns = Turns(key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}.")))
-        self._queue: Sequence[Child] = order.Queue()
+        self._queue = Queue()
         self._nodes: dict[str, Node | None] = {}
 
     def begin(self) -> None:
@@ -143,11 +184,11 @@ class _Round:
 
     def _on_listed(self, answer: Any) -> None:
         if isinstance(answer, ZkError):
-            self._conclude(() if isinstance(answer, NodeMissing) else answer)
+            self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
         self._queue = order.ordered(answer)
         if not self._queue:
-            self._conclude(())
+            self._conclude(_Picture(self._queue, ()))
         gateway = self._session.attached(Registry).gateway
         for child in self._queue[: self._most]:
             read = self._turns.pass_on(functools.partial(self._on_read, child))
@@ -159,9 +200,9 @@ class _Round:
             return
         self._nodes[child.name] = answer if isinstance(answer, Node) else None
         if len(self._nodes) == len(self._queue[: self._most]):
-            self._conclude(tuple((each, self._nodes.get(each.name)) for each in self._queue))
+            self._conclude(_Picture(self._queue, tuple((each, self._nodes.get(each.name)) for each in self._queue)))
 
-    def _conclude(self, found: Seen | ZkLockError) -> None:
+    def _conclude(self, found: _Picture | ZkLockError) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(found)

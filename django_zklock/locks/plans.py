@@ -20,7 +20,6 @@ from django_zklock.locks.multihold import MultiHold
 from django_zklock.locks.refusals import refuse_atomic
 from django_zklock.locks.terms import Terms
 from django_zklock.owner import current_owner
-from django_zklock.queue.nodes import Kind
 
 SHORTEST_WAIT = 0.001  # seconds; who wants to wait does not try without waiting for the last lock, when time is short
 
@@ -111,18 +110,14 @@ class Plan:
 def stronger(one: Lock, other: Lock) -> Lock:
     """Return the one of two locks of the same key that keeps out whom either keeps out."""
     first, second = one._terms(), other._terms()
-    if _is_shared(first) and not _is_shared(second):
+    if first.shares and not second.shares:
         return other
-    if _is_shared(first) and _is_shared(second) and (first.kind, first.limit) != (second.kind, second.limit):
+    if first.shares and second.shares and (first.kind, first.limit) != (second.kind, second.limit):
         raise ValueError(
             f"The key {first.key!r} is to be locked in two ways neither of which does for the other: for reading, and "
             "as a semaphore, or with two limits. Name it once."
         )
     return one
-
-
-def _is_shared(terms: Terms) -> bool:
-    return terms.kind is Kind.READ or terms.limit is not None
 
 
 def joined(keys: Iterable[str]) -> str:

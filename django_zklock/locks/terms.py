@@ -58,6 +58,16 @@ class Terms:
         recipe = recipe_of(self.kind, self.layout)
         return self.parent if recipe is None else f"{self.parent}{recipe.leases}"
 
+    @property
+    def shares(self) -> bool:
+        """Whether others may have the lock at the same time: as readers, or with other permits."""
+        return self.kind in (Kind.READ, Kind.LEASE)
+
+    @property
+    def rule(self) -> rules.Rule:
+        """What decides whose turn it is."""
+        return rules.rule_for(self.kind, self.limit or 1)
+
     def request(self, *, patient: bool, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
@@ -67,7 +77,7 @@ class Terms:
         return Request(
             key=self.key,
             parent=self.parent,
-            rule=rules.rule_for(self.kind, self.limit or 1),
+            rule=self.rule,
             kind=self.kind,
             layout=self.layout,
             lasting=self.layout == "kazoo",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from django_zklock.queue.nodes import Kind
+from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
-from django_zklock.queue.rules import Granted, rule_for
+from django_zklock.queue.rules import Granted, Rule, rule_for
 
 Limits: TypeAlias = Mapping[str, int]
 """By its name the limit that a contender for a permit knows of; it counts where none was set for all."""
@@ -59,6 +60,26 @@ def behind(queue: Queue, place: int, many: int | None = None) -> str:
         others = (child.name for child in reversed(queue[:place]) if child.kind is not kind)
         return next(others, queue[place - 1].name)
     return queue[place - 1].name
+
+
+def is_barred(queue: Queue, rules: Mapping[str, Rule], staying: Container[str], kind: Kind, rule: Rule) -> bool:
+    """
+    Tell whether a contender of this kind that came now would never have the lock, if those `staying` never left.
+
+    All others leave when they have had it: so it is played to its end. `rules` has one for each contender, by name.
+    """
+    last = Child(name="", kind=kind, guid="", sequence=queue[-1].sequence + 1 if queue else 0)
+    left = queue.followed_by(last)
+    while not isinstance(rule(left, last.name), Granted):
+        going = {
+            child.name
+            for child in left[:-1]
+            if child.name not in staying and isinstance(rules[child.name](left, child.name), Granted)
+        }
+        if not going:
+            return True
+        left = replace(left, children=tuple(child for child in left if child.name not in going))
+    return False
 
 
 def kind(queue: Queue) -> str:

@@ -88,7 +88,13 @@ def configure(app: Celery, home: Path) -> Celery:
 app = Celery(
     "celeryapp",
     set_as_current=False,
-    include=["support.policytasks", "support.severaltasks", "support.uniquetasks", "support.jointtasks"],
+    include=[
+        "support.policytasks",
+        "support.severaltasks",
+        "support.uniquetasks",
+        "support.jointtasks",
+        "support.sharingtasks",
+    ],
 )
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))

@@ -9,7 +9,7 @@ again since does not wait for what its former try has sent.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +22,8 @@ from django_zklock.contrib.celery.copies import short_id
 from django_zklock.exceptions import LockHeldByCaller
 from django_zklock.locks.current import holds_any
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.looking import contenders
+from django_zklock.locks.looking import in_the_way_for_ever
+from django_zklock.queue.nodes import Payload
 
 CALLERS_HEADER = "zklock_callers"
 """The tries of tasks that hold a lock and wait for this one, joined by spaces; the nearest one last."""
@@ -33,19 +34,28 @@ _MAY_NOT_JOIN = "zklock_may_not_join"  # attribute of a request: Celery forbids 
 
 
 def refuse_lock_of_caller(task: Task[..., Any], lock: Lock) -> None:
-    """Raise `LockHeldByCaller` if a task holds the lock that waits for this one."""
+    """
+    Raise `LockHeldByCaller` if a task that waits for this one leaves no room in the lock.
+
+    Where both share it, as readers or with a permit for each, there is room.
+    """
     callers = messages.text(task.request, CALLERS_HEADER).split()
     if not callers:
         return
-    holder = next(iter(contenders(lock)), None)
-    about = {} if holder is None or holder.payload is None else holder.payload.about
-    if holder is not None and holder.payload is not None and _try_of(about, holder.payload.pid) in callers:
-        raise LockHeldByCaller(
-            f"The lock {lock.key!r} is held by task {about.get('task')}[{about['id']}], which waits for the result of "
-            f"{task.name}[{task.request.id}], so neither would ever go on. Let the caller let go of the lock first, or "
-            "call the work as a function: the lock is its owner's to take again.",
-            lock=lock.key,
-        )
+    holder = in_the_way_for_ever(lock, lambda each: _is_try_of(each.payload, callers))
+    if holder is None or holder.payload is None:
+        return
+    about = holder.payload.about
+    raise LockHeldByCaller(
+        f"The lock {lock.key!r} is held by task {about.get('task')}[{about.get('id')}], which waits for the result of "
+        f"{task.name}[{task.request.id}], so neither would ever go on. Let the caller let go of the lock first, or "
+        "call the work as a function: the lock is its owner's to take again.",
+        lock=lock.key,
+    )
+
+
+def _is_try_of(payload: Payload | None, callers: Container[str]) -> bool:
+    return payload is not None and _try_of(payload.about, payload.pid) in callers
 
 
 def note_rules(task: Task[..., Any], **_more: Any) -> None:

@@ -51,8 +51,8 @@ def _listed(found: Survey, processes: set[int]) -> dict[str, Any]:
                 "pid": payload.pid,
                 "since": payload.since,
             }
-            if ahead:
-                waiting.append({**item, "ahead": ahead})
-            else:
+            if ahead < found.held_by[key]:
                 held.append(item)
+            else:
+                waiting.append({**item, "ahead": ahead})
     return {"held": held, "waiting": waiting, "problem": found.problem}

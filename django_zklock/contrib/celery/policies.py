@@ -12,7 +12,7 @@ from django_zklock.contrib.celery import coalescing, copies, messages
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
 from django_zklock.exceptions import LockBusy, LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.looking import Contending, contenders
+from django_zklock.locks.looking import Contending, contenders, is_shared
 from django_zklock.locks.plans import joined
 from django_zklock.locks.several import Locks, keys_of, locks_of
 from django_zklock.options import UNSET, LockOptions
@@ -23,9 +23,13 @@ _COMES_AGAIN = ("retry", "coalesce")
 
 
 def entering(task: Task[..., Any], lock: Locks, options: LockOptions) -> None:
-    """Keep a copy of a task from waiting behind another one: it would not learn that the work is done by then."""
-    if options.timeout != 0:
-        for each in locks_of(lock):
+    """
+    Keep a copy of a task from waiting behind another one: it would not learn that the work is done by then.
+
+    Also from getting a share beside it, where the lock is one that others share.
+    """
+    for each in locks_of(lock):
+        if options.timeout != 0 or is_shared(each):
             error = LockBusy(f"The lock {each.key!r} is held by another copy of this task.", lock=each.key)
             _refuse_copy(task, _seen(each), error, options)
 

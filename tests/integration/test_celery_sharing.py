@@ -1,0 +1,96 @@
+"""What tasks do that share their lock with others, as readers or by the permits of a semaphore, on a real worker."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from celery.result import AsyncResult
+from support.policytasks import POLICIES, VALUE
+from support.sharingtasks import SHARES
+from support.worker import Worker
+from support.zoo import eventually
+
+from django_zklock import zk_lock
+
+pytestmark = pytest.mark.zookeeper
+
+
+def outcome(result: AsyncResult[Any]) -> Any:
+    """Return the result, or the name of the error."""
+    value = result.get(timeout=20, interval=0.01, propagate=False)
+    return type(value).__name__ if isinstance(value, BaseException) else value
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
+    """Two of them work at the same time, and `inspect zklocks` says of both that they hold it."""
+    gates = [worker.gate(), worker.gate()]
+    sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
+    for gate in gates:
+        gate.wait_entered()
+    replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2)
+    ((answer,),) = [reply.values() for reply in replies or []]
+    for gate in gates:
+        gate.open()
+    assert {each["id"] for each in answer["held"]} == {each.id for each in sent}
+    assert answer["waiting"] == []
+    assert [outcome(each) for each in sent] == ["done", "done"]
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_each_policy_counts_where_the_lock_cannot_be_shared(worker: Worker, kind: str) -> None:
+    """A reader behind a lock, or a task when all permits are in use, does what any task does whose lock is busy."""
+    sent: dict[str, AsyncResult[Any]] = {}
+    with worker.zoo.configured(), contextlib.ExitStack() as busy:
+        for policy in POLICIES:  # "wait" is the last, as it occupies a process
+            busy.enter_context(zk_lock(f"{kind}-{policy}"))
+            sent[policy] = worker.send(f"sharing.{kind}.{policy}", f"{kind}-{policy}")
+        found = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
+        assert found == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
+        for policy in ("retry", "coalesce"):
+            eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
+        worker.zoo.wait_contenders(f"{kind}-wait", 2)
+    for policy in ("retry", "coalesce", "wait"):
+        assert outcome(sent[policy]) == "done"
+
+
+@pytest.mark.parametrize("policy", ["retry", "skip", "wait"])
+@pytest.mark.parametrize("kind", SHARES)
+def test_a_copy_of_a_task_takes_no_share_of_its_own(worker: Worker, kind: str, policy: str) -> None:
+    """A lock that others may share is not to be shared with oneself: the copy waits for the first one's result."""
+    key, gate, journal = f"copy-{kind}-{policy}", worker.gate(), worker.home / f"copied-{kind}-{policy}"
+    name = f"sharing.{kind}.{policy}"
+    result = worker.send(name, key, "linger", str(gate), str(journal))
+    gate.wait_entered()
+    worker.app.send_task(name, (key, "linger", str(gate), str(journal)), task_id=result.id)
+    eventually(lambda: f"{name}[{result.id}] retry" in worker.log.read_text())
+    gate.open()
+    assert worker.get(result) == "done"
+    eventually(lambda: f"{name}[{result.id}] ignored" in worker.log.read_text(), 20)
+    assert len(journal.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("kind", "needs"), [("read", "read"), ("permit", "permit")], ids=["readers", "permits"])
+@pytest.mark.parametrize("policy", ["retry", "wait"])
+def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, needs: str, policy: str) -> None:
+    """There is room for both, so nobody is refused."""
+    key = f"room-{kind}-{needs}-{policy}"
+    assert worker.run("sharing.waits", key, kind, f"sharing.{needs}.{policy}") == "done"
+
+
+@pytest.mark.parametrize(
+    ("kind", "needs"),
+    [("read", "write"), ("write", "read"), ("only", "only"), ("permit", "write"), ("read", "permit")],
+)
+@pytest.mark.parametrize("policy", ["retry", "wait"])
+def test_a_task_that_can_never_have_its_lock_is_told(worker: Worker, kind: str, needs: str, policy: str) -> None:
+    """Who waits for it holds that, in a way that leaves no room; also where somebody who shares it came first."""
+    key = f"never-{kind}-{needs}-{policy}"
+    with contextlib.ExitStack() as beside:
+        if kind in SHARES:
+            beside.enter_context(worker.zoo.configured())
+            beside.enter_context(zk_lock(key, **SHARES[kind]))
+        told = worker.run("sharing.waits", key, kind, f"sharing.{needs}.{policy}")
+    assert told.startswith(f"LockHeldByCaller: The lock '{key}' is held by task sharing.waits["), told

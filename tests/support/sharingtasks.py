@@ -1,0 +1,28 @@
+"""Tasks that share their lock with others, as readers or by permits of a semaphore, for the workers of `celeryapp`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.result import allow_join_result
+
+from django_zklock import zk_lock, zk_locked
+from support.celeryapp import app
+from support.policytasks import POLICIES, work
+
+SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
+KINDS: dict[str, dict[str, Any]] = {**SHARES, "write": {"kind": "write"}, "only": {"limit": 1}}
+
+for _kind, _how in KINDS.items():
+    for _name, _options in POLICIES.items():
+        app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
+
+
+@app.task(name="sharing.waits")
+def waits(key: str, kind: str, name: str) -> str:
+    """Wait, under a lock of a kind, for a task that needs it in a way of its own."""
+    with zk_lock(key, **KINDS[kind]), allow_join_result():
+        try:
+            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
