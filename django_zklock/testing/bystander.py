@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -19,7 +18,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from django_zklock.queue.nodes import Payload, prefix
+from django_zklock.queue import guids
+from django_zklock.queue.nodes import Kind, Payload, prefix
 
 PATIENCE = 2.0  # seconds for an answer; a test may have stalled the server
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1, "max_delay": 0.1}  # seconds; it is wanted soon after a fault
@@ -35,9 +35,9 @@ class Bystander:
         self._hosts = hosts
         self._client: KazooClient | None = None
 
-    def enter(self, directory: str, what: str) -> str:
+    def enter(self, directory: str, what: str, kind: Kind = Kind.LOCK, limit: int = 0) -> str:
         """Take a place in the queue of this directory; return the path of the node."""
-        guid = str(uuid.uuid4())
+        guid = guids.new(guids.Mark.OWN)  # any other would be one of Curator's, which does not go with all kinds
         payload = Payload(
             guid=guid,
             host=socket.gethostname(),
@@ -46,8 +46,9 @@ class Bystander:
             what=what,
             since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template="",
+            limit=limit,
         )
-        path = f"{directory}/{prefix(guid)}"
+        path = f"{directory}/{prefix(guid, kind)}"
         try:
             create = self._connected().create_async(
                 path, payload.encode(), ephemeral=True, sequence=True, makepath=True

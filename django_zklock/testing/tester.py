@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,8 +17,9 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.taking import let_go
 from django_zklock.queue import names, operators
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.segments import SEQUENCE_TAIL
+from django_zklock.testing import lines
 from django_zklock.testing.bystander import Bystander
+from django_zklock.testing.lines import InLine
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -39,23 +39,6 @@ PATIENCE: Final = 2.0
 RECONNECT_PATIENCE: Final = 10.0
 
 _KEPT: Final = ("DEFAULTS", "LOCKS")  # of the project's own settings: all else says where ZooKeeper is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InLine:
-    """One contender in the queue of a lock, the first of which holds it."""
-
-    path: str
-    """The path of its znode."""
-    payload: Payload | None
-    """What it says of itself; None where that cannot be read, or is not written by this package."""
-
-    def __str__(self) -> str:
-        who = self.payload
-        if who is None:
-            return self.path.rpartition("/")[2]
-        process = " ".join(filter(None, [f"pid {who.pid}", who.thread]))
-        return f"{who.what} ({who.host}, {process}, since {who.since})"
 
 
 class LockTester:
@@ -148,9 +131,9 @@ class LockTester:
         paths = self._contenders()
         lasting = [path for path in paths if operators.is_operator(path.rpartition("/")[2])]
         resting = {
-            each.path
-            for each in self._read(lasting)
-            if each.payload is not None and operators.RESTS in each.payload.about
+            path
+            for path, payload in zip(lasting, self._payloads(lasting), strict=True)
+            if payload is not None and operators.RESTS in payload.about
         }
         return [path for path in paths if path not in resting]
 
@@ -217,17 +200,29 @@ class LockTester:
 
     @contextmanager
     def busy_by(
-        self, name: str, fields: Mapping[str, object] | None = None, *, what: str = "somebody else"
+        self,
+        name: str,
+        fields: Mapping[str, object] | None = None,
+        *,
+        what: str = "somebody else",
+        kind: str = "lock",
+        limit: int | None = None,
     ) -> Iterator[None]:
         """
         Have another client hold a lock while the block runs; it is a contender like any other, with its own session.
 
-        Raises `AssertionError` if the lock is not free, and `TimeoutError` if a fault keeps the other client away, too.
+        It holds it alone, also where the lock is a semaphore or one side of a read-write lock; else say how, as to
+        `zk_lock`: with `kind="read"`, other readers may have it meanwhile, and with `limit=n` it has one of n permits.
+
+        Raises `AssertionError` if the lock is not free for that, and `TimeoutError` if a fault keeps the other client
+        away, too.
         """
+        lock = Lock(name, fields=fields, kind=kind, limit=limit, layout="own", hold_at_least=0)
+        wanted = lock._terms().kind  # before anything is done: refuses what makes no sense
         directory = self._directory(name, fields)
-        node = self._bystander.enter(directory, what)
+        node = self._bystander.enter(directory, what, wanted, limit or 0)
         try:
-            if self._contenders(directory)[:1] != [node]:
+            if not lines.kinds(self.server, directory).get(node, (False, ""))[0]:
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
         finally:
@@ -236,16 +231,26 @@ class LockTester:
     # --- questions ----------------------------------------------------------------------------------------------
 
     def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[InLine]:
-        """Return who is in line for a lock, the holder first."""
-        return self._read(self._contenders(self._directory(name, fields)))
+        """Return who is in line for a lock, those who hold it first."""
+        return self._read([lines.kinds(self.server, self._directory(name, fields))])
 
-    def assert_held(self, name: str, fields: Mapping[str, object] | None = None, *, timeout: float = PATIENCE) -> None:
-        """Fail unless somebody has the lock within `timeout` seconds."""
-        self._assert(lambda found: found > 0, name, fields, timeout, "is held by nobody")
+    def assert_held(
+        self,
+        name: str,
+        fields: Mapping[str, object] | None = None,
+        *,
+        holders: int | None = None,
+        timeout: float = PATIENCE,
+    ) -> None:
+        """Fail unless somebody has the lock within `timeout` seconds; with `holders`, exactly so many share it."""
+        if holders is None:
+            self._assert(any, name, fields, timeout, "is held by nobody")
+        else:
+            self._assert(lambda found: sum(found) == holders, name, fields, timeout, f"is not held by {holders}")
 
     def assert_free(self, name: str, fields: Mapping[str, object] | None = None, *, timeout: float = PATIENCE) -> None:
         """Fail unless nobody has the lock, or waits for it, within `timeout` seconds."""
-        self._assert(lambda found: found == 0, name, fields, timeout, "is not free")
+        self._assert(lambda found: not found, name, fields, timeout, "is not free")
 
     def assert_waiting(
         self,
@@ -255,8 +260,8 @@ class LockTester:
         *,
         timeout: float = PATIENCE,
     ) -> None:
-        """Fail unless exactly `count` contenders wait for the lock, behind who holds it, within `timeout` seconds."""
-        self._assert(lambda found: max(0, found - 1) == count, name, fields, timeout, f"is not awaited by {count}")
+        """Fail unless exactly `count` contenders wait for the lock, behind all who hold it, within `timeout` s."""
+        self._assert(lambda found: found.count(False) == count, name, fields, timeout, f"is not awaited by {count}")
 
     def eventually(self, condition: Callable[[], _T], timeout: float = 5.0, message: str = "") -> _T:
         """Return the first true value of `condition()`; fail when there is none within `timeout` seconds."""
@@ -267,43 +272,50 @@ class LockTester:
 
     def describe(self) -> str:
         """Return the queues of all locks in the namespace, as text for people."""
+        directories = dict.fromkeys(path.rpartition("/")[0] for path in self._contenders())
         queues: dict[str, list[InLine]] = {}
-        for contender in self._read(self._contenders()):
-            queues.setdefault(contender.path.rpartition("/")[0], []).append(contender)
-        lines = []
+        for each in self._read([lines.kinds(self.server, directory) for directory in directories]):
+            queues.setdefault(each.path.rpartition("/")[0], []).append(each)
+        text = []
         for directory, queue in queues.items():
-            lines.append(names.key_of(self._base, directory))
-            lines += [f"  {'waits' if place else 'holds'}  {contender}" for place, contender in enumerate(queue)]
-        return "\n".join(lines) or "Nobody is in line for any lock."
+            text.append(names.key_of(self._base, directory))
+            text += [f"  {'holds' if each.holds else 'waits'}  {each}" for each in queue]
+        return "\n".join(text) or "Nobody is in line for any lock."
 
     # --- small parts --------------------------------------------------------------------------------------------
 
     def _assert(
         self,
-        condition: Callable[[int], bool],
+        condition: Callable[[list[bool]], bool],
         name: str,
         fields: Mapping[str, object] | None,
         timeout: float,
         problem: str,
     ) -> None:
         directory = self._directory(name, fields)
-        if not _wait_for(lambda: condition(len(self._contenders(directory))), timeout):
+        if not _wait_for(
+            lambda: condition([holds for holds, _ in lines.kinds(self.server, directory).values()]), timeout
+        ):
             key = names.key_of(self._base, directory)
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
     def _directory(self, name: str, fields: Mapping[str, object] | None) -> str:
-        return names.path(self._base, Lock(name, fields=fields).key)
+        return Lock(name, fields=fields)._terms().queue
 
-    def _contenders(self, directory: str | None = None) -> list[str]:
-        """Return the paths of all contenders, or of those in one queue, first come first; asks no network."""
-        found = [path for path in self.server.paths(below=directory or self._base) if SEQUENCE_TAIL.search(path)]
-        if directory is not None:
-            found = [path for path in found if path.rpartition("/")[0] == directory]
-        return sorted(found, key=lambda path: int(path[-10:]))
+    def _contenders(self) -> list[str]:
+        """Return the paths of all contenders, first come first; asks no network."""
+        return lines.contenders(self.server, self._base)
 
-    def _read(self, paths: list[str]) -> list[InLine]:
-        payloads = self._bystander.read(paths) if paths else []
-        return [InLine(path=path, payload=payload) for path, payload in zip(paths, payloads, strict=True)]
+    def _read(self, queues: list[dict[str, tuple[bool, str]]]) -> list[InLine]:
+        """Return the contenders of some queues, with what they say of themselves, all of which is asked for at once."""
+        found = {path: each for queue in queues for path, each in queue.items()}
+        return [
+            InLine(path=path, payload=payload, holds=holds, kind=kind)
+            for (path, (holds, kind)), payload in zip(found.items(), self._payloads([*found]), strict=True)
+        ]
+
+    def _payloads(self, paths: list[str]) -> list[Payload | None]:
+        return self._bystander.read(paths) if paths else []
 
     def _connected(self) -> Session:
         """Return the session of this process when its connection stands; it is started if there is none."""

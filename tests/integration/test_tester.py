@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.faults import Elsewhere, within
 
-from django_zklock import zk_lock
+from django_zklock import zk_leader, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
 from django_zklock.testing import DevServer, LockTester
 from django_zklock.zk import process
@@ -220,3 +221,67 @@ def test_no_thread_outlives_a_test(server: DevServer) -> None:
     with LockTester(server) as tester, zk_lock("a"), tester.busy_by("b"):
         assert set(threading.enumerate()) > before
     tester.eventually(lambda: {t for t in threading.enumerate() if t.name.startswith("zklock")} <= before)
+
+
+# --- readers, writers, permits, several locks, leaders ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"kind": "read"}, {"kind": "write"}, {"limit": 3}], ids=["read", "write", "permit"])
+def test_a_lock_of_any_kind_can_be_somebody_elses(zklock: LockTester, how: dict[str, Any]) -> None:
+    """Alone, if nothing else is said: code under test finds it busy, and has it when that client is done."""
+
+    def work() -> None:
+        with zk_lock("a", timeout=20, **how):
+            pass
+
+    with zklock.busy_by("a"):
+        zklock.assert_held("a", holders=1)
+        with pytest.raises(LockBusy), zk_lock("a", timeout=0, **how):
+            pass
+        waiting = Elsewhere(work)
+        zklock.assert_waiting("a")
+    waiting.result()
+
+
+def test_somebody_else_may_read(zklock: LockTester) -> None:
+    """Code under test reads beside it, and waits to write."""
+    with zklock.busy_by("a", kind="read", what="an export"):
+        with zk_lock("a", kind="read", timeout=0):
+            zklock.assert_held("a", holders=2)
+            zklock.assert_waiting("a", 0)
+            assert [(each.holds, each.kind) for each in zklock.queue("a")] == [(True, "read")] * 2
+            assert zklock.describe().count("  holds  ") == 2
+        with pytest.raises(LockBusy), zk_lock("a", kind="write", timeout=0):
+            pass
+    with zk_lock("a", kind="read"), zklock.busy_by("a", kind="read"):
+        zklock.assert_held("a", holders=2)
+        with pytest.raises(AssertionError, match="'a' is not free"), zklock.busy_by("a", kind="write"):
+            pass
+
+
+def test_somebody_else_may_have_a_permit(zklock: LockTester) -> None:
+    """As many as there are permits; the next one waits, and is no holder."""
+    with zklock.busy_by("a", limit=2):
+        with zk_lock("a", limit=2, timeout=0), pytest.raises(AssertionError, match="not free"):
+            zklock.assert_held("a", holders=2)
+            with zklock.busy_by("a", limit=2):
+                pass
+        with zklock.busy_by("a", limit=2):
+            with pytest.raises(LockBusy), zk_lock("a", limit=2, timeout=0):
+                pass
+            with pytest.raises(AssertionError, match="'a' is not held by 1"):
+                zklock.assert_held("a", holders=1, timeout=0)
+    zklock.assert_free("a")
+
+
+def test_several_locks_and_leaders_are_asked_for_by_their_names(zklock: LockTester) -> None:
+    """Each of several locks is a lock; who leads holds the lock of that name."""
+    with zk_locks("a", zk_lock("b", kind="read")):
+        zklock.assert_held("a")
+        zklock.assert_held("b")
+    with zk_leader("scheduler"):
+        zklock.assert_held("scheduler")
+    with zklock.busy_by("scheduler"):
+        leading = zk_leader("scheduler").who()
+        assert leading is not None
+        assert leading.what == "somebody else"

@@ -164,6 +164,14 @@ class DevServer(Controls):
         prefix = "/" if below == "/" else below.rstrip("/") + "/"
         return [path for path in self._call(self._paths) if f"{path}/".startswith(prefix)]
 
+    def content(self, path: str) -> bytes | None:
+        """Return what is written into a node; None if there is no such node."""
+        return self._call(lambda: self._content(path))
+
+    def _content(self, path: str) -> bytes | None:
+        node = self._service.db.tree.nodes.get(path)
+        return None if node is None else node.data or b""
+
     def _paths(self) -> list[str]:
         return self._service.db.tree.paths()
 
