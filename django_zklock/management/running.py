@@ -24,14 +24,15 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from django_zklock import conf
+from django_zklock import abort, conf
+from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.management import durations, keeper, naming
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.printing import Output, clean
-from django_zklock.options import ABORT_ON, UNSET, Unset
+from django_zklock.options import ABORT_ON, KIND, MOST_PERMITS, UNSET, Unset, is_limit
 
 LOOK_INTERVAL: Final = 0.1  # seconds between two looks at the lease
 GRACE_SHARE: Final = 0.25  # of the session timeout: a lost lock is nobody else's for at least twice as long
@@ -67,7 +68,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="from SIGTERM to SIGKILL, if the lock is lost (default: a quarter of the session timeout)",
     )
+    parser.add_argument(
+        "--kind", choices=KIND, default=UNSET, help="which side of a read-write lock (default: as code)"
+    )
+    parser.add_argument(
+        "--limit", type=_permits, default=UNSET, metavar="N", help="how many may run at a time (default: as code)"
+    )
+    for option, text in (
+        ("--max-hold", "stop the command when it has run for so long"),
+        ("--warn-after", "log a warning when it has run for so long"),
+        ("--hold-at-least", "nobody else gets the lock for so long, though the command has ended"),
+    ):
+        parser.add_argument(
+            option, type=durations.seconds, default=UNSET, metavar="TIME", help=f"{text} (default: the lock's own)"
+        )
     parser.add_argument("--json", action="store_true", help="write what came of it to standard error, as JSON")
+
+
+def _permits(text: str) -> int:
+    if not text.isdecimal() or not is_limit(int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of permits; 1 to {MOST_PERMITS}")
+    return int(text)
 
 
 def _status(text: str) -> int:
@@ -91,6 +112,8 @@ class _Policy:
 
     def why_stop(self, grant: Grant) -> str | None:
         """Return why the command may go on no longer, or None."""
+        if grant.overdue:  # it was asked for
+            return grant.why_overdue
         if self.abort_on == "never":
             return None
         since = grant.suspect_since
@@ -110,36 +133,67 @@ def run(
     abort_on: str | None,
     kill_after: float | None,
     json: bool,
+    kind: str | Unset,
+    limit: int | Unset,
+    max_hold: float | Unset,
+    warn_after: float | Unset,
+    hold_at_least: float | Unset,
     **options: Any,
 ) -> None:
     """Take the lock, run the command, and exit as it does."""
     if not command:
         raise failure("Say what to run, behind --, as in: zklock run reports -- make report", Exit.USAGE)
     program = os.path.basename(command[0])
+    child: _Command | None = None
+    waited = 0.0
     with _Signals() as signals, told(busy=conflict_exit_code):
         template = naming.template_of(name)
         policy = _Policy.of(template, abort_on)
-        # It is stopped from here, not by the abort of a block: that would have to strike this thread.
-        lock = Lock(
-            template,
-            fields=dict(fields),
-            timeout=timeout,
-            abort_on="never",
-            atomic=False,
-            what=f"run: {program}",
-            about={"command": program},
-        )
+        with _usage():
+            # It is stopped from here, not by the abort of a block: that would have to strike this thread.
+            lock = Lock(
+                template,
+                fields=dict(fields),
+                timeout=timeout,
+                abort_on="never",
+                atomic=False,
+                kind=kind,
+                limit=limit,
+                max_hold=max_hold,
+                warn_after=warn_after,
+                hold_at_least=hold_at_least,
+                what=f"run: {program}",
+                about={"command": program},
+            )
+            lock.key  # noqa: B018 - is made out of all options
         asked_at = time.monotonic()
-        with lock as hold:
-            waited = time.monotonic() - asked_at
-            grace = hold._grant.session.timeout * GRACE_SHARE if kill_after is None else kill_after
-            child = _Command(command, hold, policy, grace, signals)
-            child.run()
-    _end(child, hold, waited, stops=policy.abort_on != "never", json=json)
+        try:
+            with lock as hold:
+                waited = time.monotonic() - asked_at
+                grace = hold._grant.session.timeout * GRACE_SHARE if kill_after is None else kill_after
+                child = _Command(command, hold, policy, grace, signals)
+                child.run()
+        except LockLost:
+            if child is None:
+                raise
+            # The time of the hold was over, and the command has ended by now.
+    _end(child, waited, stops=policy.abort_on != "never" or child.hold._grant.overdue, json=json)
 
 
-def _end(child: _Command, hold: Hold, waited: float, *, stops: bool, json: bool) -> None:
+@contextmanager
+def _usage() -> Iterator[None]:
+    """Turn options that mean nothing, or contradict each other or the settings, into the message that says so."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ZkLockError):
+            raise
+        raise failure(str(error), Exit.USAGE) from error
+
+
+def _end(child: _Command, waited: float, *, stops: bool, json: bool) -> None:
     """Say what came of it, and exit as the command did."""
+    hold = child.hold
     if json:
         report = {
             "lock": hold.key,
@@ -171,15 +225,16 @@ class _Command:
         self.seconds = 0.0
         self.program = command[0]
         self._command = command
-        self._hold = hold
+        self.hold = hold
         self._policy = policy
         self._grace = grace
         self._signals = signals
         self._pid = 0
         self._over = False  # the keeper has said how the command ended
 
+    @abort.shielded
     def run(self) -> None:
-        """Run it to its end."""
+        """Run it to its end; nothing interrupts that, or the lock would be let go of before the command has ended."""
         began_at = time.monotonic()
         with _pipe() as (orders, give), _pipe() as (reports, report):
             helper = [
@@ -193,7 +248,7 @@ class _Command:
             process = subprocess.Popen(
                 [*helper, str(self._grace), *self._command],
                 pass_fds=(orders.fileno(), report.fileno()),
-                env={**os.environ, "ZKLOCK_KEY": self._hold.key, "ZKLOCK_TOKEN": str(self._hold.token)},
+                env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
             )
             orders.close()
             report.close()
@@ -207,7 +262,7 @@ class _Command:
         if not self._over and self._pid:  # somebody has killed the keeper
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
-        self.lost = self.lost or self._hold._grant.why_invalid() or ""
+        self.lost = self.lost or self.hold._grant.why_invalid() or ""
         self.seconds = time.monotonic() - began_at
 
     def _follow(self, reports: FileIO, give: FileIO) -> None:
@@ -224,7 +279,7 @@ class _Command:
                 for line in lines:
                     self._take(line.decode(), give)
             if deadline is None and not self._over:
-                reason = self._policy.why_stop(self._hold._grant)
+                reason = self._policy.why_stop(self.hold._grant)
                 if reason is not None:
                     self.lost = reason
                     deadline = time.monotonic() + self._grace + KEEPER_PATIENCE

@@ -232,7 +232,7 @@ def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensembl
 
 def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
     """It reads from it, Ctrl-C is its own, and Ctrl-Z stops and continues it as a job of the shell."""
-    script = 'trap \'echo caught\' INT; read one; echo "<$one>"; while ! read two; do :; done; echo "<$two>"; exit 4'
+    script = 'trap \'echo caught\' INT; read one; echo "<$one>"; while [ -z "$two" ]; do read two; done; echo "<$two>"; exit 4'
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))
@@ -241,7 +241,7 @@ def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
         zoo.wait_contenders("k", 1, 20)
         os.write(terminal, b"hello\n")
         text = seen(terminal, "<hello>")
-        os.write(terminal, b"\x03")
+        os.write(terminal, b"\x03\n")  # bash sees a signal that comes just before it reads when it has read a line
         text += seen(terminal, "caught")
         os.write(terminal, b"again\n")
         seen(terminal, "<again>")
@@ -312,3 +312,72 @@ def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run)
 @pytest.mark.parametrize("arguments", [["k"], ["k", "--"]])
 def test_what_says_nothing_to_run_is_a_wrong_use(zoo: Zoo, arguments: list[str]) -> None:
     assert ending("run", *arguments)[0] == Exit.USAGE
+
+
+def test_a_command_may_have_one_of_several_permits(zoo: Zoo, run: Run) -> None:
+    """`--limit` lets so many in; the next one is told that the lock is busy."""
+    two = [run("k", "--limit", "2", "--", "sleep", "60") for _ in range(2)]
+    zoo.wait_contenders("k", 2, 20)
+    third = run("k", "--limit", "2", "--timeout", "0", "--", "true")
+    assert third.wait(20) == Exit.BUSY
+    for process in two:
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+
+
+def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
+    """With `--kind read`, beside other readers; a writer waits for all of them."""
+    reading = [run("k", "--kind", "read", "--", "sleep", "60") for _ in range(2)]
+    zoo.wait_contenders("k", 2, 20)
+    assert run("k", "--kind", "read", "--timeout", "0", "--", "true").wait(20) == 0
+    assert run("k", "--kind", "write", "--timeout", "0", "-E", "9", "--", "true").wait(20) == 9
+    for process in reading:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_short_command_keeps_others_out_for_a_time(zoo: Zoo, run: Run) -> None:
+    """With `--hold-at-least`, though its process has ended: hosts that are late find the lock held."""
+    assert run("k", "--hold-at-least", "1m", "--", "true").wait(20) == 0
+    late = run("k", "--timeout", "0", "--", "true")
+    assert late.wait(20) == Exit.BUSY
+    assert late.stderr is not None
+    assert "held for at least 60 s" in late.stderr.read()
+    for name in zoo.children("k"):
+        zoo.client.delete(f"{zoo.base}/k/{name}")
+
+
+def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+    """With `--max-hold`, whatever `--abort-on` says: nobody has the lock before the command has ended."""
+    mark = tmp_path / "child"
+    process = run(
+        "k", "--max-hold", "500ms", "--abort-on", "never", "--kill-after", "1s", "--json", "--", "sh", "-c",
+        STUBBORN.format(mark),
+    )  # fmt: skip
+    child = pid_in(mark)
+    with zoo.configured(), zk_lock("k", timeout=20):
+        assert gone(child)
+    assert process.wait(20) == Exit.LOST
+    assert process.stderr is not None
+    *_, report, told = process.stderr.read().splitlines()
+    assert json.loads(report)["lost"] == "it was held for longer than max_hold, 0.5 s"
+    assert told.endswith("The command was stopped.")
+
+
+def test_the_bounds_of_the_settings_hold_for_commands(zoo: Zoo, tmp_path: Path) -> None:
+    """A command is stopped after the `max_hold` of its lock, and has ended when the lock is free."""
+    mark = tmp_path / "child"
+    with zoo.configured(LOCKS={"bounded": {"path": "bounded", "max_hold": 0.5}}):
+        status, _, told = ending("run", "bounded", "--kill-after=1s", "--", "sh", "-c", STUBBORN.format(mark))
+        assert gone(pid_in(mark))
+    assert status == Exit.LOST, told
+    assert "it was held for longer than max_hold, 0.5 s" in told
+
+
+def test_options_that_contradict_each_other_are_refused(zoo: Zoo, run: Run) -> None:
+    """Before anything is taken, with what is to be changed."""
+    process = run("k", "--limit", "2", "--kind", "read", "--", "true")
+    assert process.wait(20) == Exit.USAGE
+    assert process.stderr is not None
+    assert 'limit=2 and kind="read"' in process.stderr.read()
+    assert run("k", "--limit", "0", "--", "true").wait(20) == Exit.USAGE
