@@ -14,7 +14,15 @@ from django.core.signals import got_request_exception, request_finished, request
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import bodies, conf
-from django_zklock.checks import check_root, check_session_timeout, check_settings, check_transport, check_views
+from django_zklock.checks import (
+    check_bounds,
+    check_root,
+    check_semaphores,
+    check_session_timeout,
+    check_settings,
+    check_transport,
+    check_views,
+)
 from django_zklock.zk import process
 from django_zklock.zk.client import Options, TlsOptions
 
@@ -31,6 +39,8 @@ class ZkLockConfig(AppConfig):
         """Register and join; connect to nothing, as `migrate` and servers that fork later come by here too."""
         checks.register(check_settings, "zklock")
         checks.register(check_session_timeout, "zklock")
+        checks.register(check_bounds, "zklock")
+        checks.register(check_semaphores, "zklock")
         checks.register(check_views, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)

@@ -15,11 +15,14 @@ Django's system checks for `settings.ZKLOCK`; they read settings only, and never
 | zklock.E010 | `LOCKS` cannot be read, or the path of a lock is no name                                 |
 | zklock.E011 | `TOKEN_KEYS` is no list of keys, or one of them is too short                              |
 | zklock.E012 | `ADMIN_LINKS` is no dict of labels and addresses with plain fields                        |
+| zklock.E013 | options of a lock, or of `DEFAULTS`, that cannot be had together                           |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
 | zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process costs its locks                |
 | zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (with `--deploy`) |
 | zklock.W004 | a locked view that is opted out of `ATOMIC_REQUESTS`, and is in no transaction at all      |
 | zklock.W005 | a locked handler of a class-based view under `ATOMIC_REQUESTS`: BEGIN comes before its lock |
+| zklock.W006 | `warn_after` is not below `max_hold`, so the warning never comes                           |
+| zklock.W007 | two entries for one path, as semaphores that do not count each other's permits             |
 
 An id keeps its meaning for good, so that `SILENCED_SYSTEM_CHECKS` can name it.
 """
@@ -35,7 +38,7 @@ from django.views import View
 
 from django_zklock import address, conf, transactions
 from django_zklock.decorators import Locked
-from django_zklock.options import UNSET
+from django_zklock.options import UNSET, LockOptions
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -63,6 +66,51 @@ def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
             id="zklock.W002",
         )
     ]
+
+
+def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of a warning that nobody will ever get, as the work is stopped before."""
+    config = _config()
+    found: list[checks.CheckMessage] = []
+    for where, options in _entries(config) if config is not None else ():
+        longest, warn = options.max_hold, options.warn_after
+        if isinstance(longest, float) and isinstance(warn, float) and warn >= longest:
+            found.append(
+                checks.Warning(
+                    f"{where} has warn_after={warn:g}, and max_hold={longest:g} stops the work by then.",
+                    hint="Nobody is ever warned. Give warn_after fewer seconds than max_hold.",
+                    id="zklock.W006",
+                )
+            )
+    return found
+
+
+def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of two names for one semaphore that disagree about it."""
+    config = _config()
+    seen: dict[str, tuple[str, LockOptions]] = {}
+    found: list[checks.CheckMessage] = []
+    for where, options in _entries(config) if config is not None else ():
+        if options.path is None or not isinstance(options.limit, int):
+            continue
+        before, other = seen.setdefault(options.path, (where, options))
+        if (other.limit, other.layout) != (options.limit, options.layout):
+            found.append(
+                checks.Warning(
+                    f"{where} and {before} are semaphores of one path, with another limit or layout.",
+                    hint="Each goes by its own limit, and one of another layout counts other permits, so more may be "
+                    "let in than either says. Give both the same, or one of them another path.",
+                    id="zklock.W007",
+                )
+            )
+    return found
+
+
+def _entries(config: conf.Config) -> Iterator[tuple[str, LockOptions]]:
+    """Yield where options stand and what they are, the defaults applied."""
+    yield 'ZKLOCK["DEFAULTS"]', config.defaults
+    for name, options in config.locks.items():
+        yield f'ZKLOCK["LOCKS"]["{name}"]', options.merged_over(config.defaults)
 
 
 def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:

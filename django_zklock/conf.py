@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock import address
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.findings import LONGEST, Findings, Problem, is_text, seconds
-from django_zklock.options import LockOptions, read_options
+from django_zklock.options import LockOptions, contradiction, read_options
 from django_zklock.queue.names import Template
 
 DEFAULT_ROOT: Final = "/zklock"
@@ -170,6 +170,7 @@ _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), .
 _SHORTEST_KEY: Final = 32  # characters; who has a token may try keys on it for as long as he likes
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
+_UNDONE: Final = '"limit": None, "kind": "lock", "layout": "own", "max_hold": None or "hold_at_least": 0'
 _NOWHERE: Final = address.Address(hosts=(), chroot="")
 
 
@@ -199,7 +200,23 @@ def _read(raw: object) -> tuple[Config | None, Findings]:
         locks=_locks(given.get("LOCKS", {}), found),
         admin_links=_links(given.get("ADMIN_LINKS", {}), found),
     )
+    _contradictions(config, found)
     return (None if found else config), found
+
+
+def _contradictions(config: Config, found: Findings) -> None:
+    """Find options that cannot be had together, of each lock and of it with the defaults."""
+    of_all = contradiction(config.defaults)
+    if of_all:
+        found.add("E013", f"{_at('DEFAULTS')} has {of_all}.", "Change one of them.")
+        return
+    for name, options in config.locks.items():
+        own = contradiction(options)
+        merged = own or contradiction(options.merged_over(config.defaults))
+        if merged:
+            more = "" if own else f", one of them from {_at('DEFAULTS')}"
+            hint = "Change one of them." if own else f"Change one of them, or undo the default here: {_UNDONE}."
+            found.add("E013", f"{_at('LOCKS', name)} has {merged}{more}.", hint)
 
 
 def _address(url: object, found: Findings) -> address.Address:

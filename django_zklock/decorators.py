@@ -26,6 +26,7 @@ from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavail
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.plans import joined
 from django_zklock.locks.several import Locks, MultiLock, keys_of
+from django_zklock.locks.terms import refuse_contradictions
 from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.reservations import Uniqueness
@@ -209,7 +210,7 @@ class Locked:
         self.opted_out = transactions.non_atomic_requests(function)  # shared with a locked function inside
         self._innermost = not hasattr(function, "zk_locked")
         self.wrapper: Callable[..., Any] = function
-        self._check_fields()
+        self._check_names()
         self.uniqueness = uniqueness
         self._begun: Callable[[Locked], None] | None = None
         if "celery" in sys.modules:  # perhaps only since Django was set up
@@ -295,14 +296,19 @@ class Locked:
                 return cast("Surroundings", task)
         return Code(repr(self))
 
-    def _check_fields(self) -> None:
-        """Refuse a template that asks for what the function does not get, as soon as the settings can be read."""
+    def _check_names(self) -> None:
+        """
+        Refuse a template that asks for what the function does not get, and options that contradict those of the lock.
+
+        As soon as the settings can be read, so that a program does not begin with what would fail at the first call.
+        """
         for name in self.naming.templates:
             try:
-                path = conf.current().options_for(name).path
+                options = conf.current().options_for(name)
             except ImproperlyConfigured:
                 return  # the system checks will say what is wrong
-            self.naming.check_fields(path or name)
+            self.naming.check_fields(options.path or name)
+            refuse_contradictions(name, self.options.merged_over(options))
 
 
 class _Call:

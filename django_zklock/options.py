@@ -92,7 +92,22 @@ def given_options(**options: object) -> LockOptions:
     checked = read_options(said, "The call", found)
     if found:
         raise ValueError(" ".join(map(str, found)))
+    problem = contradiction(checked)
+    if problem:
+        raise ValueError(f"The call has {problem}; change one of them.")
     return checked
+
+
+def contradiction(options: LockOptions) -> str:
+    """Return what is wrong with options each of which is fine, and which cannot be had together; empty if nothing."""
+    longest, least = options.max_hold, options.hold_at_least
+    if isinstance(options.limit, int) and options.kind in ("read", "write"):
+        return f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
+    if options.layout in ("kazoo", "curator") and least not in (UNSET, 0):
+        return f'hold_at_least and layout="{options.layout}", but other clients would not know when that time is over'
+    if isinstance(longest, float) and isinstance(least, float) and longest < least:
+        return f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
+    return ""
 
 
 def read_options(value: object, where: str, found: Findings, *, more: tuple[str, ...] = ()) -> LockOptions:

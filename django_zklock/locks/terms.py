@@ -14,7 +14,7 @@ from django_zklock import work
 from django_zklock.conf import Config
 from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
-from django_zklock.options import UNSET, LockOptions, Unset
+from django_zklock.options import LockOptions, Unset, contradiction
 from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.recipes import recipe_of
@@ -114,7 +114,7 @@ def resolve(
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
     options = given.merged_over(config.options_for(name))
-    _refuse_contradictions(name, options)
+    refuse_contradictions(name, options)
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
     refuse_unknown(atomic)
     template = names.Template.parse(options.path or name)
@@ -150,17 +150,11 @@ def _kind(options: LockOptions) -> Kind:
     return Kind.WRITE if options.kind == "write" else Kind.LOCK
 
 
-def _refuse_contradictions(name: str, options: LockOptions) -> None:
+def refuse_contradictions(name: str, options: LockOptions) -> None:
     """Raise `ValueError` for options each of which is fine, and which cannot be had together."""
-    longest, least = options.max_hold, options.hold_at_least
-    problem = ""
-    if isinstance(options.limit, int) and options.kind in ("read", "write"):
-        problem = f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
-    elif options.layout in ("kazoo", "curator") and least not in (UNSET, 0):
-        problem = (
-            f'hold_at_least and layout="{options.layout}", but other clients would not know when that time is over'
-        )
-    elif isinstance(longest, float) and isinstance(least, float) and longest < least:
-        problem = f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
+    problem = contradiction(options)
     if problem:
-        raise ValueError(f"The lock {name!r} has {problem}; change one of them.")
+        raise ValueError(
+            f"The lock {name!r} has {problem}; change one of them. What its settings or DEFAULTS say, a call undoes by "
+            'limit=None, kind="lock", layout="own", max_hold=None or hold_at_least=0.'
+        )

@@ -232,7 +232,8 @@ def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensembl
 
 def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
     """It reads from it, Ctrl-C is its own, and Ctrl-Z stops and continues it as a job of the shell."""
-    script = 'trap \'echo caught\' INT; read one; echo "<$one>"; while [ -z "$two" ]; do read two; done; echo "<$two>"; exit 4'
+    again = 'while [ -z "$two" ]; do read two; done; echo "<$two>"; exit 4'
+    script = f'trap "echo caught" INT; read one; echo "<$one>"; {again}'
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
-from django_zklock import checks, conf, findings, options
+from django_zklock import checks, conf, findings, options, zk_locked
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 
@@ -73,6 +73,64 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
     """Two projects with default settings and one ensemble would share every name."""
     assert ids(raw, deploy=True) == expected
     assert ids(raw) == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"DEFAULTS": {"limit": 3, "kind": "read"}}, 'ZKLOCK["DEFAULTS"] has limit=3 and kind="read"'),
+        ({"LOCKS": {"a": {"path": "a", "limit": 3, "kind": "write"}}}, 'ZKLOCK["LOCKS"]["a"] has limit=3 and kind="wr'),
+        (
+            {"DEFAULTS": {"limit": 3}, "LOCKS": {"a": {"path": "a", "kind": "read"}}},
+            'but a semaphore has no sides, one of them from ZKLOCK["DEFAULTS"].',
+        ),
+        ({"LOCKS": {"a": {"path": "a", "layout": "kazoo", "hold_at_least": 1}}}, "other clients would not know"),
+        ({"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "hold_at_least": 9}}}, "max_hold=5, which is less"),
+    ],
+)
+def test_options_that_cannot_be_had_together_are_errors(raw: dict[str, object], expected: str) -> None:
+    """At the start, not at the first call; also where one of them is a default."""
+    (message,) = run({"URL": "zk://localhost/app", **raw})
+    assert message.id == "zklock.E013"
+    assert expected in message.msg
+
+
+def test_a_lock_may_undo_a_default() -> None:
+    """As the hint says."""
+    defaults = {"limit": 3, "max_hold": 5}
+    locks = {
+        "a": {"path": "a", "kind": "read", "limit": None},
+        "b": {"path": "b", "max_hold": None, "hold_at_least": 9},
+    }
+    assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
+
+
+def test_a_warning_that_never_comes_is_warned_of() -> None:
+    """Work that is stopped by then cannot take too long."""
+    locks = {"a": {"path": "a", "warn_after": 60}, "b": {"path": "b", "warn_after": 59}, "c": {"path": "c"}}
+    (message,) = run({"URL": "zk://localhost/app", "DEFAULTS": {"max_hold": 60}, "LOCKS": locks})
+    assert message.id == "zklock.W006"
+    assert message.msg.startswith('ZKLOCK["LOCKS"]["a"] has warn_after=60')
+
+
+def test_two_semaphores_of_one_path_are_warned_of() -> None:
+    """Neither of their limits would hold."""
+    locks = {"a": {"path": "x", "limit": 2}, "b": {"path": "x", "limit": 3}, "c": {"path": "x"}, "d": {"path": "y"}}
+    (message,) = run({"URL": "zk://localhost/app", "LOCKS": locks})
+    assert message.id == "zklock.W007"
+    assert 'ZKLOCK["LOCKS"]["b"] and ZKLOCK["LOCKS"]["a"]' in message.msg
+    assert run({"URL": "zk://localhost/app", "LOCKS": {**locks, "b": {"path": "x", "limit": 2}}}) == []
+
+
+def test_a_decorator_refuses_options_that_cannot_be_had_together() -> None:
+    """When the function is decorated: by themselves, and with what the settings say of that lock."""
+    with pytest.raises(ValueError, match="a semaphore has no sides"):
+        zk_locked("a", kind="read", limit=3)
+    settings = {"URL": "zk://localhost/app", "LOCKS": {"a": {"path": "a", "limit": 3}}}
+    with override_settings(ZKLOCK=settings):
+        with pytest.raises(ValueError, match=r"The lock 'a' has limit=3 and kind=\"read\".* limit=None"):
+            zk_locked("a", kind="read")(lambda: None)
+        zk_locked("a", kind="read", limit=None)(lambda: None)
 
 
 def test_warnings_wait_until_the_errors_are_gone() -> None:
