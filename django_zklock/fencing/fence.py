@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from django.db import connections
 from django.db.transaction import TransactionManagementError
@@ -11,6 +11,8 @@ from django_zklock import transactions
 from django_zklock.exceptions import FenceRegressed, StaleToken
 from django_zklock.fencing import horizon
 from django_zklock.locks.hold import Hold
+
+_SHARED: Final = ("read", "semaphore")
 
 
 class Fence(Protocol):
@@ -53,4 +55,11 @@ def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
                 "lets tokens begin anew.",
                 lock=fence.key,
             )
+    if isinstance(fence, Hold) and fence.kind in _SHARED and not fence.lost:
+        return StaleToken(
+            f"{message}: another holder that shares the lock {fence.key!r} has written since. Tokens order holders "
+            "that come after one another, not those at the same time; write under a lock that is held alone: "
+            'kind="write", or one for each row.',
+            lock=fence.key,
+        )
     return StaleToken(f"{message}: the lock {fence.key!r} has been given to somebody else since.", lock=fence.key)

@@ -240,7 +240,8 @@ class Hold:
         Raise the token of a model's row to this one, first thing in a transaction; see `FencedModel.fence`.
 
         Raises `StaleToken` when a newer holder has been at the row. The token decides alone: who has lost the lock,
-        but was not replaced yet, may still write.
+        but was not replaced yet, may still write. Of readers, and of permits, several are valid at a time: the one
+        with an older token is refused once another one has been at the row.
         """
         above.fenced_model(obj).fence(self, refresh=refresh)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -61,6 +61,9 @@ class Contending:
     """None if it is no client of ours, or its node was gone when it was read."""
 
 
+Read: TypeAlias = "Callable[[Iterable[str]], Queue]"
+"""How the names in a directory are read."""
+
 Seen: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
 """A queue, in its order; None for a node that was not read, or was gone by then."""
 
@@ -78,7 +81,7 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
     One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
     """
     terms = lock._terms()
-    return _contending(_picture(process.current(), terms.key, terms.queue).nodes)
+    return _contending(_picture(process.current(), terms.key, terms.queue, read=terms.read).nodes)
 
 
 def is_shared(lock: Lock) -> bool:
@@ -94,7 +97,7 @@ def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Cont
     raises what `contenders` does.
     """
     terms = lock._terms()
-    found = _picture(process.current(), terms.key, terms.queue)
+    found = _picture(process.current(), terms.key, terms.queue, read=terms.read)
     staying = [each for each in _contending(found.nodes) if stays(each)]
     if not staying:
         return None
@@ -121,10 +124,16 @@ def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, pati
 
 
 def _picture(
-    session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None
+    session: Session,
+    key: str,
+    parent: str,
+    *,
+    most: int = MOST_READ,
+    patience: float | None = None,
+    read: Read = order.ordered,
 ) -> _Picture:
     waiter: ThreadWaiter[_Picture | ZkLockError] = ThreadWaiter()
-    look_round = _Round(session, key, parent, most, waiter.set)
+    look_round = _Round(session, key, parent, most, waiter.set, read)
     session.post(look_round.begin)
     try:
         found = waiter.wait(session.options.connect_timeout if patience is None else patience)
@@ -158,11 +167,18 @@ class _Round:
     """One look at a queue; it runs on the protocol's thread."""
 
     def __init__(
-        self, session: Session, key: str, parent: str, most: int, done: Callable[[_Picture | ZkLockError], object]
+        self,
+        session: Session,
+        key: str,
+        parent: str,
+        most: int,
+        done: Callable[[_Picture | ZkLockError], object],
+        read: Read = order.ordered,
     ) -> None:
         self._session = session
         self._parent = parent
         self._most = most
+        self._read_names = read
         self._done: Callable[[_Picture | ZkLockError], object] | None = done
         self._turns = Turns(key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}.")))
         self._queue = Queue()
@@ -186,7 +202,7 @@ class _Round:
         if isinstance(answer, ZkError):
             self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
-        self._queue = order.ordered(answer)
+        self._queue = self._read_names(answer)
         if not self._queue:
             self._conclude(_Picture(self._queue, ()))
         gateway = self._session.attached(Registry).gateway

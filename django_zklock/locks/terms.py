@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -15,7 +15,7 @@ from django_zklock.conf import Config
 from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
 from django_zklock.options import LockOptions, Unset, contradiction
-from django_zklock.queue import names, rules
+from django_zklock.queue import names, order, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.recipes import recipe_of
 from django_zklock.transactions import refuse_unknown
@@ -57,6 +57,11 @@ class Terms:
         """The path of the directory in which those stand who hold the lock."""
         recipe = recipe_of(self.kind, self.layout)
         return self.parent if recipe is None else f"{self.parent}{recipe.leases}"
+
+    def read(self, children: Iterable[str]) -> order.Queue:
+        """Return the queue that those in that directory are."""
+        gated = recipe_of(self.kind, self.layout) is not None
+        return order.leases(children) if gated else order.ordered(children)
 
     @property
     def shares(self) -> bool:

@@ -97,6 +97,16 @@ def semaphore(request: pytest.FixtureRequest, zoo: Zoo) -> Semaphore:
     return Semaphore(zoo, request.param)
 
 
+def test_who_has_a_permit_can_be_seen_whoever_it_is(semaphore: Semaphore) -> None:
+    """Other clients' nodes may have no number, and say nothing of themselves."""
+    with semaphore.stranger(semaphore.leases) as stranger, semaphore.lock(2) as hold:
+        found = contenders(semaphore.lock(2))
+    assert {each.name: each.payload is not None for each in found} == {
+        stranger.rpartition("/")[2]: False,
+        hold._grant.path.rpartition("/")[2]: True,
+    }
+
+
 def test_as_many_as_the_limit_hold_and_the_others_wait(semaphore: Semaphore) -> None:
     """Each with a token of its own; the gate is free again as soon as one is through."""
     holds = [Elsewhere(lambda: semaphore.lock(2).acquire()).result() for _ in range(2)]

@@ -69,6 +69,26 @@ def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: 
     assert Account.objects.using(ledger).get().fencing_token == hold.token
 
 
+@pytest.mark.parametrize("how", [{"kind": "read"}, {"limit": 2}], ids=["readers", "permits"])
+def test_of_holders_at_the_same_time_the_older_is_told_why_it_is_refused(
+    zoo: Zoo, ledger: str, row: Account, how: dict[str, Any]
+) -> None:
+    """Its lock is valid, so "somebody else has it" would send its author looking for what is not there."""
+    older = zk_lock("k", **how).acquire()
+    assert older is not None
+
+    def work() -> None:
+        with zk_lock("k", **how) as newer:
+            row.save_fenced(newer, using=ledger)
+        connections[ledger].close()
+
+    run_in_thread(work)
+    with pytest.raises(StaleToken, match=r'shares the lock .k. has written since.*kind="write"'):
+        row.save_fenced(older, using=ledger)
+    older.check()
+    zk_lock("k", **how).release()
+
+
 async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str) -> None:
     """There is no transaction in async code; a function that has one is called."""
     async with zk_lock("k") as hold:
