@@ -47,11 +47,12 @@ class Sharing(Steps):
             self.say(request, words.clean(error), messages.ERROR)
         else:
             for holder in asked.holders:
-                who = f"{words.clean(holder.host) or '?'} pid {holder.pid} {words.clean(holder.what)}".strip()
+                who = f"{words.clean(holder.host) or '?'} · pid {holder.pid} · {words.clean(holder.what)}".strip()
                 values = {"reason": reason, "who": who, "token": holder.token, "guid": words.clean(holder.guid, 40)}
                 message = _("Asked to let go: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
                 note(request.user, lock, message % values)
-                text = _("%(who)s was asked to let go of %(lock)s, and goes on until its work allows.")
+                # Not with the host first: Django writes the first letter of a message large.
+                text = _("Asked to let go of %(lock)s: %(who)s, which goes on until its work allows.")
                 self.say(request, text % {"lock": shown, "who": who}, messages.SUCCESS)
         return HttpResponseRedirect(self.back_to({lock.key}))
 

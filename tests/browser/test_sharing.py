@@ -53,6 +53,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     assert "Limit 2, set by operator" in text
     assert "the second printer is back" in text
     assert text.count("shop.tasks.print1") == 1, "one waits"
+    assert "the holders" in operator.page.locator(".zklock-queue").inner_text()
     operator.picture("semaphore-with-limit")
     operator.assert_accessible()
     operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
@@ -83,10 +84,11 @@ def test_one_of_two_holders_is_asked_to_let_go(swept: Zoo, actor: Actor, others:
     operator = visitor("operator")
     operator.open_lock(NODE)
     operator.ask("shop.tasks.print", "the deploy waits")
-    assert "was asked to let go" in operator.messages()
+    assert "Asked to let go of " in operator.messages()
     heard = others[0].hear("asked", KEY)
     assert "operator" in heard
     assert "the deploy waits" in heard
+    assert "which goes on until its work allows" in operator.messages()
     operator.picture("asked")
     operator.assert_accessible()
     section = operator.page.locator("section.module").filter(has_text="shop.tasks.print")

@@ -164,7 +164,7 @@ def test_a_holder_is_asked_to_let_go(zoo: Zoo, printing: list[Hold], operator: C
     assert asked.revoke_requested.reason == "paper jam"
     assert other.revoke_requested is None
     assert not asked.lost
-    assert "was asked to let go" in said(operator)
+    assert "Asked to let go of " in said(operator)
     assert "paper jam" in LogEntry.objects.get().get_change_message()
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
     (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
