@@ -41,7 +41,7 @@ class LockAdminMixin(Columns, Pages):
     refresh: int = 5
     """Seconds between two looks of the page's script, until its reader chooses others; 0: none."""
 
-    list_display = ("shown_key", "kind", "state", "holder", "held", "waiters", "token")
+    list_display = ("shown_key", "state", "holder", "held", "waiters", "token")
     list_display_links = ("shown_key",)
     list_filter = FILTERS
     list_per_page = 50

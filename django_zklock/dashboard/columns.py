@@ -92,4 +92,7 @@ class Columns:
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        return format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))
+        # With what it is beneath, if that is no plain lock: a column for it would leave the holders no room.
+        kind = words.kind(lock.info) if lock.info and lock.info.kind != "lock" else ""
+        state = format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))
+        return format_html('{}<span class="zklock-work">{}</span>', state, kind) if kind else state

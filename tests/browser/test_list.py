@@ -41,6 +41,15 @@ def test_the_list_says_who_holds_what_for_whom(shop: Stage, visitor: Visit) -> N
     assert "Contended" in row
 
 
+def test_those_who_hold_a_lock_have_room_in_the_list(shop: Stage, visitor: Visit) -> None:
+    """A task with its id is on two lines beneath its host, beside the filters of a window of usual width."""
+    viewer = visitor("viewer", viewport={"width": 1280, "height": 800})
+    viewer.open()
+    work = viewer.row("orders/42").locator(".zklock-holder .zklock-work").bounding_box()
+    assert work is not None
+    assert work["height"] < 60
+
+
 def test_a_lock_that_a_real_process_took_is_in_the_list(actor: Actor, visitor: Visit) -> None:
     """What the library writes of a holder is what the page shows, its token too."""
     token = actor.hold("stock/lamp", "shop.views.buy", {"request": "POST /items/<sku>/buy/"})

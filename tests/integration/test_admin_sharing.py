@@ -79,7 +79,7 @@ def set_to(client: Client, **form: Any) -> Any:
 
 
 def test_the_list_says_how_many_permits_are_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """In the column of the kind, by which the list is filtered and sorted."""
+    """Beneath its state, and the list is filtered by it."""
     with zk_lock("plain"), zk_lock("rates", kind="read"):
         page = operator.get(LIST).content.decode()
         assert "2 of 2 permits" in page
