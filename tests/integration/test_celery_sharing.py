@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from celery.result import AsyncResult
 from support.policytasks import POLICIES, VALUE
 from support.sharingtasks import SHARES
 from support.worker import Worker
-from support.zoo import eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 
@@ -37,6 +38,23 @@ def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
     assert {each["id"] for each in answer["held"]} == {each.id for each in sent}
     assert answer["waiting"] == []
     assert [outcome(each) for each in sent] == ["done", "done"]
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+    """Each thread or greenlet has a permit of its own; a third task finds none, and a copy takes none."""
+    pytest.importorskip("gevent")
+    with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker, worker.log_shown():
+        gates = [worker.gate(), worker.gate()]
+        sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate)) for gate in gates]
+        for gate in gates:
+            gate.wait_entered()
+        assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
+        worker.app.send_task("sharing.permit.raise", ("k", "tell"), task_id=sent[0].id)
+        eventually(lambda: f"sharing.permit.raise[{sent[0].id}] retry" in worker.log.read_text())
+        for gate in gates:
+            gate.open()
+        assert [outcome(each) for each in sent] == ["done", "done"]
 
 
 @pytest.mark.parametrize("kind", SHARES)
