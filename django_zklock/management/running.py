@@ -85,9 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write what came of it to standard error, as JSON")
 
 
-def _permits(text: str) -> int:
+def _permits(text: str) -> int | None:
+    if text.strip().lower() == "none":
+        return None
     if not text.isdecimal() or not is_limit(int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of permits; 1 to {MOST_PERMITS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of permits; 1 to {MOST_PERMITS}, or none")
     return int(text)
 
 
@@ -134,7 +136,7 @@ def run(
     kill_after: float | None,
     json: bool,
     kind: str | Unset,
-    limit: int | Unset,
+    limit: int | Unset | None,
     max_hold: float | Unset,
     warn_after: float | Unset,
     hold_at_least: float | Unset,

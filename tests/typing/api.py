@@ -25,6 +25,7 @@ from django_zklock import (
 )
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.operations import Revocation
+from django_zklock.testing import LockTester
 from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.tokens import VerifiedToken
 
@@ -209,6 +210,14 @@ async def verify(hold: Hold) -> None:
     assert_type(fence.token, int)
     assert_type(fence.holder.host, str)
     assert_type(fence.lease_until, float)
+
+
+def test_with_a_tester(zklock: LockTester) -> None:
+    with zklock.busy_by("a", {"b": 1}, kind="read"), zklock.busy_by("a", what="another", limit=3):
+        zklock.assert_held("a", holders=2, timeout=1)
+    first, *_ = zklock.queue("a")
+    assert_type(first.holds, bool)
+    assert_type(first.kind, str)
 
 
 def catch() -> None:
