@@ -9,6 +9,7 @@ and goes, its place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -87,11 +88,21 @@ class Contender:
         """
         self.session.post(self._leave, left)
 
-    def share(self) -> None:
-        """Have the holder, who writes, be one who reads from now on; no other writer comes in between."""
-        if self._grant is not None:
-            self._grant.kind = nodes.Kind.READ
+    def share(self, *, asked: bool = False) -> None:
+        """
+        Have the holder, who writes, be one who reads from now on; no other writer comes in between.
+
+        Doing it again changes nothing. Nobody is let in before the time that it is to be held at least, unless the
+        holder has `asked` for that.
+        """
+        grant = self._grant
+        left = 0.0 if asked or grant is None else grant.since + self.request.hold_at_least - time.monotonic()
+        if left > 0:
+            self.session.post(self._share_later, left)
+            return
         self.session.post(self._share)
+        if grant is not None:
+            grant.kind = nodes.Kind.READ  # last, so that who is struck before can do it again
 
     # --- into the queue -----------------------------------------------------------------------------------------
 
@@ -139,11 +150,11 @@ class Contender:
             return
         last = queue[-1].sequence if queue else -1
         me = nodes.Child("me", self.request.kind, "", last + 1)
-        verdict = self.request.rule(queue.followed_by(me), me.name)
-        if isinstance(verdict, rules.Granted):
+        queue = queue.followed_by(me)
+        if isinstance(self.request.rule(queue, me.name), rules.Granted):
             self._on_way(True)
         else:
-            self._bailiff.ask(queue, verdict, None, self._on_way)
+            self._bailiff.ask(queue, me.name, None, self._on_way)
 
     def _on_way(self, there_is: bool | None) -> None:
         if there_is is None:
@@ -210,7 +221,7 @@ class Contender:
             self._await_turn(verdict)
             self._bailiff.glance(queue, verdict, self._place.node)
         else:
-            self._bailiff.ask(queue, verdict, self._place.node, self._on_ahead_seen)
+            self._bailiff.ask(queue, self._place.node.name, self._place.node, self._on_ahead_seen)
 
     def _on_ahead_seen(self, gone: bool | None) -> None:
         if gone:
@@ -267,13 +278,17 @@ class Contender:
     def _heed_limit(self) -> None:
         """Watch the directory, whose data is written whenever the limit is changed, and look once more."""
 
+        def on_read(answer: Any) -> None:
+            if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):
+                self._fail(answer)  # there is no watch, so it would not hear of a change
+
         def on_event(deleted: bool) -> None:
             self._limit_watch = None
             if self._phase is Phase.QUEUED:
                 self._list()
 
         self._limit_watch = self._registry.gateway.read(
-            self.request.parent, lambda answer: None, self._turns.pass_on(on_event)
+            self.request.parent, self._turns.pass_on(on_read), self._turns.pass_on(on_event)
         )
         self._list()
 
@@ -331,6 +346,14 @@ class Contender:
         """Learn from the place what the node says now."""
         if self._grant is not None and self._place is not None and self._place.node is not None:
             revoking.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+
+    def _share_later(self, seconds: float) -> None:
+        if self._phase is Phase.HOLDING:
+            self.session.loop.call_later(seconds, lambda: self._turns.run(self._share_in_time))
+
+    def _share_in_time(self) -> None:
+        if self._phase is Phase.HOLDING:
+            self.share()
 
     def _share(self) -> None:
         if self._phase is Phase.HOLDING and self._place is not None:
@@ -447,6 +470,8 @@ class Contender:
     def _cancel_watches(self) -> None:
         for name in list(self._watches):
             self._unwatch(name)
+        if self._place is not None:
+            self._bailiff.rest_all()
         watch, self._limit_watch = self._limit_watch, None
         if watch is not None:
             watch.cancel()

@@ -90,7 +90,7 @@ class Gated(GrantObserver):
         """Leave, from wherever it is, as `Contender.abandon` does."""
         self.session.post(self._leave, left)
 
-    def share(self) -> None:
+    def share(self, *, asked: bool = False) -> None:
         """Do nothing: a permit has no other side."""
 
     @property

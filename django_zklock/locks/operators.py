@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from django_zklock.locks.place import Request
@@ -18,6 +19,7 @@ from django_zklock.locks.turns import Turns
 from django_zklock.queue import operators, rules
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.order import Queue
 from django_zklock.zk.changes import Remove
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node
@@ -27,6 +29,7 @@ from django_zklock.zk.server_clock import ServerClock
 audit = logging.getLogger("zklock.audit")
 
 AGAIN = 1.0  # seconds until what was refused is tried again
+AT_ONCE = 10  # holds that are read together
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:
@@ -65,37 +68,48 @@ class Bailiff:
         self._clock = gateway.session.attached(ServerClock)
         self._timers: dict[str, Timer] = {}  # by the name of a hold's node
 
-    def ask(
-        self, queue: Sequence[Child], verdict: rules.Verdict, own: Node | None, done: Callable[[bool | None], object]
-    ) -> None:
+    def ask(self, queue: Queue, me: str, own: Node | None, done: Callable[[bool | None], object]) -> None:
         """
-        Tell, who does not wait, whether there is a way yet: True, try on; False, there is none; None, no answer came.
+        Tell `me`, who does not wait, whether there is a way yet: True, try on; False, there is none; None, no answer.
 
-        There is one if nothing but a hold is in the way, and that is over. With the `own` node in the queue that is
-        proven, and the hold is gone then; without, it only seems so, and the contender has to enter the queue to know.
+        There is one if nothing but holds is in the way, and those are over. With the `own` node in the queue that is
+        proven, and they are gone then; without, it only seems so, and the contender has to enter the queue to know.
         """
-        alone = isinstance(verdict, rules.WaitFor) and verdict.alone
-        waits_for = verdict.children if isinstance(verdict, rules.WaitFor) and alone else (queue[0].name,)
-        asked = next((child for child in queue if child.name in waits_for and operators.is_operator(child.name)), None)
-        if asked is None:
+        ahead = queue[: queue.place(me)]
+        holds = [child.name for child in ahead if operators.is_operator(child.name)]
+        if self._is_way(queue, me, holds):
+            self._sift(queue, me, own, done, holds, {})
+        elif holds and holds[0] == queue[0].name:
+            self._read_all(holds[:1], lambda found: done(None if found is None else False))  # to say who it is
+        else:
             done(False)
-            return
 
-        def on_read(answer: Any) -> None:
-            if isinstance(answer, (OutcomeUnknown, SessionGone)):
+    def _sift(
+        self,
+        queue: Queue,
+        me: str,
+        own: Node | None,
+        done: Callable[[bool | None], object],
+        unread: list[str],
+        over: dict[str, OperatorHold | None],
+    ) -> None:
+        """Do so by reading holds, the newest first, until it is clear; those that are `over`, or gone, are no more."""
+
+        def on_read(found: dict[str, OperatorHold | None] | None) -> None:
+            if found is None:
                 done(None)
                 return
-            hold = self._client.operator = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
-            if hold is None or not alone:
-                done(alone and isinstance(answer, NodeMissing))
-            elif own is None:
-                done(self._seems_over(hold))
-            elif is_over(hold, own.ctime):
-                self._end(hold, done)
-            else:
-                done(False)
+            over.update({name: hold for name, hold in found.items() if hold is None or self._is_past(hold, own)})
+            self._sift(queue, me, own, done, unread[:-AT_ONCE], over)
 
-        self._read(asked, on_read)
+        if not self._is_way(queue, me, (*unread, *over)):
+            done(False)
+        elif unread:
+            self._read_all(unread[-AT_ONCE:], on_read)
+        elif own is None:
+            done(True)
+        else:
+            self._end_all([hold for hold in over.values() if hold is not None], done)
 
     def glance(self, queue: Sequence[Child], verdict: rules.WaitFor, own: Node) -> None:
         """
@@ -104,6 +118,8 @@ class Bailiff:
         The one just behind it may be a client that knows nothing of operators, and would wait for ever.
         """
         self._client.operator = None
+        for name in self._timers.keys() - set(verdict.children):
+            self.rest(name)
         ahead = (each for each in queue if each.name not in verdict.children and operators.is_operator(each.name))
         found = next(ahead, None)
         me = next((each.sequence for each in queue if each.name == own.name), -1)
@@ -117,8 +133,12 @@ class Bailiff:
             self._client.operator = self._client.operator or hold
             if is_over(hold, own.ctime):
                 self._end(hold, lambda gone: None)
+            elif nobody_else_ends_it and found.name not in self._timers:
+                self._arm(hold, own)
 
-        self._read(found, on_read)
+        between = [each for each in queue if found.sequence < each.sequence < me]
+        nobody_else_ends_it = not any(each.by_us for each in between)
+        self._gateway.read(f"{self._request.parent}/{found.name}", self._turns.pass_on(on_read))
 
     def heed(self, ahead: Node, own: Node | None) -> None:
         """Take note of one that is waited for, and see to its end if it is a hold."""
@@ -127,6 +147,11 @@ class Bailiff:
         if hold is not None and own is not None:
             self._client.operator = hold
             self._arm(hold, own)
+
+    def rest_all(self) -> None:
+        """See to none of them any more."""
+        for name in list(self._timers):
+            self.rest(name)
 
     def rest(self, name: str) -> None:
         """See to this one no more."""
@@ -175,6 +200,15 @@ class Bailiff:
 
     # --- small parts --------------------------------------------------------------------------------------------
 
+    def _is_way(self, queue: Queue, me: str, without: Collection[str]) -> bool:
+        return isinstance(self._request.rule(queue.without(without), me), rules.Granted)
+
+    def _is_past(self, hold: OperatorHold, own: Node | None) -> bool:
+        past = self._seems_over(hold) if own is None else is_over(hold, own.ctime)
+        if not past:
+            self._client.operator = hold
+        return past
+
     def _seems_over(self, hold: OperatorHold) -> bool:
         now = self._clock.now()
         if now is None:
@@ -183,8 +217,37 @@ class Bailiff:
             now = time.time()
         return is_over(hold, now)
 
-    def _read(self, child: Child, on_read: Callable[[Any], None]) -> None:
-        self._gateway.read(f"{self._request.parent}/{child.name}", self._turns.pass_on(on_read))
+    def _read_all(self, names: Sequence[str], done: Callable[[dict[str, OperatorHold | None] | None], object]) -> None:
+        """Read holds, all at once; None for one that is gone. What is no hold, or cannot be read, is left out."""
+        found: dict[str, OperatorHold | None] = {}
+        answers: list[Any] = []
+
+        def on_read(name: str, answer: Any) -> None:
+            answers.append(answer)
+            hold = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
+            if hold is not None or isinstance(answer, NodeMissing):
+                found[name] = hold
+            if len(answers) == len(names):
+                unclear = any(isinstance(each, (OutcomeUnknown, SessionGone)) for each in answers)
+                self._client.operator = next((hold for hold in found.values() if hold is not None), None)
+                done(None if unclear else found)
+
+        for name in names:
+            self._gateway.read(f"{self._request.parent}/{name}", self._turns.pass_on(partial(on_read, name)))
+
+    def _end_all(self, holds: Sequence[OperatorHold], done: Callable[[bool | None], object]) -> None:
+        """End holds that are over; tell whether all are gone, or None if that is not clear."""
+        told: list[bool | None] = []
+
+        def on_end(gone: bool | None) -> None:
+            told.append(gone)
+            if len(told) == len(holds):
+                done(None if None in told else all(told))
+
+        for hold in holds:
+            self._end(hold, on_end)
+        if not holds:
+            done(True)
 
 
 def _name(hold: OperatorHold) -> str:

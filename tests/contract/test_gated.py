@@ -17,6 +17,7 @@ from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.looking import contenders
 from django_zklock.locks.registry import Registry
+from django_zklock.locks.taking import let_go
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
@@ -108,7 +109,7 @@ def test_as_many_as_the_limit_hold_and_the_others_wait(semaphore: Semaphore) -> 
         pass
     for hold in holds:
         assert hold
-        hold._contender.abandon()
+        let_go(hold, 0)
     semaphore.permits(0)
     assert not semaphore.lock(2).locked()
     with semaphore.lock(2) as hold:
@@ -245,7 +246,7 @@ def test_a_try_waits_a_moment_at_the_gate_if_there_is_a_permit(semaphore: Semaph
         semaphore.at_gate(2)
     hold = patient.result()
     assert hold
-    hold._contender.abandon()
+    let_go(hold, 0)
     semaphore.permits(0)
 
 
