@@ -72,6 +72,14 @@ class Config:
         """Return the options of the lock `name`, over the defaults; an unlisted name is a path template itself."""
         return self.locks.get(name, LockOptions(path=name)).merged_over(self.defaults)
 
+    def options_of_key(self, key: str) -> LockOptions:
+        """Return the options of the lock with this key, as far as its path in the settings tells; else the defaults."""
+        for name in self.locks:
+            options = self.options_for(name)
+            if Template.parse(options.path or name).may_render(key):
+                return options
+        return self.defaults
+
 
 def problems(raw: object) -> list[Problem]:
     """Return everything that is wrong with `raw`, a value for `settings.ZKLOCK`; an empty list if nothing is."""

@@ -31,7 +31,12 @@ class Lock(models.Model):
         app_label = "zklock"
         managed = False
         default_permissions = ("view",)
-        permissions = [("break_lock", _("Can break lock")), ("hold_lock", _("Can hold lock"))]  # noqa: RUF012
+        permissions = [  # noqa: RUF012
+            ("break_lock", _("Can break lock")),
+            ("hold_lock", _("Can hold lock")),
+            ("limit_lock", _("Can set the limit of a lock")),
+            ("revoke_lock", _("Can ask the holder of a lock to let go")),
+        ]
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
 

@@ -1,5 +1,6 @@
 """
-Knows how a person steps in: a lock is broken, its holder asked to let go, or it is held for a time with a reason.
+Knows how a person steps in: a lock is broken, its holder asked to let go, it is held for a time with a reason, or the
+permits of a semaphore are made more or fewer.
 
 What is done goes to the log `zklock.audit` before anybody else is told. A break deletes the one node that was named by
 guid and czxid: the server gives no name twice, so nobody else can be struck. A hold is a node of the queue like any, by
@@ -8,59 +9,59 @@ the same rules, but no end of a session deletes it (`queue.operators`).
 
 from __future__ import annotations
 
-import logging
 import math
-import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from django_zklock import signals
+from django_zklock import conf, options, signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.locks import limiting
 from django_zklock.locks.asking import Asked, ask
-from django_zklock.locks.breaking import LASTS
+from django_zklock.locks.audits import (
+    MOST,
+    Holder,
+    audit,
+    holder_of,
+    log_asked,
+    log_break,
+    log_limit,
+    logged,
+    named,
+    reasoned,
+)
 from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.holding import end_in_time, take
+from django_zklock.locks.notes import left, sweep
 from django_zklock.locks.operators import read_hold
 from django_zklock.locks.refusals import refuse_running_loop
 from django_zklock.locks.taking import send_from
 from django_zklock.queue import broken, operators, order
 from django_zklock.queue.broken import Note
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.limits import Record, SetLimit
+from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
-from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Gateway, Node
 
-__all__ = ["Broken", "Holder", "OperatorHold", "Revocation", "Revoked", "break_lock", "end_hold", "hold_lock", "revoke"]
-
-audit = logging.getLogger("zklock.audit")
+__all__ = [
+    "Broken",
+    "Holder",
+    "OperatorHold",
+    "Revocation",
+    "Revoked",
+    "SetLimit",
+    "break_lock",
+    "clear_limit",
+    "end_hold",
+    "hold_lock",
+    "limit_of",
+    "revoke",
+    "set_limit",
+]
 
 PATIENCE: Final = 5.0
 """Seconds that ZooKeeper has for its answers, beside the time to wait for a lock."""
-NOTES_LAST: Final = 60.0
-"""Seconds after which the next break deletes a note that nobody has."""
-
-_AT_MOST: Final = 100  # notes that are looked at
-_MOST: Final = 500  # characters of a reason or a name that are audited
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who held a lock that was broken; what ZooKeeper said of it is cut, and has no control characters."""
-
-    name: str
-    guid: str
-    token: int
-    session_id: int
-    host: str
-    pid: int
-    thread: str
-    what: str
-    about: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
 
     """
     refuse_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
-    by, reason = _named(by), _reasoned(reason)
+    by, reason = named(by), reasoned(reason)
     errand = Errand(key, patience)
     names = errand.follow(children)
     holder = next((child for child in order.ordered(names) if child.guid == guid), None)
@@ -115,19 +116,21 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         raise _changed_hands(key)
     note = Note(by, reason)
     where = broken.place(errand.base, holder.name)
-    removal = Removal(errand.parent, holder.name, (Make(path=where, data=note.encode()),), held=True)
-    found = Broken(key=key, holder=_holder(holder, node), reason=reason, by=by)
+    removal = Removal(
+        errand.parent, holder.name, (Make(path=where, data=note.encode()),), held=True, limit=own_limit(node.data)
+    )
+    found = Broken(key=key, holder=holder_of(holder, node), reason=reason, by=by)
     try:
         done = errand.follow(removal, directory=broken.directory(errand.base))
     except ZooKeeperUnavailable:
         if removal.tried:
-            _log_break(found, "may be broken, as the answer was lost,")
+            log_break(key, found.holder, "may be broken, as the answer was lost,", by, reason)
         raise
-    if not done and not (removal.tried and _left(errand, note, where)):
+    if not done and not (removal.tried and left(errand, note, where)):
         raise _changed_hands(key)
-    _log_break(found, "was broken")
+    log_break(key, found.holder, "was broken", by, reason)
     send_from(errand.session, signals.lock_broken, lock=key, holder=found.holder, reason=reason, by=by)
-    errand.session.post(_sweep, errand, where)
+    errand.session.post(sweep, errand, where)
     return found
 
 
@@ -154,15 +157,15 @@ def revoke(key: str, reason: str, *, by: str, guid: str = "", token: int = 0, pa
 
     """
     refuse_running_loop("revoke", "await sync_to_async(revoke)(...)")
-    by, reason = _named(by), _reasoned(reason)
+    by, reason = named(by), reasoned(reason)
     errand = Errand(key, patience)
     told: list[Asked] = []
     try:
         ask(errand, told, by=by, reason=reason, guid=guid, token=token)
     finally:
-        holders = tuple(_holder(each.child, each.node) for each in told)
+        holders = tuple(holder_of(each.child, each.node) for each in told)
         for holder, each in zip(holders, told, strict=True):
-            _log_asked(key, holder, by, reason, sure=each.sure)
+            log_asked(key, holder, by, reason, sure=each.sure)
     return Revoked(key=key, holders=holders, reason=reason, by=by)
 
 
@@ -183,16 +186,14 @@ def hold_lock(
 
     """
     refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
-    by, reason = _named(by), _reasoned(reason)
+    by, reason = named(by), reasoned(reason)
     if not 0 < seconds <= LONGEST:
         raise ValueError(f"seconds is a number above 0 and of at most {LONGEST:.0f}, a week, not {seconds!r}.")
     if not 0 <= wait < math.inf:
         raise ValueError(f"wait is a number of seconds, not {wait!r}.")
     errand = Errand(key, patience + wait)
     hold = take(errand, by=by, reason=reason, seconds=seconds, wait=wait)
-    audit.warning(
-        "lock %s is held by %s", printable(key), hold, extra={**_logged(key, by, reason), "token": hold.token}
-    )
+    audit.warning("lock %s is held by %s", printable(key), hold, extra={**logged(key, by, reason), "token": hold.token})
     errand.session.post(end_in_time, errand, hold)
     return hold
 
@@ -207,7 +208,7 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
 
     """
     refuse_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
-    by, reason = _named(by), printable(reason.strip(), _MOST)
+    by, reason = named(by), printable(reason.strip(), MOST)
     errand = Errand(key, patience)
     for name in filter(operators.is_operator, errand.follow(children)):
         node = errand.read(name)
@@ -225,107 +226,86 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
         hold,
         by,
         f": {reason}" if reason else "",
-        extra={**_logged(key, by, reason), "token": token},
+        extra={**logged(key, by, reason), "token": token},
     )
 
 
-# --- the note of a break ----------------------------------------------------------------------------------------------
+def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = PATIENCE) -> None:
+    """
+    Set how many permits a semaphore has, for all processes and over what their code says, until it is cleared.
+
+    Nobody loses a permit: if more are in use than there are now, the next is given once enough have been let go. If
+    there are more than before, the next that wait get theirs at once. Setting it again replaces it. Goes to the log
+    `zklock.audit`; then the signal `limit_changed` is sent.
+
+    Args:
+        key: of the lock; nobody has to hold it or wait for it.
+        limit: the permits there are to be, from 1 to 10 000.
+        reason: why, for the audit and for who looks at the lock; required.
+        by: who does it.
+        patience: seconds to wait for ZooKeeper.
+
+    Raises:
+        ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, it may be set.
+        UnreadableQueue: nobody can tell who has a permit now.
+        ValueError: there is no reason, or nobody who does it; there are no such limits; or the settings say that the
+            lock is written like another client's, which goes by its own.
+
+    """
+    refuse_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
+    by, reason = named(by), reasoned(reason)
+    if not options.is_limit(limit):
+        raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
+    errand = Errand(key, patience)
+    layout = conf.current().options_of_key(key).layout
+    if layout in ("curator", "kazoo"):
+        raise ValueError(
+            f'The lock {key!r} has layout="{layout}" in ZKLOCK, so clients of {layout} may take part, which would not '
+            "heed the limit; change it in the code of all of them."
+        )
+    record = Record(by, reason)
+    try:
+        limiting.set_limit(errand, limit, record)
+    except ZooKeeperUnavailable:
+        log_limit(key, f"may have been set to {limit}, as the answer was lost,", by, reason)
+        raise
+    log_limit(key, f"was set to {limit}", by, reason)
+    send_from(errand.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
 
 
-def _left(errand: Errand, note: Note, where: str) -> bool:
-    """Tell whether this note was left, with the deletion that it is about."""
-    answer = errand.ask(lambda gateway, done: gateway.read(where, done))
-    found = Note.decode(answer.data) if isinstance(answer, Node) else None
-    return found is not None and found.id == note.id
+def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -> bool:
+    """
+    Have the limit that each process has in its code count again; return whether another one was set.
+
+    Nobody loses a permit. Goes to the log `zklock.audit`; then the signal `limit_changed` is sent, with None.
+
+    Raises:
+        ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, it may be cleared.
+        ValueError: there is no reason, or nobody who does it.
+
+    """
+    refuse_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
+    by, reason = named(by), reasoned(reason)
+    errand = Errand(key, patience)
+    try:
+        done = limiting.clear_limit(errand)
+    except ZooKeeperUnavailable:
+        log_limit(key, "may have been cleared, as the answer was lost,", by, reason)
+        raise
+    if done:
+        log_limit(key, "was cleared", by, reason)
+        send_from(errand.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)
+    return done
 
 
-def _sweep(errand: Errand, where: str) -> None:
-    """Delete the note later, and old ones that nobody has deleted now; on the protocol's thread."""
-    gateway = errand.session.attached(Gateway)
-    parent = broken.directory(errand.base)
+def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
+    """
+    Return the limit that is set for all processes, with who set it and why; None: each goes by its own.
 
-    def on_note(answer: Any) -> None:
-        if isinstance(answer, Node):
-            gateway.children(parent, partial(on_listed, answer.ctime))
-
-    def on_listed(now: float, names: Any) -> None:
-        if not isinstance(names, ZkError):
-            for name in names[:_AT_MOST]:
-                gateway.read(f"{parent}/{name}", partial(on_read, now))
-
-    def on_read(now: float, answer: Any) -> None:
-        if isinstance(answer, Node) and answer.ctime < now - NOTES_LAST:
-            gateway.delete(answer.path, lambda answer: None)
-
-    errand.session.loop.call_later(LASTS, lambda: gateway.delete(where, lambda answer: None))
-    gateway.read(where, on_note)
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _named(by: str) -> str:
-    found = printable(by.strip(), _MOST)
-    if not found:
-        raise ValueError("by is empty; say who does it.")
-    return found
-
-
-def _reasoned(reason: str) -> str:
-    found = printable(reason.strip(), _MOST)
-    if not found:
-        raise ValueError("reason is empty; say why, as others will ask.")
-    return found
-
-
-def _holder(child: Child, node: Node) -> Holder:
-    payload = Payload.decode(node.data)
-    found = {"token": node.czxid, "session_id": node.owner, "name": child.name, "guid": child.guid}
-    if payload is None:
-        what = printable(node.data[:_MOST].decode(errors="replace"), _MOST)
-        return Holder(**found, host="", pid=0, thread="", what=what, about={})  # type: ignore[arg-type]
-    about = {printable(name): printable(value) for name, value in payload.about.items()}
-    texts = {name: printable(getattr(payload, name)) for name in ("host", "thread", "what")}
-    return Holder(**found, **texts, pid=payload.pid, about=about)  # type: ignore[arg-type]
-
-
-def _logged(key: str, by: str, reason: str) -> dict[str, object]:
-    return {"lock": key, "user": by, "host": socket.gethostname(), "reason": reason}
-
-
-def _log_break(found: Broken, what: str) -> None:
-    holder = found.holder
-    audit.warning(
-        "lock %s %s by %s: %s; its holder was %s on %s, process %d, thread %s (guid %s, token %d)",
-        printable(found.key),
-        what,
-        found.by,
-        found.reason,
-        holder.what or "unknown work",
-        holder.host or "an unknown host",
-        holder.pid,
-        holder.thread or "unknown",
-        holder.guid,
-        holder.token,
-        extra={**_logged(found.key, found.by, found.reason), "holder": asdict(holder), "token": holder.token},
-    )
-
-
-def _log_asked(key: str, holder: Holder, by: str, reason: str, *, sure: bool) -> None:
-    audit.warning(
-        "the holder of lock %s %s asked to let go by %s: %s; it is %s on %s, process %d, thread %s (guid %s, token %d)",
-        printable(key),
-        "was" if sure else "may have been",
-        by,
-        reason,
-        holder.what or "unknown work",
-        holder.host or "an unknown host",
-        holder.pid,
-        holder.thread or "unknown",
-        holder.guid,
-        holder.token,
-        extra={**_logged(key, by, reason), "holder": asdict(holder), "token": holder.token},
-    )
+    It tells of a semaphore that nobody is in, too, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
+    """
+    refuse_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
+    return limiting.limit_of(Errand(key, patience))
 
 
 def _changed_hands(key: str) -> LockChangedHands:

@@ -131,7 +131,12 @@ def _least(value: object) -> float | Unset:
 
 def _permits(value: object) -> int | Unset | None:
     found = _count(value)
-    return found if found is None or (isinstance(found, int) and 1 <= found <= MOST_PERMITS) else UNSET
+    return found if found is None or is_limit(found) else UNSET
+
+
+def is_limit(value: object) -> bool:
+    """Tell whether a semaphore can have so many permits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
 
 
 def _flag(value: object) -> bool | Unset:

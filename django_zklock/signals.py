@@ -41,6 +41,10 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     Somebody broke a lock, through this process. `holder` says who lost it (`django_zklock.operations.Holder`), `reason`
     why and `by` who did it. The process that lost it sends `lock_lost`.
 
+`limit_changed(lock, limit, by, reason)`
+    Somebody set how many permits a semaphore has for all processes, through this process. `limit` is None if that was
+    cleared, and the limit in the code of each counts again; `by` and `reason` are texts for a log.
+
 Sent with `sender` = the `Session` class of `django_zklock.zk.session`:
 
 `connection_state_changed(state, previous, session_id)`
@@ -62,3 +66,4 @@ lock_waiting = Signal()
 lock_revoke_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
+limit_changed = Signal()

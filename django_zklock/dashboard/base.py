@@ -30,7 +30,8 @@ class LockAdminMixin(Columns, Pages):
     The pages of the locks, to go before a `ModelAdmin` class.
 
     Seeing needs the permission `zklock.view_lock`, breaking `zklock.break_lock`, taking a lock as an operator
-    `zklock.hold_lock`; nothing here can be added, changed or deleted in the database.
+    `zklock.hold_lock`, setting the limit of a semaphore `zklock.limit_lock`, asking a holder to let go
+    `zklock.revoke_lock`; nothing here can be added, changed or deleted in the database.
     """
 
     long_held: float = 60.0
@@ -40,7 +41,7 @@ class LockAdminMixin(Columns, Pages):
     refresh: int = 5
     """Seconds between two looks of the page's script, until its reader chooses others; 0: none."""
 
-    list_display = ("shown_key", "state", "holder", "held", "waiters", "token")
+    list_display = ("shown_key", "kind", "state", "holder", "held", "waiters", "token")
     list_display_links = ("shown_key",)
     list_filter = FILTERS
     list_per_page = 50
@@ -87,6 +88,7 @@ class LockAdminMixin(Columns, Pages):
             "zklock_stale": self.snapshot(request).age > STALE,
             "zklock_refresh": self.refresh,
             "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
+            "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             "zklock_json_url": self.url("json"),
             **(extra_context or {}),
         }

@@ -86,6 +86,10 @@ class Columns:
         tokens = [each.token for each in lock.info.holders] if lock.info else []
         return str(max(tokens)) if tokens else None
 
+    @admin.display(description=gettext_lazy("kind"), ordering="kind", empty_value="–")
+    def kind(self, lock: Lock) -> str | None:
+        return words.kind(lock.info) if lock.info else None
+
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         return format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))

@@ -51,6 +51,12 @@ class Row:
     """The operator who holds it; empty if none does."""
     reason: str
     until: datetime | None
+    role: str
+    """What it wants or has of a lock that can be shared; empty for a plain one."""
+    request: str
+    """Who has asked it to let go, and why; empty if nobody has."""
+    hears: bool
+    """Whether it can be asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,9 @@ class Detail:
     shown_key: str
     path: str
     kind: str
+    kind_label: str
+    limit_set: str
+    """Who has set the limit, and why; empty if nobody has."""
     state: str
     state_label: str
     reasons: tuple[str, ...]
@@ -87,6 +96,8 @@ def detail(key: str, info: LockInfo | None, *, long_held: float, age: float = 0.
         shown_key=words.clean(key, 1000),
         path=words.clean(path, 2000),
         kind=info.kind if info else "lock",
+        kind_label=words.kind(info) if info and info.kind != "lock" else "",
+        limit_set=words.limit_set(info.limit_set) if info and info.limit_set else "",
         state=state,
         state_label=label,
         reasons=tuple(words.reasons(info)) if info else (),
@@ -128,6 +139,9 @@ def _row(key: str, each: ContenderInfo, number: int, behind: int) -> Row:
         by=words.clean(operator.by) if operator else "",
         reason=words.clean(operator.reason) if operator else "",
         until=operator.until if operator else None,
+        role=words.role(each),
+        request=words.request(each),
+        hears=operator is None and each.client != "kazoo",
     )
 
 

@@ -44,6 +44,13 @@ def _lock(info: LockInfo) -> dict[str, Any]:
         "key": info.key,
         "path": info.path,
         "kind": info.kind,
+        "limit": info.limit,
+        "limit_set": info.limit_set
+        and {
+            "by": info.limit_set.by,
+            "reason": info.limit_set.reason,
+            "when": info.limit_set.when and info.limit_set.when.isoformat(),
+        },
         "problem": info.problem,
         "held_for": info.held_for,
         "waiting": info.waiting,
@@ -56,15 +63,18 @@ def _holder(holder: ContenderInfo) -> dict[str, Any]:
     operator = holder.operator
     return {
         "guid": holder.guid,
+        "kind": holder.kind,
         "token": str(holder.token),
         "session": f"{holder.session_id:#x}" if holder.session_id else "",
         "came": holder.came.isoformat(),
+        "held_since": holder.held_since and holder.held_since.isoformat(),
         "client": holder.client,
         "host": holder.host,
         "pid": holder.pid,
         "thread": holder.thread,
         "what": holder.what,
         "about": dict(holder.about),
+        "revoke": holder.revoke and {"by": holder.revoke.by, "reason": holder.revoke.reason, "at": holder.revoke.at},
         "operator": operator and {"by": operator.by, "reason": operator.reason, "until": operator.until.isoformat()},
     }
 

@@ -70,13 +70,13 @@ class StateFilter(_LockFilter):
 
 
 class KindFilter(_LockFilter):
-    """Plain locks and read-write locks."""
+    """Plain locks, read-write locks and semaphores."""
 
     title = _("kind")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("lock", _("Lock")), ("read-write", _("Read-write lock"))]
+        return [("lock", _("Lock")), ("read-write", _("Read-write lock")), ("semaphore", _("Semaphore"))]
 
     def admits(self, info: LockInfo, value: str) -> bool:
         return info.kind == value

@@ -1,4 +1,4 @@
-"""The forms of the dashboard: what is asked before a lock is broken, held or let go by a person."""
+"""The forms of the dashboard: what is asked before a person does something to a lock."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock.dashboard import words
 from django_zklock.models import LONGEST_KEY
+from django_zklock.options import MOST_PERMITS
 
 LONGEST_REASON: Final = 300
 LONGEST_HOLD: Final = 7 * 24 * 60  # minutes
@@ -77,6 +78,34 @@ class HoldForm(forms.Form):
         help_text=_("It queues like anybody else; 0 asks only whether the lock is free now."),
     )
     reason = _Reason(help_text=_("Everybody who waits for the lock is shown it."))
+
+
+class RevokeForm(forms.Form):
+    """Why a holder is to let go."""
+
+    reason = _Reason()
+
+
+class LimitForm(forms.Form):
+    """How many permits a semaphore is to have, and why; to clear that, no number is needed."""
+
+    key = forms.CharField(
+        label=_("Lock"),
+        max_length=LONGEST_KEY,
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+        help_text=_("Its key, as the list shows it, such as inventory/4711."),
+    )
+    permits = forms.IntegerField(
+        label=_("Permits"),
+        min_value=1,
+        max_value=MOST_PERMITS,
+        help_text=_("How many may hold it at a time, whatever the code of a process says. Nobody loses a permit."),
+    )
+    reason = _Reason(help_text=_("Goes to the audit log and to the history, and is shown beside the limit."))
+
+    def __init__(self, *args: Any, clear: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["permits"].required = not clear
 
 
 class EndForm(forms.Form):

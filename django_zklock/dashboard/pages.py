@@ -12,7 +12,7 @@ from django.urls import path, reverse
 from django_zklock import inspection
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.exporting import as_json
-from django_zklock.dashboard.steps import Steps
+from django_zklock.dashboard.sharing import Sharing
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import LONGEST_KEY, Lock
 
@@ -32,7 +32,7 @@ def is_key(text: str) -> bool:
     )
 
 
-class Pages(Steps):
+class Pages(Sharing):
     """The pages beside the list; a part of `LockAdminMixin`."""
 
     patience: float
@@ -44,6 +44,8 @@ class Pages(Steps):
             path("data.json", view(self.json_view), name="zklock_lock_json"),
             path("break/", view(self.break_view), name="zklock_lock_break"),
             path("hold/", view(self.hold_view), name="zklock_lock_hold"),
+            path("revoke/", view(self.revoke_view), name="zklock_lock_revoke"),
+            path("limit/", view(self.limit_view), name="zklock_lock_limit"),
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
         return [*own, *super().get_urls()]  # type: ignore[misc]
@@ -89,6 +91,8 @@ class Pages(Steps):
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "end_url": self.url("end") if self.has_hold_permission(request) else "",
+            "revoke_url": self.url("revoke") if self.has_revoke_permission(request) else "",
+            "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)

@@ -1,4 +1,4 @@
-"""Knows who may see, break and hold locks. Nothing of them can be added, changed or deleted in the database."""
+"""Knows who may see locks and step in. Nothing of them can be added, changed or deleted in the database."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ class Permissions:
     def has_hold_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Tell whether this user may take locks as an operator."""
         return self.has_view_permission(request) and _has(request, "zklock.hold_lock")
+
+    def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Tell whether this user may set how many permits a semaphore has."""
+        return self.has_view_permission(request) and _has(request, "zklock.limit_lock")
+
+    def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Tell whether this user may ask holders to let go."""
+        return self.has_view_permission(request) and _has(request, "zklock.revoke_lock")
 
     def demand(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""

@@ -54,14 +54,14 @@ class Steps(Permissions):
         chosen = [target for target in targets if target is not None and self.get_object(request, target.key)]
         form = BreakForm(request.POST)
         if not chosen:
-            self._say(request, _("Nobody was chosen, so nothing was broken."), messages.WARNING)
+            self.say(request, _("Nobody was chosen, so nothing was broken."), messages.WARNING)
             return HttpResponseRedirect(self.url("changelist"))
         if not form.is_valid():
             return self._confirm(request, [target.key for target in chosen], form)
         left, status = self._break_all(request, chosen, form.cleaned_data["reason"])
         if left:
             return self._confirm(request, [target.key for target in left], form, status)
-        return HttpResponseRedirect(self._back_to({target.key for target in chosen}))
+        return HttpResponseRedirect(self.back_to({target.key for target in chosen}))
 
     def _break_all(self, request: HttpRequest, targets: list[Target], reason: str) -> tuple[list[Target], int]:
         """Return those that were not broken, and the status that says why."""
@@ -70,17 +70,17 @@ class Steps(Permissions):
             key = words.clean(target.key)
             try:
                 broken = operations.break_lock(
-                    target.key, guid=target.guid, token=target.token, reason=reason, by=_name_of(request)
+                    target.key, guid=target.guid, token=target.token, reason=reason, by=name_of(request)
                 )
             except LockChangedHands:
                 left.append(target)
                 status = status if status == UNAVAILABLE else CONFLICT
                 text = _("%(lock)s was not broken: it changed hands since you looked. This is how it stands now.")
-                self._say(request, text % {"lock": key}, messages.ERROR)
+                self.say(request, text % {"lock": key}, messages.ERROR)
             except ZkLockError as error:
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT
                 text = _("%(lock)s may not be broken: %(error)s") % {"lock": key, "error": words.clean(error)}
-                self._say(request, text, messages.ERROR)
+                self.say(request, text, messages.ERROR)
                 left.append(target)
                 if isinstance(error, ZooKeeperUnavailable):
                     return [*left, *targets[number + 1 :]], status  # the others would take as long to fail
@@ -95,13 +95,13 @@ class Steps(Permissions):
         values = {"reason": reason, "who": who, "token": target.token, "guid": words.clean(target.guid, 40)}
         note(request.user, Lock(key=target.key), message % values)
         text = _("%(lock)s was taken from %(who)s, who is being told that it is lost.")
-        self._say(request, text % {"lock": words.clean(target.key), "who": who}, messages.SUCCESS)
+        self.say(request, text % {"lock": words.clean(target.key), "who": who}, messages.SUCCESS)
 
     def _confirm(self, request: HttpRequest, keys: Iterable[str], form: BreakForm, status: int = 200) -> HttpResponse:
         """Show who holds these locks now; each is named by what the form carries."""
         wanted = [key for key in dict.fromkeys(keys) if self.get_object(request, key) is not None][:MOST_KEYS]
         if not wanted:
-            self._say(request, _("Choose the locks to break in the list."), messages.WARNING)
+            self.say(request, _("Choose the locks to break in the list."), messages.WARNING)
             return HttpResponseRedirect(self.url("changelist"))
         locks: list[Detail] = []
         for key in wanted:
@@ -131,7 +131,7 @@ class Steps(Permissions):
                 lock.key,
                 seconds=given["minutes"] * 60,
                 reason=given["reason"],
-                by=_name_of(request),
+                by=name_of(request),
                 wait=given["wait"],
             )
         except (ZkLockError, ValueError) as error:
@@ -141,8 +141,8 @@ class Steps(Permissions):
         values = {"until": f"{held.until:%Y-%m-%d %H:%M:%S} UTC", "reason": given["reason"], "token": held.token}
         note(request.user, lock, _("Held until %(until)s: %(reason)s (token %(token)d)") % values)
         text = _("%(lock)s is yours until %(until)s.")
-        self._say(request, text % {**values, "lock": words.clean(lock.key)}, messages.SUCCESS)
-        return HttpResponseRedirect(self._back_to({lock.key}))
+        self.say(request, text % {**values, "lock": words.clean(lock.key)}, messages.SUCCESS)
+        return HttpResponseRedirect(self.back_to({lock.key}))
 
     def _ask_to_hold(self, request: HttpRequest, form: HoldForm, status: int = 200) -> HttpResponse:
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
@@ -155,26 +155,29 @@ class Steps(Permissions):
         form = EndForm(request.POST)
         lock = self.get_object(request, request.POST.get("key", ""))
         if lock is None or not form.is_valid():
-            self._say(request, _("There is no such hold."), messages.ERROR)
+            self.say(request, _("There is no such hold."), messages.ERROR)
             return HttpResponseRedirect(self.url("changelist"))
         given = form.cleaned_data
         try:
-            operations.end_hold(lock.key, token=given["token"], by=_name_of(request), reason=given["reason"])
+            operations.end_hold(lock.key, token=given["token"], by=name_of(request), reason=given["reason"])
         except LockChangedHands:
-            self._say(request, _("This hold has ended already."), messages.WARNING)
+            self.say(request, _("This hold has ended already."), messages.WARNING)
         except ZkLockError as error:
-            self._say(request, words.clean(error), messages.ERROR)
+            self.say(request, words.clean(error), messages.ERROR)
         else:
             note(request.user, lock, _("Ended the hold with token %(token)d") % {"token": given["token"]})
-            self._say(request, _("The hold has ended."), messages.SUCCESS)
-        return HttpResponseRedirect(self._back_to({lock.key}))
+            self.say(request, _("The hold has ended."), messages.SUCCESS)
+        return HttpResponseRedirect(self.back_to({lock.key}))
 
-    def _back_to(self, keys: set[str]) -> str:
+    def back_to(self, keys: set[str]) -> str:
+        """Return the page to go to after something was done to these locks."""
         return self.url("change", quote(keys.pop())) if len(keys) == 1 else self.url("changelist")
 
-    def _say(self, request: HttpRequest, text: str, level: int) -> None:
+    def say(self, request: HttpRequest, text: str, level: int) -> None:
+        """Have the next page say it."""
         self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
 
 
-def _name_of(request: HttpRequest) -> str:
+def name_of(request: HttpRequest) -> str:
+    """Return who does it, for the audit."""
     return words.clean(request.user.get_username(), 150)

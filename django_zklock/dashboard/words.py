@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 from django_zklock.queue.printable import printable
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import ContenderInfo, LockInfo
+    from django_zklock.inspection import ContenderInfo, LockInfo, SetLimit
 
 LONGEST: Final = 300
 """Characters of any one text that comes from ZooKeeper; a page has no use for more."""
@@ -53,6 +53,32 @@ def work(contender: ContenderInfo) -> str:
     return clean(contender.what)
 
 
+def kind(lock: LockInfo) -> str:
+    """Say what a lock is; of a semaphore, how many permits are in use."""
+    if lock.limit is not None and all(each.kind == "semaphore" for each in lock.holders):
+        return _("%(used)d of %(limit)d permits") % {"used": len(lock.holders), "limit": lock.limit}
+    if lock.kind == "semaphore":
+        return _("Semaphore")
+    return _("Read-write lock") if lock.kind == "read-write" else _("Lock")
+
+
+def role(contender: ContenderInfo) -> str:
+    """Say what a contender wants of a lock that can be shared, or has; empty for a plain lock."""
+    return {"read": _("reader"), "write": _("writer"), "semaphore": _("permit")}.get(contender.kind, "")
+
+
+def limit_set(limit: SetLimit) -> str:
+    """Say who has set a limit, and why."""
+    when = f"{limit.when:%Y-%m-%d %H:%M:%S} UTC" if limit.when else "?"
+    values = {"limit": limit.limit, "by": clean(limit.by) or "?", "when": when, "reason": clean(limit.reason)}
+    return _("Limit %(limit)d, set by %(by)s at %(when)s: %(reason)s") % values
+
+
+def request(contender: ContenderInfo) -> str:
+    """Say who has asked a contender to let go; empty if nobody has."""
+    return clean(str(contender.revoke)) if contender.revoke is not None else ""
+
+
 def source(contender: ContenderInfo) -> str:
     """Return which kind of program a contender is: "celery", "view", "operator", "other" client or "code"."""
     if contender.operator is not None:
@@ -86,6 +112,9 @@ def _held_by(lock: LockInfo) -> str:
             "reason": clean(first.operator.reason),
         }
     names = {"place": place(first), "work": work(first), "age": duration(lock.held_for or 0.0), "count": len(holders)}
+    if lock.limit is not None and first.kind == "semaphore":
+        text = _("Permits in use: %(count)d of %(limit)d; %(place)s has had its own the longest: %(age)s.")
+        return text % {**names, "limit": lock.limit}
     if len(holders) > 1:
         return _("%(count)d read it together, %(place)s the longest: %(age)s.") % names
     if not names["work"]:

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import ContenderInfo, LockInfo
 from django_zklock.inspection.walk import BIG, Found
+from django_zklock.queue import limits as records
 from django_zklock.queue import revocations, standing
+from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
+from django_zklock.queue.standing import Limits
 from django_zklock.zk.gateway import Node
 
 _SHORT = 120  # characters shown of a host or thread, and of what another client wrote
@@ -36,9 +39,10 @@ def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], 
     gone = {child.name for child in queue if nodes.get((key, child.name), child) is None}
     if len(gone) == len(queue):
         return None
-    many = standing.holders(queue)
+    limits = found.limits(key)
+    many = standing.holders(queue, limits)
     shown = [
-        (place, _contender(found, key, queue, place, node, since))
+        (place, _contender(found, key, queue, place, node, since, many))
         for place, child in enumerate(queue)
         if (node := nodes.get((key, child.name))) is not None
     ]
@@ -54,7 +58,20 @@ def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], 
         waiting=sum(child.name not in gone for child in queue[many:]),
         longest_wait=max((each.age for each in waiters), default=None),
         problem="The node of its holder was not read." if unread else "",
+        limit=_limit(queue, limits),
+        limit_set=_limit_set(found, key, queue),
     )
+
+
+def _limit(queue: Queue, limits: Limits) -> int | None:
+    if queue.limit is not None:
+        return queue.limit.value
+    return next((limits[child.name] for child in queue if child.name in limits), None)
+
+
+def _limit_set(found: Found, key: str, queue: Queue) -> SetLimit | None:
+    node = found.nodes.get((key, queue.limit.name)) if queue.limit is not None else None
+    return records.set_limit(node.name, node.data, node.ctime) if node is not None else None
 
 
 def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
@@ -71,11 +88,18 @@ def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
 
 
 def _contender(
-    found: Found, key: str, queue: Queue, place: int, node: Node, since: Mapping[tuple[str, str], float]
+    found: Found,
+    key: str,
+    queue: Queue,
+    place: int,
+    node: Node,
+    since: Mapping[tuple[str, str], float],
+    many: int,
 ) -> ContenderInfo:
     child = queue[place]
     came = node.ctime
-    held_since = since.get((key, child.name), came) if place < standing.holders(queue) else None
+    behind = standing.behind(queue, place, many)
+    held_since = since.get((key, child.name), came) if not behind else None
     payload = Payload.decode(node.data)
     client = _client(child, node, payload)
     if payload is None:
@@ -108,16 +132,19 @@ def _contender(
         about=about,
         template=printable(payload.template),
         operator=operator,
-        waits_behind=standing.behind(queue, place),
+        waits_behind=behind,
+        kind=child.kind.word,
         revoke=revocations.requested(node.data),
     )
 
 
 def _client(child: Child, node: Node, payload: Payload | None) -> str:
-    if not child.name.startswith("_c_"):
+    if payload is not None and payload.is_of(child):
+        return "zklock"
+    if not child.in_grammar_of_curator:
         return "kazoo"
     if payload is not None:
-        return "zklock" if payload.guid == child.guid else "unknown"
+        return "unknown"
     return "Curator" if not node.data or _address(node.data) else "unknown"
 
 

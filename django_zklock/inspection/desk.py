@@ -40,7 +40,7 @@ class Sight:
         if self._described is None:
             locks = describe(self.found, self.since)
             across = waits(locks)
-            self._described = locks, across, cycles(across)
+            self._described = locks, across, cycles(across, locks)
         return self._described
 
 

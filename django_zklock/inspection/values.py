@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.queue.revocations import Revocation
 
@@ -63,6 +64,9 @@ class ContenderInfo:
     """The hold of a person, if it is one."""
     waits_behind: str
     """The name of the contender whose end it waits for; empty for a holder."""
+    kind: str = "lock"
+    """What it wants: the "lock", to "read" or "write", or a permit of a "semaphore"; who wrote first and only reads now
+    is one who reads."""
     revoke: Revocation | None = None
     """Who has asked it to let go last, and why; None if nobody has."""
 
@@ -75,9 +79,9 @@ class LockInfo:
     path: str
     """Of its directory."""
     kind: str
-    """ "lock", or "read-write" if somebody takes a side."""
+    """ "lock"; "read-write" if somebody takes a side; "semaphore" if somebody wants a permit, or a limit is set."""
     holders: tuple[ContenderInfo, ...]
-    """Who holds it; several only if they read. Empty while it is handed over, or if there is a problem."""
+    """Who holds it; several if they read or have permits. Empty while it is handed over, or if there is a problem."""
     waiters: tuple[ContenderInfo, ...]
     """Who waits, first come first; no more than were asked for."""
     waiting: int
@@ -86,6 +90,10 @@ class LockInfo:
     """Seconds that the first of those who wait has waited; None if nobody waits, or it has just left."""
     problem: str
     """Why nobody can tell whose turn it is, or who holds it; empty if all is well."""
+    limit: int | None = None
+    """Of a semaphore, how many permits there are: as was set for all, or else as the first in it knows."""
+    limit_set: SetLimit | None = None
+    """Who has set the limit for all, and why; None if nobody has, or who it was is not known."""
 
     @property
     def contended(self) -> bool:

@@ -42,13 +42,14 @@ def waits(locks: Iterable[LockInfo]) -> tuple[Wait, ...]:
     return tuple(sorted(found[:MOST_WAITS], key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
 
 
-def cycles(found: Sequence[Wait]) -> tuple[tuple[Wait, ...], ...]:
+def cycles(found: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple[Wait, ...], ...]:
     """
     Return circles of waits, each of which waits for the lock that the next one holds; twenty at most.
 
-    For each lock in a circle one of the shortest through it is named, and each circle once.
+    For each lock in a circle one of the shortest through it is named, and each circle once. A semaphore is in none as
+    long as one who has a permit may go on to let go of it: only if all of them wait in circles, nobody ever does.
     """
-    following = _circular(found)
+    following = _circular(_stuck(found, locks))
     named: dict[frozenset[Wait], tuple[Wait, ...]] = {}
     covered: set[str] = set()
     for key in sorted(following)[:MOST_TRIES]:
@@ -61,6 +62,23 @@ def cycles(found: Sequence[Wait]) -> tuple[tuple[Wait, ...], ...]:
             covered.update(wait.holds for wait in circle)
             named.setdefault(frozenset(circle), circle)
     return tuple(named.values())
+
+
+def _stuck(found: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
+    """Drop the waits for semaphores of which a permit will become free."""
+    pools = {lock.key: {_name(_owner(each)) for each in lock.holders} for lock in locks if _any_will_do(lock)}
+    while True:
+        waiting = {(wait.who, wait.holds) for wait in found}
+        moving = {key for key, holders in pools.items() if not all((who, key) in waiting for who in holders)}
+        left = [wait for wait in found if wait.waits_for not in moving]
+        if len(left) == len(found):
+            return found
+        found = left
+
+
+def _any_will_do(lock: LockInfo) -> bool:
+    """Tell whether all who wait for a lock can go on as soon as any one of several holders has let go of it."""
+    return bool(lock.holders) and all(each.kind == "semaphore" for each in (*lock.holders, *lock.waiters))
 
 
 def _circular(found: Sequence[Wait]) -> dict[str, list[Wait]]:

@@ -13,8 +13,10 @@ from django_zklock.inspection.servertime import ServerTime
 from django_zklock.locks.registry import Registry
 from django_zklock.queue import order, signs, standing
 from django_zklock.queue.names import MAX_KEY
+from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
+from django_zklock.queue.standing import Limits
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway, Node
@@ -72,6 +74,14 @@ class Found:
     problem: str
     """Why this is not all; empty if it is."""
 
+    def limits(self, key: str) -> Limits:
+        """Return by name how many permits those in a queue know of, where that counts."""
+        queue = self.queues[key]
+        if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+            return standing.UNKNOWN
+        found = ((child.name, self.nodes.get((key, child.name))) for child in queue)
+        return {name: own_limit(node.data) for name, node in found if node is not None}
+
 
 class Walk:
     """
@@ -102,6 +112,7 @@ class Walk:
         self._unreadable: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, Queue] = {}
         self._nodes: dict[tuple[str, str], Node | None] = {}
+        self._to_read: set[tuple[str, str]] = set()  # those that are read in any case, by key and name
         self._notes: list[str] = []
         self._total = 0
         self._reading = False
@@ -247,6 +258,9 @@ class Walk:
         if extent.max_waiters is not None:
             del to_read[max(MOST_READ, sum(each[0] < 2 for each in to_read)) :]
         self._to_ask.extend(functools.partial(self._read, key, name) for _, key, name in to_read)
+        self._to_read = {(key, name) for _, key, name in to_read}
+        set_ = ((key, queue.limit.name) for key, queue in self._chosen.items() if queue.limit is not None)
+        self._to_ask.extend(functools.partial(self._read, key, name) for key, name in set_)
 
     def _read(self, key: str, name: str) -> None:
         def read(path: str, answer: Any) -> None:
@@ -254,6 +268,7 @@ class Walk:
                 answer = replace(answer, data=answer.data[:KEPT])
             if isinstance(answer, Node):
                 self._nodes[key, name] = answer
+                self._read_holders(key, answer)
             elif isinstance(answer, NodeMissing):
                 self._nodes[key, name] = None
             else:
@@ -261,6 +276,16 @@ class Walk:
 
         path = f"{self._path(key)}/{name}"
         self._gateway.read(path, self._taking(read, path))
+
+    def _read_holders(self, key: str, first: Node) -> None:
+        """Have more of a semaphore read, once its first has told how many permits there are, if nobody else does."""
+        queue = self._chosen[key]
+        if queue.limit is not None or queue[0].kind is not Kind.LEASE or queue[0].name != first.name:
+            return
+        end = own_limit(first.data) + max(1, self._extent.max_waiters or 0)
+        for child in queue[1:end]:
+            if (key, child.name) not in self._to_read:
+                self._to_ask.append(functools.partial(self._read, key, child.name))
 
     def _path(self, key: str) -> str:
         base = self._session.options.base

@@ -38,7 +38,7 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
     )
     queue = order.ordered(errand.follow(children))
     refused: NotRevocable | None = None
-    for child in queue[: standing.holders(queue)]:
+    for child in queue[: standing.holders(queue, errand.limits_in(queue))]:
         if guid and child.guid != guid:
             continue
         try:

@@ -20,6 +20,7 @@ from django_zklock.locks.grant import Grant
 from django_zklock.locks.operators import Bailiff
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, Request
+from django_zklock.locks.predecessors import Predecessors
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.resting import rest_of
 from django_zklock.locks.turns import Turns
@@ -27,7 +28,7 @@ from django_zklock.queue import nodes, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Node, Watch
+from django_zklock.zk.gateway import Node
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
@@ -62,13 +63,11 @@ class Contender:
         self._phase = Phase.AWAITING
         self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
-        self._watches: dict[str, Watch] = {}  # on those that it waits for, by name
-        self._limit_watch: Watch | None = None
-        self._verdict: rules.WaitFor | None = None  # of the last look
         self._timer: Timer | None = None
         # Made by `_begin`, on the protocol's thread.
         self._registry: Registry
         self._bailiff: Bailiff
+        self._predecessors: Predecessors
         self._place: Place | None = None
 
     def __repr__(self) -> str:
@@ -114,7 +113,9 @@ class Contender:
             return
         self._registry = self.session.attached(Registry)
         self._place = Place(self._registry, self.request, self)
-        self._bailiff = Bailiff(self._registry.gateway, self.request, self._turns, self)
+        gateway = self._registry.gateway
+        self._bailiff = Bailiff(gateway, self.request, self._turns, self)
+        self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self._bailiff, self)
         self._registry.admit(self)
         if self.session.connected:
             self._approach()
@@ -236,85 +237,34 @@ class Contender:
 
     def _await_turn(self, verdict: rules.WaitFor) -> None:
         self._phase = Phase.QUEUED
-        self._verdict = verdict
-        for name in self._watches.keys() - set(verdict.children):
-            self._unwatch(name)
-        if verdict.heed_limit and self._limit_watch is None:
-            self._heed_limit()
-            return
-        for name in verdict.children:
-            if name not in self._watches:
-                self._watch(name)
+        self._predecessors.wait_for(verdict)
 
-    def _watch(self, name: str) -> None:
-        """Wait for one of those ahead."""
-
-        def on_read(answer: Any) -> None:
-            if isinstance(answer, NodeMissing):
-                self._advance(name)
-            elif isinstance(answer, Node):
-                self.ahead = Payload.decode(answer.data)
-                self._bailiff.heed(answer, self._place.node if self._place is not None else None)
-                self._tell_queued()
-            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
-                self._fail(answer)
-
-        def on_event(deleted: bool) -> None:
-            if deleted:
-                self._advance(name)
-            else:
-                self._look_again(name)  # it may share the lock from now on, or is another's
-
-        faultpoints.reach("before_watch")
-        watch = self._registry.gateway.read(
-            f"{self.request.parent}/{name}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
-        )
-        if watch is not None:
-            self._watches[name] = watch
-        faultpoints.reach("after_watch")
-
-    def _heed_limit(self) -> None:
-        """Watch the directory, whose data is written whenever the limit is changed, and look once more."""
-
-        def on_read(answer: Any) -> None:
-            if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):
-                self._fail(answer)  # there is no watch, so it would not hear of a change
-
-        def on_event(deleted: bool) -> None:
-            self._limit_watch = None
-            if self._phase is Phase.QUEUED:
-                self._list()
-
-        self._limit_watch = self._registry.gateway.read(
-            self.request.parent, self._turns.pass_on(on_read), self._turns.pass_on(on_event)
-        )
-        self._list()
-
-    def _tell_queued(self) -> None:
+    def on_ahead_read(self, node: Node) -> None:
+        """Learn who is ahead."""
+        self.ahead = Payload.decode(node.data)
+        self._bailiff.heed(node, self._place.node if self._place is not None else None)
         told, self.on_queued = self.on_queued, None
         if told is not None:
             told()
 
-    def _advance(self, name: str) -> None:
-        """One of those ahead is gone."""
-        self._unwatch(name)
-        if self._phase is not Phase.QUEUED or self._verdict is None:
+    def on_ahead_gone(self, *, alone: bool) -> None:
+        """Learn that one of those ahead is gone."""
+        if self._phase is not Phase.QUEUED:
             return
         faultpoints.reach("on_wake")
-        if self._verdict.alone:
+        if alone:
             self._first()
         else:
             self._list()  # it may have given up, with others still ahead
 
-    def _look_again(self, name: str) -> None:
-        """One of those ahead is not what it was."""
-        self._unwatch(name)
+    def on_ahead_changed(self) -> None:
+        """Learn that the queue may not mean what it did."""
         if self._phase is Phase.QUEUED:
             self._list()
 
     def _first(self) -> None:
         """Take the lock, if a quorum has vouched for the session lately; else have it vouched for first."""
-        self._cancel_watches()
+        self._predecessors.forget()
         if self._place is None or self._place.node is None:
             return
         if self.session.suspect or not self.session.lease.valid:
@@ -337,7 +287,7 @@ class Contender:
             breaking.lose(self._registry.gateway, self._grant)
         else:
             self._turns.next()
-            self._cancel_watches()
+            self._predecessors.forget()
             self._enter()
 
     def on_own_read(self, node: Node) -> None:
@@ -371,7 +321,7 @@ class Contender:
             self._done = None
             self._turns.next()
             self._cancel_timer()
-            self._cancel_watches()
+            self._predecessors.forget()
             rest = rest_of(self.request, self._grant, self._place.node)
             self._place.vacate(lambda gone: self._out(gone=gone), rest)
 
@@ -408,7 +358,7 @@ class Contender:
             self._approach()
         elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._turns.next()
-            self._cancel_watches()  # they ended with the connection
+            self._predecessors.forget()  # they ended with the connection
             self._list(barrier=True)
         elif self._place is not None:
             self._place.reconnected()
@@ -416,7 +366,7 @@ class Contender:
     def on_session_lost(self) -> None:
         """The node is gone with its session; queue again, unless it was held."""
         self._turns.next()
-        self._cancel_watches()
+        self._predecessors.forget()
         if self._place is not None:
             self._place.forget()
         if self._grant is not None:
@@ -458,21 +408,6 @@ class Contender:
                 error = unreadable
         self._fail(error)
         return None
-
-    def _unwatch(self, name: str) -> None:
-        watch = self._watches.pop(name, None)
-        if watch is not None:
-            watch.cancel()
-            self._bailiff.rest(name)
-
-    def _cancel_watches(self) -> None:
-        for name in list(self._watches):
-            self._unwatch(name)
-        if self._place is not None:
-            self._bailiff.rest_all()
-        watch, self._limit_watch = self._limit_watch, None
-        if watch is not None:
-            watch.cancel()
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

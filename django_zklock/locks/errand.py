@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import names, order, standing
+from django_zklock.queue.nodes import own_limit
+from django_zklock.queue.order import Queue
 from django_zklock.queue.segments import SEQUENCE_TAIL, check_characters, shown
 from django_zklock.zk import process
 from django_zklock.zk.changes import Change, Remove
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.exchange import Answer, Await, Exchange, Plan, Step, Write
 from django_zklock.zk.gateway import Family, Gateway, Node
 
+AT_ONCE = 100  # nodes that are read together
 PAUSE = 0.05  # seconds until what was not answered is asked again
 
 Ask = Callable[[Gateway, Callable[[Any], None]], object]
@@ -108,6 +112,40 @@ class Errand:
         if isinstance(answer, NodeMissing):
             return None
         raise self.about(answer)
+
+    def limits(self, names: Iterable[str]) -> dict[str, int]:
+        """
+        Return the limits that contenders for permits know of, by their names: all are read together.
+
+        Of one that is gone, or tells none, it is 1. Raises `ZooKeeperUnavailable`.
+        """
+        wanted = tuple(names)
+        if not wanted:
+            return {}
+
+        def read(gateway: Gateway, done: Callable[[Any], None]) -> None:
+            found: dict[str, int] = {}
+            failed: list[ZkError] = []
+
+            def take(name: str, answer: Any) -> None:
+                if isinstance(answer, (OutcomeUnknown, SessionGone)):
+                    failed.append(answer)
+                found[name] = own_limit(answer.data) if isinstance(answer, Node) else 1
+                if len(found) == len(wanted):
+                    done(failed[0] if failed else found)
+
+            for name in wanted:
+                gateway.read(f"{self.parent}/{name}", partial(take, name))
+
+        limits: dict[str, int] = self.ask(read)
+        return limits
+
+    def limits_in(self, queue: Queue) -> dict[str, int]:
+        """Return the own limits of those who may have a permit of a semaphore, if they count. Raises likewise."""
+        found: dict[str, int] = {}
+        while wanted := standing.undecided(queue, found):
+            found.update(self.limits(wanted[:AT_ONCE]))
+        return found
 
     def about(self, error: ZkLockError) -> ZkLockError:
         """Return an error with the lock that it is about."""

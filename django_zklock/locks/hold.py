@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_zklock.locks")
 
-_KINDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.LEASE: "semaphore"}
-
 
 class Hold:
     """
@@ -92,7 +90,7 @@ class Hold:
     @property
     def kind(self) -> str:
         """What is held: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return _KINDS[Kind.READ if self._reads else self._grant.kind]
+        return (Kind.READ if self._reads else self._grant.kind).word
 
     def downgrade(self) -> None:
         """

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from django_zklock import conf
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.locks.errand import Errand, Removal
 from django_zklock.locks.operators import read_hold
 from django_zklock.queue import nodes, operators, order, rules
 from django_zklock.queue.nodes import Child, Kind, Payload
 from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
 from django_zklock.zk.changes import Make, Remove
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
@@ -41,7 +43,9 @@ def take(errand: Errand, *, by: str, reason: str, seconds: float, wait: float) -
 
     Whatever goes wrong, its node is taken out again. Raises `LockBusy`, `LockTimeout` and `ZooKeeperUnavailable`.
     """
-    turn = _Turn(errand.parent, by=by, reason=reason, wait=wait > 0)
+    declared = conf.current().options_of_key(errand.key).kind
+    kind = Kind.WRITE if declared in ("read", "write") else Kind.LOCK
+    turn = _Turn(errand.parent, kind=kind, by=by, reason=reason, wait=wait > 0)
     turn.last(wait + SLACK if wait else seconds)
     try:
         place = _first(errand, turn, wait)
@@ -76,11 +80,12 @@ class _Behind:
 class _Turn:
     """The plan of one hold: into the queue, and as far as it can come now."""
 
-    def __init__(self, parent: str, *, by: str, reason: str, wait: bool) -> None:
+    def __init__(self, parent: str, *, kind: Kind, by: str, reason: str, wait: bool) -> None:
         self.guid = operators.new_guid()
         self.wait = wait  # else enter an empty queue only
         self.data = b""  # of the own node
         self._parent = parent
+        self._kind = kind  # if the queue does not tell
         self._by = by
         self._reason = reason
         self._entered = False
@@ -112,7 +117,7 @@ class _Turn:
             return Answer(False)
         if queue and not self.wait:
             return Answer(_Behind(queue[0].name, "", len(queue) == 1))
-        path = f"{self._parent}/{nodes.prefix(self.guid, Kind.LOCK)}"
+        path = f"{self._parent}/{nodes.prefix(self.guid, _kind(queue, self._kind))}"
         return Write((Make(path=path, data=self.data, sequential=True),), True)
 
     def leave(self, found: Family | None, session_id: int) -> Step:
@@ -120,6 +125,18 @@ class _Turn:
         names = () if found is None else found.children
         mine = tuple(Remove(path=f"{self._parent}/{name}") for name in names if nodes.bears(name, self.guid))
         return Write(mine, True) if mine else Answer(True)
+
+
+def _kind(queue: Queue, declared: Kind) -> Kind:
+    """
+    Return the kind of node by which a hold keeps out everybody, in this queue and later.
+
+    Ours keep each other out whatever they are. Apache Curator's recipes see only nodes of their own kind, so beside
+    those who read and write the hold is one who writes.
+    """
+    if any(child.kind is Kind.LOCK and child.by_curator for child in queue):
+        return Kind.LOCK
+    return Kind.WRITE if any(child.kind in (Kind.READ, Kind.WRITE) for child in queue) else declared
 
 
 def _first(errand: Errand, turn: _Turn, wait: float) -> Child:

@@ -293,6 +293,7 @@ class Place:
 
     def _on_missing(self) -> None:
         if self._state is State.THERE:
+            self._take_down_sign()
             self.forget()
             self._occupant.on_node_gone()
 
@@ -311,7 +312,9 @@ class Place:
             self._registry.heartbeat.drop(self.node.path)
             self.node = None
         self._registry.guids.discard(self._guid)
-        self._take_down_sign()
+        if self._shares:  # gone with the session
+            self._registry.guids.discard(self._sign)
+            self._shares = self._sign_is_up = False
         if self._state in (State.LEAVING, State.VACATED):
             self._state = State.VACATED
             self._report(gone=True)

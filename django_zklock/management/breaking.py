@@ -94,7 +94,7 @@ def _holder(found: LockInfo, token: int | None) -> ContenderInfo:
         raise failure(f"{found.key} has changed hands: no holder has token {token}.", Exit.CHANGED)
     if len(meant) > 1:
         tokens = ", ".join(str(each.token) for each in meant)
-        raise failure(f"{found.key} has {len(meant)} holders, who read; name one by --token: {tokens}.", Exit.USAGE)
+        raise failure(f"{found.key} has {len(meant)} holders, who share it; name one by --token: {tokens}.", Exit.USAGE)
     return meant[0]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from django_zklock.inspection import Connection, ContenderInfo, LockInfo, Snapshot, Wait
+from django_zklock.inspection import Connection, ContenderInfo, LockInfo, SetLimit, Snapshot, Wait
 from django_zklock.management.durations import shown
 from django_zklock.queue.operators import OperatorHold
 
-HEAD = ("lock", "holder", "runs", "held", "waiting", "longest wait", "token")
+HEAD = ("lock", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
 NUMBERS = ("held", "waiting", "longest wait", "token")
 
 
@@ -20,6 +20,7 @@ def cells(lock: LockInfo) -> tuple[str, ...]:
     held, wait = lock.held_for, lock.longest_wait
     return (
         lock.key,
+        kind(lock),
         f"{whose(holder)}{more}" if holder else f"? {lock.problem}",
         runs(holder) if holder else "",
         "" if held is None else shown(held),
@@ -27,6 +28,18 @@ def cells(lock: LockInfo) -> tuple[str, ...]:
         "" if wait is None else shown(wait),
         str(holder.token) if holder else "",
     )
+
+
+def kind(lock: LockInfo) -> str:
+    """Return what a lock is, in a word or two: of a semaphore, how many permits are in use."""
+    if lock.limit is None:
+        return lock.kind
+    return f"{len(lock.holders) if permits_in_use(lock) else 0} of {lock.limit}"
+
+
+def permits_in_use(lock: LockInfo) -> bool:
+    """Tell whether who holds a lock has a permit of a semaphore."""
+    return any(each.kind == "semaphore" for each in lock.holders)
 
 
 def whose(contender: ContenderInfo) -> str:
@@ -50,6 +63,8 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "key": lock.key,
         "path": lock.path,
         "kind": lock.kind,
+        "limit": lock.limit,
+        "limit_set": None if lock.limit_set is None else limit_json(lock.limit_set),
         "holders": [contender_json(each) for each in lock.holders],
         "waiters": [contender_json(each) for each in lock.waiters],
         "waiting": lock.waiting,
@@ -64,9 +79,11 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
     return {
         "name": contender.name,
         "guid": contender.guid,
+        "kind": contender.kind,
         "token": str(contender.token),
         "session": f"{contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if contender.session_id else None,
         "came": contender.came,
+        "held_since": contender.held_since,
         "age": contender.age,
         "client": contender.client,
         "host": contender.host,
@@ -84,6 +101,17 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
 def hold_json(hold: OperatorHold) -> dict[str, Any]:
     """Return an operator's hold for JSON."""
     return {"by": hold.by, "reason": hold.reason, "since": hold.since, "until": hold.until, "token": str(hold.token)}
+
+
+def limit_json(limit: SetLimit) -> dict[str, Any]:
+    """Return a limit that was set for JSON."""
+    return {"limit": limit.limit, "by": limit.by, "reason": limit.reason, "when": limit.when}
+
+
+def limit_text(limit: SetLimit) -> str:
+    """Return a limit that was set in one line."""
+    when = f" on {limit.when:%Y-%m-%d %H:%M:%S} UTC" if limit.when is not None else ""
+    return f"limit {limit.limit}, set by {limit.by or 'an unknown person'}{when}: {limit.reason}"
 
 
 def connection_json(connection: Connection) -> dict[str, Any]:

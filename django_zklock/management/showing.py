@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from django_zklock import inspection
+from django_zklock import inspection, operations
 from django_zklock.inspection import ContenderInfo, LockInfo
 from django_zklock.management import naming
 from django_zklock.management.answering import add_answer
 from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
-from django_zklock.management.picturing import lock_json, runs, whose
+from django_zklock.management.picturing import kind, limit_json, limit_text, lock_json, runs, whose
 from django_zklock.management.printing import Output, clean, write_json, write_table
 
-HEAD = ("", "who", "runs", "since", "age", "token", "thread", "session")
+HEAD = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +30,14 @@ def run(
     """Show."""
     key, found = look(name, fields, patience)
     if found is None:
-        if json:
-            write_json(out, {"key": key, "holders": [], "waiters": [], "waiting": 0})
-        raise failure(f"Nobody holds {key}, or waits for it.", Exit.FREE)
+        _free(out, key, patience, json=json)
     if json:
         write_json(out, lock_json(found))
         return
-    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}) at {clean(found.path, 2000)}\n")
+    permits = f", {kind(found)} permits" if found.limit is not None else ""
+    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}) at {clean(found.path, 2000)}\n")
+    if found.limit_set is not None:
+        out.write(f"{clean(limit_text(found.limit_set), 1000)}\n")
     if found.problem:
         out.write(f"{clean(found.problem, 1000)}\n")
     rows = [("holds", *_cells(each)) for each in found.holders]
@@ -44,10 +45,24 @@ def run(
     write_table(out, HEAD, rows, numbers=("age", "token"))
     if found.waiting > len(found.waiters):
         out.write(f"{len(found.waiters)} of {found.waiting} that wait are shown\n")
+    for each in found.holders:
+        if each.revoke is not None:
+            out.write(f"{clean(whose(each))} was asked to let go by {clean(str(each.revoke), 1000)}\n")
     for each in (*found.holders, *found.waiters)[:1]:
         details = ", ".join(f"{name} {text}" for name, text in each.about.items())
         if details:
             out.write(f"{clean(details, 1000)}\n")
+
+
+def _free(out: Output, key: str, patience: float, *, json: bool) -> NoReturn:
+    """End, as there is nobody; a limit that is set is told all the same."""
+    with told():
+        limit = operations.limit_of(key, patience=patience)
+    if json:
+        told_limit = None if limit is None else limit_json(limit)
+        write_json(out, {"key": key, "limit_set": told_limit, "holders": [], "waiters": [], "waiting": 0})
+    and_limit = "" if limit is None else f" Its {limit_text(limit)}."
+    raise failure(f"Nobody holds {key}, or waits for it.{and_limit}", Exit.FREE)
 
 
 def look(name: str, fields: Sequence[tuple[str, str]], patience: float) -> tuple[str, LockInfo | None]:
@@ -60,6 +75,7 @@ def look(name: str, fields: Sequence[tuple[str, str]], patience: float) -> tuple
 def _cells(each: ContenderInfo) -> tuple[str, ...]:
     return (
         whose(each),
+        each.kind,
         runs(each),
         f"{each.came:%Y-%m-%d %H:%M:%S}",
         shown(each.age),

@@ -27,9 +27,14 @@ def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:
     contended = sum(1 for lock in found.locks if lock.contended)
     waiting = sum(lock.waiting for lock in found.locks)
     longest = max((lock.longest_wait or 0.0 for lock in found.locks), default=0.0)
+    shared = {
+        "read_write": sum(1 for lock in found.locks if lock.kind == "read-write"),
+        "semaphores": sum(1 for lock in found.locks if lock.kind == "semaphore"),
+        "limits_set": sum(1 for lock in found.locks if lock.limit_set is not None),
+    }
     if json:
         counts = {"held": held, "contended": contended, "waiting": waiting, "longest_wait": longest}
-        write_json(out, {**snapshot_json(found), **counts})
+        write_json(out, {**snapshot_json(found), **counts, **shared})
     else:
         connection = found.connection
         where = f" to {clean(connection.server)}" if connection.server else ""
@@ -39,6 +44,11 @@ def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:
             session = connection.session_id & 0xFFFFFFFFFFFFFFFF
             out.write(f"session {session:#x}, timeout {connection.timeout:g} s\n")
         out.write(f"{held} locks held, {contended} contended, {waiting} waiting, longest wait {shown(longest)}\n")
+        if any(shared.values()):
+            out.write(
+                f"{shared['read_write']} read-write locks, {shared['semaphores']} semaphores, of which "
+                f"{shared['limits_set']} have a limit that was set\n"
+            )
         if found.total > len(found.locks):
             out.write(f"(counted: {len(found.locks)} of {found.total} locks)\n")
         write_oddities(out, found)

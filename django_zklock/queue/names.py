@@ -19,6 +19,7 @@ MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
+_LAST_DIGIT = re.compile(r"%3([0-9])\Z")  # that was escaped, lest the segment look like a contender
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
 
@@ -55,6 +56,14 @@ class Template:
         if len(key) > MAX_KEY:
             raise _too_long(f"the key of lock name {shown(self.text)}")
         return key
+
+    def may_render(self, key: str) -> bool:
+        """Tell whether there may be values for which this is the key."""
+        segments = key.split("/")
+        return len(segments) == len(self._segments) and all(
+            segment.pattern.fullmatch(text) or segment.pattern.fullmatch(_LAST_DIGIT.sub(r"\1", text))
+            for segment, text in zip(self._segments, segments, strict=True)
+        )
 
     def check_fields(self, available: Collection[str]) -> None:
         """Raise `InvalidLockName` if a field needs a name that is not `available`; for use before the first call."""
@@ -121,6 +130,11 @@ class _Segment:
     parts: tuple[str | _Field, ...]
     reserved: str
     what: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What it is rendered to, whatever the values."""
+        return re.compile("".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts))
 
     def render(self, values: Mapping[str, object]) -> str:
         texts = [part if isinstance(part, str) else encode(part.text(values), self.reserved) for part in self.parts]

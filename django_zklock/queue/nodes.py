@@ -42,7 +42,13 @@ class Kind(enum.Enum):
     WRITE = "__WRIT__"
     LEASE = "lease-"
 
+    @property
+    def word(self) -> str:
+        """What people call who wants it."""
+        return _WORDS[self]
 
+
+_WORDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.LEASE: "semaphore"}
 # kazoo writes a plain lock and the write side of a read-write lock alike, and both exclude everyone.
 _KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
 _KAZOO_RECIPES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
@@ -90,6 +96,11 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, layout: str = "own") -> str:
     if layout == "kazoo":
         return f"{guid.replace('-', '')}{_KAZOO_RECIPES[kind]}"
     return f"{_CURATOR_START}{guid}-{kind.value}"
+
+
+def numbered(path: str, number: int) -> str:
+    """Return the path that a sequential node gets which is made with this one."""
+    return f"{path}{number:010d}"
 
 
 def bears(name: str, guid: str) -> bool:
@@ -179,6 +190,16 @@ class Payload:
             about=_items(found.get("about")),
             limit=_number(found.get("limit")),
         )
+
+    def is_of(self, child: Child) -> bool:
+        """Tell whether it says that it is this contender's; one in kazoo's grammar has no dashes in its guid."""
+        return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
+
+
+def own_limit(data: bytes) -> int:
+    """Return how many permits there are, as far as the contender with this data knows."""
+    payload = Payload.decode(data)
+    return max(1, payload.limit) if payload is not None else 1
 
 
 def _cut(text: str, limit: int) -> str:

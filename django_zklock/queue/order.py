@@ -76,8 +76,18 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_numbers(queue)
     _refuse_mixture(queue)
     if readers:
-        queue = [_reading(child) if child.guid in readers else child for child in queue]
-    return Queue(tuple(queue), min(limits, key=lambda limit: limit.value, default=None))
+        # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
+        queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
+    return Queue(tuple(queue), _lowest(limits))
+
+
+def limit_of(names: Iterable[str]) -> Limit | None:
+    """Return the limit that was set for all, as the children of a lock's directory say; nothing else is looked at."""
+    return _lowest(limit for name in names if (limit := signs.limit(name)) is not None)
+
+
+def _lowest(limits: Iterable[Limit]) -> Limit | None:
+    return min(limits, key=lambda limit: limit.value, default=None)
 
 
 def leases(names: Iterable[str]) -> Queue:
@@ -96,10 +106,6 @@ def _lease(name: str) -> Child:
     except UnreadableQueue:
         child = None
     return replace(child, kind=Kind.LEASE) if child is not None else Child(name, Kind.LEASE, name, -1)
-
-
-def _reading(child: Child) -> Child:
-    return replace(child, kind=Kind.READ) if child.kind is Kind.WRITE else child
 
 
 def _refuse_numbers(queue: Sequence[Child]) -> None:

@@ -30,15 +30,29 @@ def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
     return next((place for place in range(alike) if not _has_permit(queue, place, limits)), alike)
 
 
+def undecided(queue: Queue, limits: Limits) -> tuple[str, ...]:
+    """Return the names of those whose own limits decide how many have a permit, and are not among `limits`."""
+    if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+        return ()
+    many = holders(queue, limits)
+    if many == len(queue) or queue[many].kind is not Kind.LEASE or queue[many].name in limits:
+        return ()
+    return tuple(child.name for child in queue[many:] if child.kind is Kind.LEASE and child.name not in limits)
+
+
 def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
     """Tell whether the contender of this name has the lock; `limit` is what it knows of, if it wants a permit."""
     place = queue.place(name)
     return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
 
 
-def behind(queue: Queue, place: int, limits: Limits = UNKNOWN) -> str:
-    """Return the name of the one whose end the contender at `place` waits for; empty if it waits for none."""
-    if place < holders(queue, limits):
+def behind(queue: Queue, place: int, many: int | None = None) -> str:
+    """
+    Return the name of the one whose end the contender at `place` waits for; empty if it waits for none.
+
+    `many` is what `holders` tells of the queue; without it, no own limits are known.
+    """
+    if place < (holders(queue) if many is None else many):
         return ""
     kind = queue[place].kind
     if kind in _SHARE:

@@ -84,6 +84,8 @@ class Family:
     data: bytes
     version: int
     children: tuple[str, ...]
+    made: int = 0
+    """How many children were ever made, at most as late as the list: the number that the next sequential one has."""
 
 
 class _CreateContainer(Create):
@@ -126,6 +128,14 @@ class Watch:
         self._session = session
         self._path = path
         self._callback: Callback | None = callback
+
+    def __bool__(self) -> bool:
+        """
+        Tell whether anybody cares. kazoo asks when it sends the request, and once more when the answer is there.
+
+        It would keep, else, what was cancelled in between, until something happens to the node.
+        """
+        return self._callback is not None
 
     def __call__(self, event: Any) -> None:
         """Take kazoo's event, on kazoo's thread."""
@@ -251,7 +261,9 @@ class Gateway:
                 callback(unclear[0] if unclear else None)
             else:
                 _, (data, stat), names = answers
-                callback(Family(path=path, data=data or b"", version=stat.version, children=tuple(names)))
+                # What the stat tells as cversion is twice the children ever made, less those that are there.
+                made = (stat.cversion + stat.numChildren) // 2
+                callback(Family(path=path, data=data or b"", version=stat.version, children=tuple(names), made=made))
 
         requests = (Sync(path), GetData(path, None), GetChildren(path, None))
         self.session.send_together([(request, answered) for request in requests])

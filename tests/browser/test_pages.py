@@ -20,6 +20,8 @@ PAGES = {
     "history": address(KEY, "history"),
     "break": address(KEY, "break"),
     "hold": address(KEY, "hold"),
+    "semaphore": address("printers"),
+    "limit": address("printers", "limit"),
 }
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},

@@ -15,7 +15,13 @@ pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
 READING = [LIST, f"{LIST}data.json", address(KEY), address(KEY, "history")]
-STEERING = {"break": address(KEY, "break"), "hold": address(KEY, "hold"), "end": f"{LIST}end-hold/"}
+STEERING = {
+    "break": address(KEY, "break"),
+    "hold": address(KEY, "hold"),
+    "end": f"{LIST}end-hold/",
+    "limit": address(KEY, "limit"),
+    "revoke": f"{LIST}revoke/",
+}
 
 
 @pytest.fixture
@@ -32,6 +38,7 @@ def held(den: Zoo, actor: Actor) -> dict[str, str]:
         "reason": "forged",
         "minutes": "1",
         "wait": "0",
+        "permits": "2",
         "node": node,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.primitives import PRIMITIVES, Primitive
 from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
@@ -31,6 +32,13 @@ def zoo(server: Ensemble | DevServer) -> Iterator[Zoo]:
     """A namespace that the locks of this process are pointed to, and left empty at the end; on each server in turn."""
     with namespace(server) as zoo:
         yield zoo
+
+
+@pytest.fixture(params=PRIMITIVES, ids=lambda primitive: primitive.name)
+def primitive(request: pytest.FixtureRequest) -> Primitive:
+    """Each kind of lock in turn."""
+    found: Primitive = request.param
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import threading
 import time
 import uuid
@@ -19,7 +21,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
-from django_zklock.queue import nodes
+from django_zklock.operations import clear_limit, set_limit
+from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
 
 pytestmark = pytest.mark.zookeeper
@@ -147,6 +150,96 @@ def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
     assert lock.kind == "read-write"
     assert [holder.name for holder in lock.holders] == names[:2]
     assert [waiter.waits_behind for waiter in lock.waiters] == [names[1], names[2], names[2]]
+
+
+def lease(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
+    """Add a contender for a permit that knows of this limit."""
+    guid = str(uuid.uuid4())
+    given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
+    payload = Payload(**{"guid": guid, **given, "limit": limit, **more})
+    return join(zoo, key, nodes.prefix(guid, nodes.Kind.LEASE), payload.encode())
+
+
+@pytest.mark.parametrize("max_waiters", [0, 1, 50])
+def test_the_holders_of_a_semaphore_are_as_many_as_there_are_permits(zoo: Zoo, max_waiters: int) -> None:
+    """By what their code says, if nobody has set a limit for all."""
+    names = [lease(zoo, "k", 3, what=f"print {place}") for place in range(6)]
+    (lock,) = fresh(max_waiters=max_waiters).locks
+    assert (lock.kind, lock.limit, lock.limit_set, lock.waiting) == ("semaphore", 3, None, 3)
+    assert [each.name for each in lock.holders] == names[:3]
+    assert [each.name for each in lock.waiters] == names[3 : 3 + max_waiters]
+    assert {each.kind for each in (*lock.holders, *lock.waiters)} == {"semaphore"}
+    assert all(each.held_since is not None and not each.waits_behind for each in lock.holders)
+    assert [(each.held_since, each.waits_behind) for each in lock.waiters[:1]] == [(None, names[2])][:max_waiters]
+
+
+def test_a_limit_that_was_set_is_seen_with_who_set_it_and_why(zoo: Zoo) -> None:
+    """And who kept a permit of an older limit is a holder still."""
+    names = [lease(zoo, "k", 3) for _ in range(5)]
+    set_limit("k", 1, by="anna", reason="the printer is slow")
+    try:
+        names.append(lease(zoo, "k", 9))
+        for lock in (*fresh().locks, seen("k")):
+            assert (lock.limit, lock.waiting) == (1, 3)
+            assert [each.name for each in lock.holders] == names[:3]
+            assert lock.limit_set is not None
+            assert (lock.limit_set.by, lock.limit_set.reason) == ("anna", "the printer is slow")
+            assert abs((lock.limit_set.when - lock.holders[0].came).total_seconds()) < 5  # type: ignore[operator]
+        for name in names:
+            zoo.client.delete(f"{zoo.base}/k/{name}")
+        assert (fresh().locks, look_at("k")) == ((), None)  # operations.limit_of tells
+    finally:
+        clear_limit("k", by="anna", reason="mended")
+
+
+def test_one_who_only_reads_any_more_is_seen_as_one_who_reads(zoo: Zoo) -> None:
+    """Beside those who came to read."""
+    with zk_lock("k", kind="write") as hold:
+        assert [each.kind for each in seen("k").holders] == ["write"]
+        hold.downgrade()
+        with zoo_reader(zoo):
+            eventually(lambda: [each.kind for each in seen("k").holders] == ["read", "read"])
+
+
+@contextlib.contextmanager
+def zoo_reader(zoo: Zoo) -> Iterator[None]:
+    """Have somebody read who is no part of this process."""
+    name = join(zoo, "k", nodes.prefix(str(guids.new(guids.Mark.OWN)), nodes.Kind.READ), b"")
+    yield
+    zoo.client.delete(f"{zoo.base}/k/{name}")
+
+
+def test_a_lock_that_is_written_like_kazoo_s_is_known_for_ours(zoo: Zoo) -> None:
+    """By what its node says; a client of kazoo's is one still."""
+    with zk_lock("k", layout="kazoo"):
+        join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")
+        lock = seen("k")
+        assert [each.client for each in (*lock.holders, *lock.waiters)] == ["zklock", "kazoo"]
+        assert lock.holders[0].pid == os.getpid()
+
+
+def test_a_plain_lock_costs_no_more_reads_for_there_being_semaphores(zoo: Zoo, proxy: Proxy) -> None:
+    """One for each holder and one for the first who waits; a limit that was set is one more."""
+
+    def reads() -> int:
+        proxy.reset()
+        fresh(max_waiters=1)
+        return proxy.counts[GET_DATA]
+
+    contender(zoo, "plain")
+    contender(zoo, "plain")
+    fresh()
+    plain = reads()
+    lease(zoo, "pool", 2)
+    lease(zoo, "pool", 2)
+    lease(zoo, "pool", 2)
+    lease(zoo, "pool", 2)
+    assert reads() == plain + 3
+    set_limit("pool", 1, by="anna", reason="x")
+    try:
+        assert reads() == plain + 4
+    finally:
+        clear_limit("pool", by="anna", reason="x")
 
 
 def test_a_queue_that_nobody_can_read_is_shown_with_the_reason(zoo: Zoo) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -45,6 +46,13 @@ def no_notes(zoo: Zoo) -> Iterator[None]:
 def guid(hold: Hold) -> str:
     """The guid of a holder's node."""
     found = nodes.parse(hold.path.rpartition("/")[2])
+    assert found is not None
+    return found.guid
+
+
+def guid_of(name: str) -> str:
+    """The guid of a node."""
+    found = nodes.parse(name)
     assert found is not None
     return found.guid
 
@@ -180,7 +188,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
 
 def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever left them: the next break clears away what nobody has read."""
-    monkeypatch.setattr("django_zklock.operations.NOTES_LAST", 0.0)
+    monkeypatch.setattr("django_zklock.locks.notes.NOTES_LAST", 0.0)
     notes = broken.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
@@ -461,3 +469,110 @@ def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo) -> None:
 def test_a_hold_has_an_end(zoo: Zoo, seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds"):
         hold_lock("k", seconds=seconds, **WHY)
+
+
+# --- shared locks -----------------------------------------------------------------------------------------------------
+
+
+def test_any_one_holder_of_a_semaphore_can_be_broken_and_the_others_keep_theirs(zoo: Zoo) -> None:
+    """By what its own code says of the limit; the permit goes to the next."""
+    holds: list[Hold] = []
+    done = threading.Event()
+
+    def take() -> str:
+        try:
+            with zk_lock("k", limit=3, timeout=20) as hold:
+                holds.append(hold)
+                while not done.wait(0.01):
+                    pass
+        except LockLost as error:
+            return str(error)
+        return ""
+
+    takers = []
+    for number in range(4):
+        takers.append(Elsewhere(take))
+        zoo.wait_contenders("k", number + 1)
+        eventually(lambda number=number: len(holds) == min(number + 1, 3))  # type: ignore[misc]
+    waiter = zoo.children("k")[3]
+    with pytest.raises(LockChangedHands):
+        break_lock("k", guid=guid_of(waiter), token=zoo.client.exists(f"{zoo.base}/k/{waiter}").czxid, **WHY)
+    broke(holds[2])
+    assert "broken by anna" in takers[2].result()
+    eventually(lambda: len(holds) == 4)
+    assert [hold.lost for hold in holds] == [False, False, True, False]
+    done.set()
+    assert [taker.result() for taker in (takers[0], takers[1], takers[3])] == ["", "", ""]
+
+
+def test_one_reader_can_be_broken_and_the_others_read_on(zoo: Zoo) -> None:
+    """As each of them is a holder."""
+    holds: list[Hold] = []
+
+    def read() -> None:
+        with zk_lock("k", kind="read") as hold:
+            holds.append(hold)
+            while True:
+                time.sleep(0.01)
+
+    reader = Elsewhere(read)
+    eventually(lambda: holds)
+    with zk_lock("k", kind="read") as other:
+        broke(holds[0])
+        with pytest.raises(LockLost, match="broken by anna"):
+            reader.result()
+        assert not other.lost
+
+
+def test_an_operator_waits_for_all_permits_and_keeps_out_who_comes(zoo: Zoo) -> None:
+    """A hold is one who shares with nobody, and nobody passes it."""
+
+    def take(number: int) -> None:
+        with zk_lock("k", limit=2, timeout=20):
+            inside.append(number)
+            done[number].wait(20)
+
+    inside: list[int] = []
+    done = [threading.Event() for _ in range(3)]
+    holders = [Elsewhere(lambda number=number: take(number)) for number in range(2)]  # type: ignore[misc]
+    eventually(lambda: len(inside) == 2)
+    operator = Elsewhere(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
+    zoo.wait_contenders("k", 3)
+    done[0].set()
+    holders[0].result()
+    with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
+        pass
+    assert operator.is_alive()
+    newcomer = Elsewhere(lambda: take(2))
+    zoo.wait_contenders("k", 3)
+    done[1].set()
+    hold = operator.result()
+    assert len(zoo.children("k")) == 2
+    assert 2 not in inside
+    done[2].set()
+    end_hold("k", token=hold.token, by="anna")
+    newcomer.result()
+    holders[1].result()
+    assert 2 in inside
+
+
+@pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])
+def test_an_operator_keeps_out_readers_and_writers_of_curator_s(zoo: Zoo, prefix: str) -> None:
+    """Its hold is of the kind that they see; beside its plain locks it is one of those."""
+    for kind, seen_as in ((prefix, "__WRIT__"), ("lock-", "lock-")):
+        path = zoo.client.create(
+            f"{zoo.base}/k/_c_{uuid.uuid4()}-{kind}", b"10.0.0.7", ephemeral=True, sequence=True, makepath=True
+        )
+        operator = Elsewhere(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
+        name = zoo.wait_contenders("k", 2)[1]
+        assert seen_as in name
+        zoo.client.delete(path)
+        end_hold("k", token=operator.result().token, by="anna")
+
+
+def test_an_operator_s_hold_is_of_the_kind_that_the_settings_say(zoo: Zoo) -> None:
+    """So those of Curator's who come later to read see it, too."""
+    with zoo.configured(LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}}):
+        hold = hold_lock("rates/monday", seconds=LONG, **WHY)
+        assert "__WRIT__" in hold.path
+        end_hold("rates/monday", token=hold.token, by="anna")

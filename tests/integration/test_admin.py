@@ -23,7 +23,15 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 LIST = "/admin/zklock/lock/"
 GUID = "aaaaaaaa-0000-4000-8000-00000000000%d"
-PAGES = [LIST, f"{LIST}a/change/", f"{LIST}a/history/", f"{LIST}break/?key=a", f"{LIST}hold/", f"{LIST}data.json"]
+PAGES = [
+    LIST,
+    f"{LIST}a/change/",
+    f"{LIST}a/history/",
+    f"{LIST}break/?key=a",
+    f"{LIST}hold/",
+    f"{LIST}limit/?key=a",
+    f"{LIST}data.json",
+]
 HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
 
 
@@ -48,7 +56,7 @@ def viewer() -> Client:
 
 @pytest.fixture
 def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock")
+    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "revoke_lock")
 
 
 def contend(zoo: Zoo, key: str, number: int, **more: Any) -> str:
@@ -250,10 +258,10 @@ def test_who_is_not_logged_in_is_sent_to_log_in(zoo: Zoo, page: str) -> None:
     assert "/login/" in response["Location"]
 
 
-@pytest.mark.parametrize("page", ["break/", "hold/", "end-hold/"])
+@pytest.mark.parametrize("page", ["break/", "hold/", "end-hold/", "limit/", "revoke/"])
 def test_stepping_in_has_permissions_of_its_own(zoo: Zoo, queues: list[str], viewer: Client, page: str) -> None:
     """Who may see may not break or hold; nor may who is allowed to but may not see."""
-    for client in (viewer, user_with("break_lock", "hold_lock")):
+    for client in (viewer, user_with("break_lock", "hold_lock", "limit_lock", "revoke_lock")):
         assert client.get(LIST + page).status_code == 403
         assert client.post(LIST + page, {"target": "x", "reason": "y"}).status_code == 403
     assert zoo.children("orders/42")
@@ -267,6 +275,8 @@ def test_a_viewer_is_offered_nothing_he_may_not_do(zoo: Zoo, queues: list[str], 
     detail = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
     assert "/break/" not in detail
     assert "/hold/" not in detail
+    assert "/revoke/" not in detail
+    assert "/limit/" not in page + viewer.get(f"{LIST}free/change/").content.decode()
     forged = viewer.post(LIST, {"action": "break_selected", "_selected_action": ["orders/42"]})
     assert "/break/" not in forged.headers.get("Location", "")
 

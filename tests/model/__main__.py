@@ -11,9 +11,17 @@ import sys
 import time
 
 from model.explore import Report, exhaust, explore
-from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, SMALL
+from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, PERMITS, READERS, SMALL
 
-SETTINGS = {"small": SMALL, "crowd": CROWD, "impatient": IMPATIENT, "lasting": LASTING, "idle": IDLE}
+SETTINGS = {
+    "small": SMALL,
+    "crowd": CROWD,
+    "impatient": IMPATIENT,
+    "lasting": LASTING,
+    "idle": IDLE,
+    "readers": READERS,
+    "permits": PERMITS,
+}
 
 
 def main() -> int:

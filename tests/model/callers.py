@@ -25,6 +25,9 @@ class Script:
     process: int
     begins: float
     key: str = "k"
+    kind: Kind = Kind.LOCK
+    limit: int = 1  # of permits, that it knows of
+    downgrades: float | None = None  # seconds after which a writer reads
     timeout: float | None = None  # 0: does not wait; None: for ever
     only_look: bool = False
     holds: float = 0.3
@@ -65,10 +68,10 @@ class Caller(GrantObserver):
         request = Request(
             key=script.key,
             parent=f"{BASE}/{script.key}",
-            rule=rules.exclusive,
-            kind=Kind.LOCK,
+            rule=rules.rule_for(script.kind, script.limit),
+            kind=script.kind,
             patient=patient,
-            payload=str.encode,
+            payload=lambda guid: f"{guid} {script.limit}".encode(),
             only_look=script.only_look,
         )
         turn = self._turn
@@ -108,6 +111,8 @@ class Caller(GrantObserver):
         if isinstance(outcome, Grant):
             self.grant = outcome
             self._later(self.script.holds, self._turn, self._release)
+            if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
+                self._later(self.script.downgrades, self._turn, self._downgrade)
             return
         self._judge.figures.refusals += 1
         if isinstance(outcome, ZkLockError) and not isinstance(outcome, ZooKeeperUnavailable):
@@ -132,6 +137,12 @@ class Caller(GrantObserver):
             self._judge.figures.give_ups += 1
             self._world.note(f"{self.name} gives up")
             self._leave()
+
+    def _downgrade(self) -> None:
+        if self.grant is not None and self.contender is not None:
+            self._judge.figures.downgrades += 1
+            self._world.note(f"{self.name} only reads from now on")
+            self.contender.share()
 
     def _release(self) -> None:
         if self.grant is not None and self.resting:

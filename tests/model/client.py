@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.CLOSED)
 _PING = Ping()
+_LOST = REQUEST.options.index("lost, a break")
 _EVENTS = {"DELETED": EventType.DELETED, "CHANGED": EventType.CHANGED}
 
 
@@ -130,6 +131,7 @@ class SimulatedClient:
         self._connection = connection
         self.process.connections[connection] = None
         if self.process.isolated:
+            connection.reached = False
             connection.hold()
         self.connect_sent_at = self.world.now
         connection.there.send(0.001, server.connect, connection, self.session_id or 0, self._seen)
@@ -194,7 +196,9 @@ class SimulatedClient:
             connection.back.close()
             connection.there.send(0.001, connection.server.hung_up, connection)
             self.process.connections.pop(connection, None)
-            if connection.there.held:  # what the network holds up may arrive when it is whole again
+            if not connection.reached:  # nothing was ever sent on it
+                connection.there.close()
+            elif connection.there.held:  # what the network holds up may arrive when it is whole again
                 self.process.remains.append(connection.there)
 
     def _change(self, state: str) -> None:
@@ -251,9 +255,10 @@ class SimulatedClient:
     def _send(self, connection: Connection, request: Any) -> None:
         self._last_send = self.world.now
         option = self.world.choose(REQUEST, self.process.name)
-        if option != 3:
+        connection.lossy |= option == _LOST
+        if not connection.lossy:
             connection.there.send(REQUEST.delays[option], connection.server.receive, connection, request)
-        if option >= 3:
+        if option >= _LOST:
             self.world.after(0.0005, self.run, self.on_end, connection)
 
     def _on_ping_timer(self, connection: Connection) -> None:
@@ -291,7 +296,7 @@ class SimulatedClient:
             return
         reply.set(_answer(request, result))
         watcher = getattr(request, "watcher", None)
-        if watcher is not None and not self._stopped:
+        if watcher and not self._stopped:
             self._data_watchers[request.path].add(watcher)
 
     def on_event(self, connection: Connection, kind: str, path: str) -> None:
@@ -303,7 +308,9 @@ class SimulatedClient:
 
 def _stat(node: Any) -> ZnodeStat:
     children = len(node.children)
-    return ZnodeStat(node.czxid, node.czxid, 0, 0, 0, node.made, 0, node.owner, len(node.data), children, node.czxid)
+    return ZnodeStat(
+        node.czxid, node.czxid, 0, 0, node.version, node.made, 0, node.owner, len(node.data), children, node.czxid
+    )
 
 
 def _answer(request: Any, result: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kazoo.protocol.serialization import Close, Create, Create2, Delete, Transaction
+from kazoo.protocol.serialization import Close, Create, Create2, Delete, SetData, Transaction
 
 from model.choices import CLOSE, COMMIT, KEPT
 from model.server import Item, Server
@@ -20,7 +20,7 @@ from model.tree import Tree, Znode
 from model.world import World
 
 CONTAINER = 19
-NO_NODE, NODE_EXISTS, NOT_EMPTY = -101, -110, -111
+NO_NODE, BAD_VERSION, NODE_EXISTS, NOT_EMPTY = -101, -103, -110, -111
 UNIMPLEMENTED, EXPIRED, MOVED, ROLLED_BACK, INCONSISTENT = -6, -112, -118, 0, -2
 
 WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, Transaction.type, Close.type})
@@ -50,6 +50,7 @@ class Change:
 
     created: tuple[tuple[str, Znode], ...] = ()
     deleted: tuple[str, ...] = ()
+    written: tuple[tuple[str, bytes], ...] = ()
     opened: int = 0
     closed: int = 0
     why: str = "asked"
@@ -211,7 +212,7 @@ class Ensemble:
                 raise Refused(NOT_EMPTY)
             return Change(deleted=(request.path,)), True
         if request.type == Transaction.type:
-            return Change(), self._checked(request)
+            return self._prepare_together(request, session)
         return self._prepare_create(request, session)
 
     def _prepare_create(self, request: Any, session: int) -> tuple[Change, Any]:
@@ -229,14 +230,33 @@ class Ensemble:
         node = Znode(self._zxid + 1, owner, request.data, request.type == CONTAINER)
         return Change(created=((path, node),)), (path, node)
 
-    def _checked(self, request: Any) -> list[Any]:
-        results: list[Any] = []
-        for operation in request.operations:
-            if operation.path not in self._prepared.nodes:
-                rest = len(request.operations) - len(results) - 1
-                return [ROLLED_BACK] * len(results) + [NO_NODE] + [INCONSISTENT] * rest
-            results.append(True)
-        return results
+    def _prepare_together(self, request: Any, session: int) -> tuple[Change, Any]:
+        """Prepare a transaction; no part of it sees what another one does, as none of the locks' do."""
+        created: list[tuple[str, Znode]] = []
+        deleted: list[str] = []
+        written: list[tuple[str, bytes]] = []
+        for index, operation in enumerate(request.operations):
+            problem = self._problem(operation)
+            if problem:
+                rest = len(request.operations) - index - 1
+                return Change(), [ROLLED_BACK] * index + [problem] + [INCONSISTENT] * rest
+            if operation.type == Create.type:
+                owner = session if operation.flags & 1 else 0
+                created.append((operation.path, Znode(self._zxid + 1, owner, operation.data)))
+            elif operation.type == Delete.type:
+                deleted.append(operation.path)
+            elif operation.type == SetData.type:
+                written.append((operation.path, operation.data))
+        return Change(tuple(created), tuple(deleted), tuple(written)), [True] * len(request.operations)
+
+    def _problem(self, operation: Any) -> int:
+        node = self._prepared.nodes.get(operation.path)
+        if operation.type == Create.type:
+            above = operation.path.rpartition("/")[0]
+            return NODE_EXISTS if node is not None else NO_NODE if above not in self._prepared.nodes else 0
+        if node is None:
+            return NO_NODE
+        return BAD_VERSION if operation.version not in (-1, node.version) else 0
 
     # --- what is done from outside the locks ----------------------------------------------------------------------
 
@@ -251,8 +271,26 @@ class Ensemble:
         node, above = self._prepared.nodes.get(like), self._prepared.nodes.get(parent)
         if node is None or above is None or not self.leader.up or self.sessions[node.owner].closing:
             return
-        path = f"{parent}/_c_{guid}-lock-{above.made:010d}"
+        name = like.rpartition("/")[2]
+        path = f"{parent}/{name[:3]}{guid}{name[39:-10]}{above.made:010d}"
         self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))
+
+    def set_limit(self, parent: str, before: str, sign: str) -> bool:
+        """Put up the sign of a limit instead of the one `before`, as an operator does; empty: none."""
+        node = self._prepared.nodes.get(parent)
+        if node is None or not self.leader.up or before == sign:
+            return False
+        if [name for name in node.children if name.startswith("!limit")] != ([before] if before else []):
+            return False
+        self._propose(
+            Change(
+                created=((f"{parent}/{sign}", Znode(self._zxid + 1)),) if sign else (),
+                deleted=(f"{parent}/{before}",) if before else (),
+                written=((parent, sign.encode()),),
+                why="by an operator",
+            )
+        )
+        return True
 
     def reap(self) -> None:
         """Delete containers that have become empty."""
@@ -294,6 +332,8 @@ class Ensemble:
             tree.create(path, Znode(node.czxid, node.owner, node.data, node.container))
         for path in change.deleted:
             tree.delete(path)
+        for path, data in change.written:
+            tree.write(path, data)
 
     @property
     def committed(self) -> int:

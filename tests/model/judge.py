@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from django_zklock.locks.grant import Grant
+from django_zklock.queue.nodes import Kind
 from django_zklock.zk.lease import LEASE_SHARE
+from model import reference
 from model.ensemble import Change, Ensemble
 from model.process import Process
 from model.world import World
 
 if TYPE_CHECKING:
     from model.callers import Caller
+
+SHARE = frozenset({Kind.READ, Kind.LEASE})
 
 
 class Violation(BaseException):
@@ -53,6 +57,9 @@ class Figures:
     beside: float = 0.0  # the longest time that somebody else held the lock meanwhile
     unearned: int = 0  # grants on nodes that had been deleted from outside
     faults: int = 0
+    downgrades: int = 0
+    limits: int = 0  # changes of one
+    shared: int = 0  # grants beside another
 
 
 @dataclass(slots=True)
@@ -63,7 +70,9 @@ class Judge:
     ensemble: Ensemble
     figures: Figures = field(default_factory=Figures)
     _live: list[Granted] = field(default_factory=list)
-    _tokens: dict[str, int] = field(default_factory=dict)
+    _tokens: dict[tuple[str, Kind], int] = field(default_factory=dict)  # the highest of a key and a kind
+    _entitled: dict[str, set[str]] = field(default_factory=dict)  # paths of those whom a queue gives the lock now
+    _once: set[str] = field(default_factory=set)  # paths of those whom it ever gave a permit
     _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
     _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
 
@@ -90,15 +99,30 @@ class Judge:
         robbed = grant.path in self._robbed
         self.figures.unearned += robbed
         if not robbed and node.owner not in self._killed:
-            last = self._tokens.get(grant.key, 0)
-            if grant.token <= last:
-                raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
-            self._tokens[grant.key] = grant.token
+            self._see_token(caller, grant)
+        self.figures.shared += any(each.grant.key == grant.key and self._valid(each) for each in self._live)
         self._live.append(Granted(process, caller, grant))
         self.world.crowded = True
 
+    def _see_token(self, caller: Caller, grant: Grant) -> None:
+        """See that it is above those of all that cannot have had the lock beside this one."""
+        for kind in Kind:
+            last = self._tokens.get((grant.key, kind), 0)
+            if grant.token <= last and not (kind is grant.kind and kind in SHARE):
+                raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
+        own = (grant.key, grant.kind)
+        self._tokens[own] = max(grant.token, self._tokens.get(own, 0))
+
+    def entitled(self, parent: str) -> set[str]:
+        """Return the paths of those in a queue who have the lock, or should get it, as it is now."""
+        return self._entitled.get(parent, set())
+
     def _on_change(self, change: Change) -> None:
         now = self.world.now
+        touched = [path for path, _ in change.created] + [*change.deleted]
+        for parent in {path.rpartition("/")[0] for path in touched}:
+            entitled = self._entitled[parent] = reference.entitled(self.ensemble.truth, parent)
+            self._once |= entitled
         if change.why == "by an operator":
             self._robbed.update(dict.fromkeys(change.deleted, now))
         elif change.why == "killed":
@@ -116,7 +140,7 @@ class Judge:
 
     def look(self) -> None:
         """Judge what is held now."""
-        valid: dict[str, Granted] = {}
+        valid: dict[str, list[Granted]] = {}
         excused: list[Granted] = []
         for each in [*self._live]:
             if not each.process.alive or each.grant.released:
@@ -126,10 +150,10 @@ class Judge:
             elif self._excused(each):
                 excused.append(each)
             else:
-                other = valid.setdefault(each.grant.key, each)
-                if other is not each:
-                    raise Violation("one holder", f"{each.caller.name} and {other.caller.name} hold {each.grant.key}")
+                valid.setdefault(each.grant.key, []).append(each)
                 self._stands(each)
+        for holds in valid.values():
+            self._agree(holds)
         for each in excused:
             if each.grant.key in valid:
                 each.beside = self.world.now if each.beside is None else each.beside
@@ -160,13 +184,22 @@ class Judge:
             raise Violation("robbed ones learn it", f"{each.caller.name} believes in {each.grant.path}: {believed} s")
         return True
 
+    @staticmethod
+    def _agree(holds: list[Granted]) -> None:
+        """See that all these can have the lock at a time."""
+        kinds = {each.grant.kind for each in holds}
+        if len(holds) > 1 and (len(kinds) > 1 or not kinds & SHARE):
+            names = " and ".join(f"{each.caller.name} ({each.grant.kind.name})" for each in holds)
+            raise Violation("one holder", f"{names} hold {holds[0].grant.key}")
+
     def _stands(self, each: Granted) -> None:
-        """See that a hold stands on a node, the first in its queue."""
-        nodes = self.ensemble.truth.nodes
-        parent, _, name = each.grant.path.rpartition("/")
-        if each.grant.path not in nodes:
-            raise Violation("a hold has a node", f"{each.caller.name} holds by {each.grant.path}, which is gone")
-        sequence = name[-10:]
-        for other in nodes[parent].children:
-            if other[-10:] < sequence:
-                raise Violation("first come, first served", f"{each.caller.name} holds by {name}, behind {other}")
+        """See that a hold stands on a node to which the queue gives the lock."""
+        path = each.grant.path
+        parent = path.rpartition("/")[0]
+        if path not in self.ensemble.truth.nodes:
+            raise Violation("a hold has a node", f"{each.caller.name} holds by {path}, which is gone")
+        # A permit is kept when the limit is lowered; how many there are then, was in force when it was given.
+        known = self._once if each.grant.kind is Kind.LEASE else self.entitled(parent)
+        if path not in known:
+            others = sorted(self.ensemble.truth.nodes[parent].children, key=lambda name: name[-10:])
+            raise Violation("first come, first served", f"{each.caller.name} holds by {path}, in {others}")

@@ -9,23 +9,27 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django_zklock.locks.contender import Contender
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, State
+from django_zklock.locks.predecessors import Predecessors
 from django_zklock.locks.registry import Departure, Registry
 from django_zklock.locks.resting import Rest
-from django_zklock.queue import guids
+from django_zklock.queue import guids, rules
+from django_zklock.queue.nodes import Child, Kind
+from django_zklock.queue.order import Queue
 from django_zklock.zk import clock
+from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.lease import Lease
 from model.explore import Report, exhaust, explore
-from model.scenario import IDLE, LASTING, Scenario
+from model.scenario import IDLE, LASTING, PERMITS, READERS, Scenario
 
 _Patch = tuple[Any, str, Any]
 
@@ -84,7 +88,7 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 def _first_unproven(self: Contender) -> None:
-    self._cancel_watches()
+    self._predecessors.forget()
     if self._place is None or self._place.node is None:
         return
     self._phase = Phase.HOLDING
@@ -145,21 +149,21 @@ def _keeping_connected(self: Contender, *, resumed: bool) -> None:
         _connected(self, resumed=resumed)
 
 
-def _deaf_watch(self: Contender, name: str) -> None:
+def _deaf_watch(self: Predecessors, name: str) -> None:
     """Take no notice of a node ahead that was gone before it could be watched."""
-    read = self._registry.gateway.read
+    read = self._gateway.read
 
     def reading(path: str, callback: Any, on_event: Any = None) -> Any:
         return read(path, lambda answer: None if isinstance(answer, NodeMissing) else callback(answer), on_event)
 
-    self._registry.gateway.read = reading  # type: ignore[method-assign]
+    self._gateway.read = reading  # type: ignore[method-assign]
     try:
         _watch(self, name)
     finally:
-        del self._registry.gateway.read
+        del self._gateway.read
 
 
-def _trusting(self: Contender, name: str) -> None:
+def _trusting(self: Contender, *, alone: bool) -> None:
     if self._phase is Phase.QUEUED:
         self._first()
 
@@ -196,8 +200,88 @@ def _idle_departures(self: Registry, *, resumed: bool) -> None:
     self.audit()
 
 
+def _seeing_first_writer(queue: Queue, me: str, /) -> rules.Verdict:
+    """Have a reader wait for the end of the first writer ahead, and for no other."""
+    verdict = _shared(queue, me)
+    place = queue.place(me)
+    if place is None or not isinstance(verdict, rules.WaitFor):
+        return verdict
+    first = next(child for child in queue[:place] if child.kind is not Kind.READ)
+    return rules.WaitFor((first.name,), alone=True)
+
+
+def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]], *, hasty: bool = False) -> Any:
+    def permits(self: rules.Permits, queue: Queue, me: str, /) -> rules.Verdict:
+        verdict = _permits(self, queue, me)
+        place = queue.place(me)
+        if place is None or not isinstance(verdict, rules.WaitFor) or not verdict.heed_limit:
+            return verdict
+        names = tuple(child.name for child in choose(queue[:place], len(verdict.children)))
+        return replace(verdict, children=names, alone=verdict.alone or hasty)
+
+    return permits
+
+
+def _sign_first(self: Place) -> None:
+    """Take the sign down before the node goes."""
+    self._take_down_sign()
+    _depart(self)
+
+
+def _sign_alone(self: Place) -> None:
+    """Put up the sign, and wake nobody."""
+    if self.node is not None and not self._sign_is_up:
+        sign = Make(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
+        self._registry.gateway.change((sign,), self._turns.pass_on(self._on_sign))
+
+
+def _leaving_sign(self: Place) -> None:
+    if self._state is State.THERE:
+        self.forget()
+        self._occupant.on_node_gone()
+
+
+def _unheeding(self: Predecessors) -> None:
+    """Watch the limit, and trust what was seen before."""
+
+    def on_event(deleted: bool) -> None:
+        self._limit = None
+        self._successor.on_ahead_changed()
+
+    self._limit = self._gateway.read(self._parent, lambda answer: None, self._turns.pass_on(on_event))
+    if self._limit is not None:
+        self.wait_for(_verdicts[self])
+
+
+def _noting_wait(self: Predecessors, verdict: rules.WaitFor) -> None:
+    _verdicts[self] = verdict
+    _wait_for(self, verdict)
+
+
+_verdicts: weakref.WeakKeyDictionary[Predecessors, rules.WaitFor] = weakref.WeakKeyDictionary()
+
+
+def _unwritten_watch(self: Predecessors, name: str) -> None:
+    """Take no notice of a node ahead that was written before it could be watched."""
+    read = self._gateway.read
+
+    def reading(path: str, callback: Any, on_event: Any = None) -> Any:
+        return read(
+            path,
+            lambda answer: callback(replace(answer, version=0) if isinstance(answer, Node) else answer),
+            on_event,
+        )
+
+    self._gateway.read = reading  # type: ignore[method-assign]
+    try:
+        _watch(self, name)
+    finally:
+        del self._gateway.read
+
+
+_shared, _permits, _depart = rules.shared, rules.Permits.__call__, Place._depart
 _vacate, _reconnected, _found, _take = Place.vacate, Place.reconnected, Place._on_found, Place.take
-_connected, _watch = Contender.on_connected, Contender._watch
+_connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_barrier", Gateway.children),)),
@@ -211,8 +295,8 @@ MUTANTS = (
     Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
     Mutant("proves the session by a read", ((Gateway, "vouch", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
-    Mutant("misses a node that went before the watch", ((Contender, "_watch", _deaf_watch),)),
-    Mutant("takes the end of the one ahead for its turn", ((Contender, "_advance", _trusting),)),
+    Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
+    Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
         ((Heartbeat, "_on_answer", _indifferent), (Place, "watch", _indifferent_watch)),
@@ -221,6 +305,35 @@ MUTANTS = (
     Mutant(
         "adopts any node with its guid",
         ((Place, "take", _take_again), (Place, "_on_found", _adopting_found)),
-        often={"fault": 0.01, "closing": 1.0, "reply": 0.2, "request": 0.2},
+        often={"fault": 0.08, "closing": 1.0, "reply": 0.1, "request": 0.2},
     ),
+    Mutant("lets a reader look at the first writer only", ((rules, "shared", _seeing_first_writer),)),
+    Mutant(
+        "watches, for a permit, only the one that is as far ahead as there are permits",
+        ((rules.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit : len(ahead) - limit + 1])),),
+        setting=PERMITS,
+    ),
+    Mutant(
+        "watches, for a permit, all but one of those that it should",
+        ((rules.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:][-max(1, limit - 1) :])),),
+        setting=PERMITS,
+    ),
+    Mutant(
+        "takes any permit that is given back for its own",
+        ((rules.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:], hasty=True)),),
+        setting=PERMITS,
+    ),
+    Mutant(
+        "misses a limit that was changed before the watch",
+        ((Predecessors, "_heed_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
+        setting=PERMITS,
+    ),
+    Mutant("takes the sign of a reader down before its node", ((Place, "_depart", _sign_first),), setting=READERS),
+    Mutant("wakes nobody when a writer goes on as a reader", ((Place, "_put_sign", _sign_alone),), setting=READERS),
+    Mutant(
+        "misses a writer that went on as a reader before the watch",
+        ((Predecessors, "_watch", _unwritten_watch),),
+        setting=READERS,
+    ),
+    Mutant("leaves the sign of a reader whose node was deleted", ((Place, "_on_missing", _leaving_sign),)),
 )  # fmt: skip

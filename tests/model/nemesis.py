@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from django_zklock.queue.guids import Mark
 from model.callers import Caller
 from model.choices import FAULT
 from model.ensemble import Ensemble
 from model.judge import Figures
 from model.process import Process
 
-STRAY = "-ffff-4fff-bfff-"  # in the guid of a node that the nemesis makes
+STRAY = "-ffff-8fff-bfff-"  # in the guid of a node that the nemesis makes
 
 
 class Nemesis:
@@ -53,16 +54,19 @@ class Nemesis:
             self._ensemble.kill(process.session.session_id)
 
     def _nodes(self, process: Process) -> list[str]:
-        return self._ensemble.truth.owned(process.session.session_id or -1)
+        owned = self._ensemble.truth.owned(process.session.session_id or -1)
+        return [path for path in owned if "/!" not in path]
 
     def _delete(self, process: Process) -> None:
         for path in self._nodes(process)[:1]:
             self._ensemble.delete(path)
 
     def _stray(self, process: Process) -> None:
+        if not process.registry.members:
+            return  # nobody has asked for a node
         for path in self._nodes(process)[:1]:
             self._strays += 1
-            self._ensemble.stray(path, f"{self._strays:08d}{STRAY}{self._strays:012d}")
+            self._ensemble.stray(path, f"{Mark.OWN.value}{self._strays:04d}{STRAY}{self._strays:012d}")
 
     def _give_up(self, process: Process) -> None:
         for caller in self._callers:

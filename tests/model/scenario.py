@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from django_zklock.queue.nodes import Kind
 from model.callers import Script
+from model.operator import LimitChange
 
 TIMEOUT = 4.0
 
@@ -21,6 +23,7 @@ class Scenario:
     sync_limit: float = 5.0  # seconds
     containers: bool = True
     chaos: float = 6.0  # seconds that faults may strike
+    limits: tuple[LimitChange, ...] = ()
 
 
 SMALL = Scenario((Script(0, 0.2), Script(1, 0.25)), chaos=1.2)
@@ -37,6 +40,39 @@ IDLE = Scenario((Script(1, 0.2, holds=0.1, times=2, pause=4.0), Script(0, 4.5)),
 
 IMPATIENT = Scenario((Script(0, 0.2), Script(1, 0.25, timeout=0), Script(1, 0.6, timeout=0)), chaos=1.2)
 """A holder, and two that do not wait."""
+
+READERS = Scenario(
+    (
+        Script(0, 0.2, kind=Kind.WRITE, downgrades=0.07, holds=2.0),
+        Script(1, 0.25, kind=Kind.READ, holds=0.2),
+        Script(1, 0.27, kind=Kind.WRITE, downgrades=0.0),
+        Script(0, 0.29, kind=Kind.READ),
+    ),
+    chaos=1.2,
+)
+"""Two processes; a writer that goes on as a reader, with a reader, a writer and another reader behind it."""
+
+PERMITS = Scenario(
+    (
+        Script(0, 0.2, kind=Kind.LEASE, limit=2),
+        Script(1, 0.22, kind=Kind.LEASE, limit=2),
+        Script(0, 0.24, kind=Kind.LEASE, limit=2, holds=2.0),
+        Script(1, 0.26, kind=Kind.LEASE, limit=2, holds=2.0),
+        Script(0, 0.28, kind=Kind.LEASE, limit=2, holds=2.0),
+        Script(1, 0.30, kind=Kind.LEASE, limit=2, holds=2.0),
+        Script(0, 0.36, kind=Kind.LEASE, limit=2, timeout=0.1),
+    ),
+    chaos=1.2,
+    limits=(LimitChange(0.25, 1), LimitChange(0.31, 3)),
+)
+"""Two processes, seven that want one of two permits, and an operator who changes how many there are."""
+
+FAMILIES = (
+    (Kind.LOCK,),
+    (Kind.READ, Kind.READ, Kind.WRITE),
+    (Kind.LEASE, Kind.LEASE),
+    (Kind.LOCK, Kind.READ, Kind.READ, Kind.WRITE, Kind.LEASE, Kind.LEASE),
+)
 
 
 def drawn(rng: random.Random) -> Scenario:
@@ -55,9 +91,25 @@ def drawn(rng: random.Random) -> Scenario:
         )
         for index in range(rng.randint(2, 6))
     ]
+    family = rng.choice(FAMILIES)
+    if len(family) > 1:
+        most = rng.randint(1, 3)
+        scripts = [
+            replace(
+                script,
+                kind=rng.choice(family),
+                limit=most if rng.random() < 0.9 else 1,
+                downgrades=rng.choice((None, 0.0, 0.1, 0.4)),
+            )
+            for script in scripts
+        ]
+    changes = rng.choice((0, 0, 1, 3)) if Kind.LEASE in family else 0
     return Scenario(
         tuple(scripts),
         processes,
+        limits=tuple(
+            LimitChange(round(rng.uniform(0.0, 5.0), 2), rng.choice((None, 1, 2, 3, 4))) for _ in range(changes)
+        ),
         tick=TIMEOUT / rng.choice((4, 5, 8)),
         phase=round(rng.random(), 3),
         sync_limit=rng.choice((1.0, 3.0, 8.0)),

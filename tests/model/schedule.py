@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_zklock.queue import nodes
+from django_zklock.queue import nodes, signs
 from django_zklock.zk.client import Options
 from model.callers import BASE, Caller
 from model.choices import Chooser
 from model.ensemble import Ensemble
 from model.judge import Figures, Judge, Violation
 from model.nemesis import STRAY, Nemesis
+from model.operator import Operator
 from model.process import Process
 from model.scenario import TIMEOUT, Scenario
 from model.seam import Stage
@@ -62,6 +63,7 @@ class _Play:
         ]
         self.nemesis = Nemesis(self.ensemble, self.callers, self.judge.figures)
         self.nemesis.spare = scenario.processes - 1
+        Operator(self.ensemble, self.judge.figures).plan(scenario.limits)
 
     def play(self) -> None:
         self._chaos()
@@ -154,13 +156,18 @@ class _Play:
         self._compare(known)
         wanted = [caller for caller in self.callers if caller.process.running and (caller.waits or caller.grant)]
         for key in {caller.script.key for caller in wanted}:
-            holders = [c for c in wanted if c.script.key == key and c.grant and c.grant.why_invalid() is None]
-            if len(holders) != 1:
+            held = {c.grant.path for c in wanted if c.grant and c.grant.why_invalid() is None}
+            entitled = self.judge.entitled(f"{BASE}/{key}")
+            if not entitled or entitled - held:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
-                raise Violation("every wait ends", f"{len(holders)} hold {key!r}: {waiting}")
+                raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
         members = sum(len(process.registry.members) for process in self.processes if process.running)
-        if not members == len(wanted) == len(known):
-            raise Violation("one node each", f"{members} members, {len(wanted)} callers, {len(known)} nodes")
+        own = [name for name in known if not signs.is_sign(name)]
+        if not members == len(wanted) == len(own):
+            raise Violation("one node each", f"{members} members, {len(wanted)} callers, {len(own)} nodes")
+        readers = {signs.reader(name) for name in known} - {""}
+        if readers - set(own):
+            raise Violation("no orphan", f"signs of {sorted(readers - set(own))}, who have left")
 
     def _known(self) -> set[str]:
         return {guid for process in self.processes if process.running for guid in process.registry.guids}
@@ -169,9 +176,9 @@ class _Play:
         found: dict[str, str] = {}
         for path, node in self.ensemble.truth.nodes.items():
             if node.owner:
-                child = nodes.parse(path.rpartition("/")[2])
-                assert child is not None
-                found[child.guid] = path
+                name = path.rpartition("/")[2]
+                child = nodes.parse(name)
+                found[name if child is None else child.guid] = path
         if set(found) != known:
             orphans = sorted(found[guid] for guid in set(found) - known)
             raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(found))}")

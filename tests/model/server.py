@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kazoo.protocol.serialization import GetChildren, GetData, Ping, Sync
@@ -44,6 +44,8 @@ class Connection:
         self.there = Pipe(world)
         self.back = Pipe(world)
         self.open = True  # at the server's end
+        self.reached = True  # the server's host has answered, so that there is a connection at all
+        self.lossy = False  # something was lost, so nothing that comes after it arrives
         self.items: deque[Item] = deque()
 
     def hold(self) -> None:
@@ -152,13 +154,18 @@ class Server:
         self.ensemble._alter(self.tree, change)
         self.applied = proposal.zxid
         for path in change.deleted:
-            for connection in self._watches.pop(path, ()):
-                self._back(connection, connection.client.on_event, DELETED, path)
+            self._tell(path, DELETED)
+        for path, _ in change.written:
+            self._tell(path, CHANGED)
         if proposal.server is self and proposal.item is not None:
             proposal.item.result = proposal.result
             self.done(proposal.item, proposal.zxid)
         if change.closed:
             self.drop(change.closed)
+
+    def _tell(self, path: str, kind: str) -> None:
+        for connection in self._watches.pop(path, ()):
+            self._back(connection, connection.client.on_event, kind, path)
 
     # --- the clients --------------------------------------------------------------------------------------------
 
@@ -260,7 +267,7 @@ class Server:
             return sorted(node.children)
         if request.watcher is not None:
             self._watches.setdefault(request.path, {})[item.connection] = None
-        return node
+        return replace(node)  # as it is now, whenever the answer arrives
 
     def _back(self, connection: Connection, call: Any, *args: Any) -> None:
         client = connection.client

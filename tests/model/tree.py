@@ -15,6 +15,7 @@ class Znode:
     data: bytes = b""
     container: bool = False
     made: int = 0  # children ever made below it
+    version: int = 0  # of its data
     children: set[str] = field(default_factory=set)
 
 
@@ -39,6 +40,13 @@ class Tree:
         parent, _, name = path.rpartition("/")
         self.nodes[parent].children.discard(name)
         return True
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace the data of a node, if it is there."""
+        node = self.nodes.get(path)
+        if node is not None:
+            node.data = data
+            node.version += 1
 
     def owned(self, session: int) -> list[str]:
         """Return the paths of a session's ephemeral nodes."""

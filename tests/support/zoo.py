@@ -107,6 +107,17 @@ class Zoo:
             found += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
         return found
 
+    def signs(self, path: str | None = None) -> list[str]:
+        """The paths of all that says of a contender, beside it, that it reads."""
+        path = path or self.base
+        try:
+            names = self.client.get_children(path)
+        except NoNodeError:
+            return []
+        own = [f"{path}/{name}" for name in names if name.startswith("!reads:")]
+        below = [name for name in names if not (name.startswith("!") or SEQUENCE_TAIL.search(name))]
+        return own + [sign for name in below for sign in self.signs(f"{path}/{name}")]
+
     def payloads(self, key: str) -> list[nodes.Payload | None]:
         """What the contenders of a key say of themselves, first come first."""
         found = []
@@ -127,7 +138,7 @@ class Zoo:
     def assert_empty(self, timeout: float = 2.0) -> None:
         """Fail unless every queue of this namespace is empty within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while (left := self.contenders()) and time.monotonic() < deadline:
+        while (left := [*self.contenders(), *self.signs()]) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert left == [], "contenders left behind: " + "; ".join(
             f"{path} {self.client.get(path)[0]!r}" for path in left if self.client.exists(path)

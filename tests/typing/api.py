@@ -15,6 +15,7 @@ from django_zklock import (
     Lock,
     MultiHold,
     MultiLock,
+    ReadWriteLock,
     current_hold,
     require_fence,
     zk_leader,
@@ -22,7 +23,7 @@ from django_zklock import (
     zk_locked,
     zk_locks,
 )
-from django_zklock.exceptions import LockNotAcquired
+from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.operations import Revocation
 from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.tokens import VerifiedToken
@@ -111,7 +112,36 @@ def use() -> None:
     locks.release()
 
 
+@zk_locked("catalogue/{shop}", kind="read", layout="kazoo")
+def reader(shop: str) -> str:
+    return shop
+
+
+@zk_locked("reports/{name}", limit=3, max_hold=60, warn_after=timedelta(seconds=30), hold_at_least=1.5)
+async def permit(name: str) -> int:
+    return 1
+
+
+def use_kinds() -> None:
+    lock = ReadWriteLock("catalogue/{shop}", fields={"shop": "a"}, timeout=5, layout="own")
+    assert_type(lock.read(), Lock)
+    assert_type(lock.write().acquire(timeout=1), Hold | None)
+    assert_type(lock.key, str)
+    with lock.write() as hold:
+        assert_type(hold.kind, str)
+        assert_type(hold.downgrade(), None)
+    with zk_lock("reports", limit=3), zk_lock("a", kind="write", limit=None):
+        pass
+    try:
+        assert_type(reader("a"), str)
+    except LockUpgradeRefused as error:
+        assert_type(error.lock, str | None)
+    Lock("a", kind=1)  # type: ignore[arg-type]
+    Lock("a", limit="3")  # type: ignore[arg-type]
+
+
 async def use_async() -> None:
+    assert_type(await permit("a"), int)
     async with zk_locks("a", "b") as several:
         assert_type(several, MultiHold)
     assert_type(await zk_locks("a").aacquire(timeout=1), MultiHold | None)

@@ -468,3 +468,17 @@ def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, 
     assert options.atomic == aliases
     assert options.merged_over(LockOptions(atomic=("x",))).atomic == aliases
     assert LockOptions().merged_over(options).atomic == aliases
+
+
+def test_the_options_of_a_key_are_those_of_the_lock_that_has_it() -> None:
+    """By its path; the defaults, if no lock in the settings does."""
+    built = config(
+        LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "layout": "kazoo"}},
+        DEFAULTS={"kind": "write", "layout": "curator"},
+    )
+    assert (built.options_of_key("rates/monday").kind, built.options_of_key("rates/monday").layout) == (
+        "read",
+        "curator",
+    )
+    assert (built.options_of_key("stock").kind, built.options_of_key("stock").layout) == ("write", "kazoo")
+    assert (built.options_of_key("stock/7").kind, built.options_of_key("stock/7").layout) == ("write", "curator")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -85,6 +87,53 @@ def test_circles_are_named_once_and_in_their_order() -> None:
     assert found == (tuple(circle), tuple(pair))
     assert cycles(strays) == ()
     assert cycles([]) == ()
+
+
+def permits(key: str, holders: Sequence[ContenderInfo], *waiters: ContenderInfo) -> LockInfo:
+    """A semaphore."""
+    found = replace(lock(key, holders[0], *waiters), kind="semaphore", limit=len(holders), holders=tuple(holders))
+    shared = tuple(tuple(replace(each, kind="semaphore") for each in group) for group in (found.holders, found.waiters))
+    return replace(found, holders=shared[0], waiters=shared[1])
+
+
+def test_a_semaphore_is_in_a_circle_only_if_all_who_have_permits_are() -> None:
+    """Any one that goes on lets the next in."""
+
+    def found(*holders: int) -> int:
+        pool = permits("pool", [somebody(pid) for pid in holders], somebody(9))
+        locks = [pool, lock("a", somebody(9), somebody(1), somebody(2))]
+        return len(cycles(waits(locks), locks))
+
+    assert found(1)
+    assert found(1, 2)
+    assert not found(1, 3)
+    assert not found(3, 1, 2)
+
+
+def test_one_who_keeps_all_out_of_a_semaphore_waits_for_each_of_its_holders() -> None:
+    """So a single one that waits for it makes a circle."""
+    pool = permits("pool", [somebody(1), somebody(3)], somebody(9))
+    pool = replace(pool, waiters=(somebody(9),))
+    locks = [pool, lock("a", somebody(9), somebody(1))]
+    assert len(cycles(waits(locks), locks)) == 1
+
+
+def test_a_reader_that_waits_in_a_circle_is_found_beside_others_that_read() -> None:
+    """Who writes waits for all of them."""
+    shared = replace(
+        lock("x", somebody(1), replace(somebody(9), kind="write")),
+        kind="read-write",
+        holders=tuple(replace(somebody(pid), kind="read") for pid in (1, 3)),
+    )
+    locks = [shared, lock("a", somebody(9), somebody(1))]
+    assert len(cycles(waits(locks), locks)) == 1
+
+
+def test_a_semaphore_that_moves_frees_those_who_wait_for_it_in_turn() -> None:
+    """Two pools: one of the second's holders waits for the first, of which a permit will become free."""
+    first = permits("first", [somebody(1), somebody(3)], somebody(2))
+    second = permits("second", [somebody(2)], somebody(1))
+    assert cycles(waits([first, second]), [first, second]) == ()
 
 
 def test_forged_tangles_are_capped_in_number_and_time() -> None:

@@ -8,10 +8,11 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kazoo.client import KazooClient
 
-from django_zklock.queue import nodes
+from django_zklock.queue import guids, nodes
 from support.zoo import Zoo, eventually
 
 # One thread for each lock that this process is told to take; what it does is written down line by line.
@@ -27,11 +28,12 @@ def say(what, key, more=""):
     with say_one_at_a_time:
         print(json.dumps([what, key, str(more)]), flush=True)
 
-def take(key, what, about):
+def take(key, what, about, options):
     begin(Work(what, about) if what else None)
     try:
-        with zk_lock(key, timeout=60, abort_on="never") as hold:
+        with zk_lock(key, timeout=60, abort_on="never", **options) as hold:
             hold.add_lost_callback(lambda *args: say("lost", key, args))
+            hold.add_revoke_callback(lambda hold: say("asked", key, hold.revoke_requested))
             say("held", key, hold.token)
             enough[key].wait()
         say("free", key)
@@ -39,10 +41,10 @@ def take(key, what, about):
         say("failed", key, error)
 
 for line in sys.stdin:
-    verb, key, what, about = json.loads(line)
+    verb, key, what, about, options = json.loads(line)
     if verb == "take":
         enough[key] = threading.Event()
-        threading.Thread(target=take, args=(key, what, about), daemon=True).start()
+        threading.Thread(target=take, args=(key, what, about, options), daemon=True).start()
     else:
         enough[key].set()
 """
@@ -54,9 +56,10 @@ class Actor:
     def __init__(self, zoo: Zoo) -> None:
         self.process = zoo.spawn(SCRIPT)
 
-    def tell(self, verb: str, key: str, what: str = "", about: Mapping[str, str] | None = None) -> None:
+    def tell(self, verb: str, key: str, what: str = "", about: Mapping[str, str] | None = None, **options: Any) -> None:
+        """Have it "take" a lock, with these options, or "drop" it."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([verb, key, what, about or {}]) + "\n")
+        self.process.stdin.write(json.dumps([verb, key, what, about or {}, options]) + "\n")
         self.process.stdin.flush()
 
     def hear(self, what: str, key: str) -> str:
@@ -68,9 +71,9 @@ class Actor:
                 return str(more)
         raise AssertionError(f"{what} {key} was never said")
 
-    def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> int:
+    def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None, **options: Any) -> int:
         """Have it take a free lock; return the token."""
-        self.tell("take", key, what, about)
+        self.tell("take", key, what, about, **options)
         return int(self.hear("held", key))
 
     def end(self) -> None:
@@ -103,6 +106,7 @@ class Part:
     what: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
+    limit: int = 0
 
     @classmethod
     def task(cls, name: str, host: str, pid: int) -> Part:
@@ -124,6 +128,7 @@ class Part:
             since=since,
             template=self.template,
             about=self.about,
+            limit=self.limit,
         ).encode()
 
 
@@ -137,7 +142,7 @@ class Stage:
 
     def enter(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
         """Put a contender to the end of a queue; return its path."""
-        guid = str(uuid.uuid4())
+        guid = guids.new(guids.Mark.OWN)
         return self.enter_raw(key, nodes.prefix(guid, kind), part.data(guid))
 
     def enter_raw(self, key: str, name: str, data: bytes) -> str:

@@ -36,8 +36,8 @@ def axe() -> str:
 
 
 def address(key: str, what: str = "change") -> str:
-    """Return the path of a page of a lock: "change", which only shows it, "history", "break" or "hold"."""
-    if what in {"break", "hold"}:
+    """Return the path of a page of a lock: "change", which only shows it, "history", "break", "hold" or "limit"."""
+    if what in {"break", "hold", "limit"}:
         return f"{LIST}{what}/?key={quoted(key, safe='')}"
     return f"{LIST}{quoted(quote(key))}/{what}/"
 
@@ -144,6 +144,17 @@ class Visitor:
         self.page.get_by_label("Minutes").fill(str(minutes))
         self.page.get_by_label("Reason").fill(reason)
         self.page.get_by_role("button", name="Hold the lock").click()
+
+    def limit(self, permits: int, reason: str) -> None:
+        self.page.get_by_label("Permits").fill(str(permits))
+        self.page.get_by_label("Reason").fill(reason)
+        self.page.get_by_role("button", name="Set the limit").click()
+
+    def ask(self, place: str, reason: str) -> None:
+        """On the page of a lock, ask the holder in whose section this text stands to let go."""
+        section = self.page.locator("section.module").filter(has_text=place)
+        section.get_by_label("Reason").fill(reason)
+        section.get_by_role("button", name="Ask to let go").click()
 
     def messages(self) -> str:
         """What the page has to say about what was done."""

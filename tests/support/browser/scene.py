@@ -22,6 +22,11 @@ def busy_shop(stage: Stage) -> None:
     for part in (invoice, refund):
         stage.enter("prices", part, Kind.READ)
     stage.enter("prices", restock, Kind.WRITE)
+    for place in range(3):
+        about = {"request": "POST /labels/"}
+        stage.enter(
+            "printers", Part(f"web-{place}", 80 + place, what="shop.views.label", about=about, limit=2), Kind.LEASE
+        )
     for place in range(12):
         stage.enter("inventory/lamp", Part.task("shop.tasks.restock", f"worker-{place % 4}", 300 + place))
     for number in range(7):

@@ -326,3 +326,19 @@ def test_a_path_elsewhere_has_no_key(other: str) -> None:
     """A path that is not below the base is no lock's."""
     with pytest.raises(InvalidLockName):
         key_of("/zklock", other)
+
+
+@given(TEXTS, TEXTS)
+@example("a", "1234567890")
+def test_a_template_knows_the_keys_that_it_may_render(one: str, other: str) -> None:
+    """Whatever the values; so a key that somebody typed is known for one of a lock in the settings."""
+    with contextlib.suppress(InvalidLockName):
+        for text in ("shop/{a}/{b}", "shop/{a}-{b}/x", "shop-1234567890/{a}{{}}/é"):
+            template = Template.parse(text)
+            assert template.may_render(template.render({"a": one, "b": other}))
+
+
+@pytest.mark.parametrize("key", ["shop", "shop/a", "shop/a/b/c", "other/a/b", "shop/a/x:"])
+def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
+    """Another number of segments, or other literals."""
+    assert not Template.parse("shop/{a}/x:{b}").may_render(key)

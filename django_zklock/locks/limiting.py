@@ -1,0 +1,141 @@
+"""
+Knows how the limit of a semaphore is set for all processes, while permits are taken and let go.
+
+The limit is a child of the lock's directory, so whoever lists the queue has read it, and grants by it from then on. It
+is replaced in one transaction, which writes the directory, too: those who wait watch its data, and look again.
+
+Nobody loses a permit. Who has been granted by the limit before keeps its own, also if its answer is still on the way,
+and so may exceed the new limit for a while. The sign names the last of them by its number (`through`), so that all
+who look can tell: a contender up to that number has a permit, and others count their places by the new limit.
+
+What makes `through` right. Of those in the queue at the moment of the change, the ones that have a permit by the old
+limit are the first few; call the last of them L.
+
+* It is never above L, which would grant permits that neither limit has. It is the last that has a permit in a queue
+  that was read before the change. From then on contenders leave and others come behind, so nobody's place rises: who
+  has had a permit in that queue has one at the change, or is gone.
+* Below L it takes and grants nothing: who is granted looks no more, and everybody counts all who are ahead, whatever
+  they are. Say z is the last in the queue of those that have a permit. If the new limit granted it, its place is below
+  that, so there are no more permits in use than it has; if the old one did, no more than the old one has. But one
+  between `through` and L would look as if it waited, and could not be broken.
+* So it is L, as long as the queue holds still between the look and the change. The transaction requires it: that all
+  that have a permit, and the first that has none, are still there, and if there is room behind, that nobody has come.
+  For the last ZooKeeper has no word, but it numbers sequential nodes by the children ever made in the directory. So
+  the transaction makes one and deletes it by the name that it has if nobody came; else all of it fails. Where the
+  queue never holds still, or is too long to require it of all, the last word is the one above.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django_zklock.locks.errand import AT_ONCE, Errand, children
+from django_zklock.queue import limits, nodes, order, standing
+from django_zklock.queue.limits import Record, SetLimit
+from django_zklock.queue.nodes import Kind
+from django_zklock.queue.order import Queue
+from django_zklock.queue.signs import Limit
+from django_zklock.zk.changes import Change, Make, Put, Remove, Require
+from django_zklock.zk.exchange import Answer, Step, Write
+from django_zklock.zk.gateway import Family, Gateway
+
+STEADY: Final = 10
+"""Tries for which the queue has to hold still; then the limit is changed as the queue was seen."""
+MOST_REQUIRED: Final = 256 * 1024
+"""Characters of the paths that one transaction requires; ZooKeeper takes a megabyte."""
+
+_PROBE: Final = "!count:"
+
+
+def set_limit(errand: Errand, limit: int, record: Record) -> None:
+    """Set the limit. Raises `UnreadableQueue` and `ZooKeeperUnavailable`."""
+    setting = _Setting(errand.parent, limit, record)
+    while not errand.follow(setting):
+        setting.limits.update(errand.limits(setting.unknown))
+
+
+def clear_limit(errand: Errand) -> bool:
+    """Have each contender's own limit count again; tell whether another one was set. Raises `ZooKeeperUnavailable`."""
+    clearing = _Clearing(errand.parent)
+    done: bool = errand.follow(clearing)
+    errand.session.post(lambda: errand.session.attached(Gateway).tidy(errand.parent))
+    return done or clearing.tried
+
+
+def limit_of(errand: Errand) -> SetLimit | None:
+    """Return the limit that is set, or None. Raises `ZooKeeperUnavailable`."""
+    while True:
+        found = order.limit_of(errand.follow(children))
+        if found is None:
+            return None
+        node = errand.read(found.name)
+        if node is not None:  # else it was changed in between
+            return limits.set_limit(found.name, node.data, node.ctime)
+
+
+class _Setting:
+    """The plan that sets a limit; its value is False if it has to know the limits of `unknown` contenders first."""
+
+    def __init__(self, parent: str, limit: int, record: Record) -> None:
+        self.limits: dict[str, int] = {}  # of contenders, by name: their own, which count as long as none is set
+        self.unknown: tuple[str, ...] = ()
+        self._parent = parent
+        self._limit = limit
+        self._data = record.encode()  # of the sign and of the directory, by which the change is known for one's own
+        self._tries = 0
+
+    def __call__(self, found: Family | None, session_id: int) -> Step:
+        if found is None:
+            return self._write((Put(path=self._parent, data=self._data, version=0),), Limit(self._limit))
+        if found.data == self._data:
+            return Answer(True)
+        queue = order.ordered(found.children)
+        many = standing.holders(queue, self.limits)
+        self.unknown = standing.undecided(queue, self.limits)[:AT_ONCE]
+        if self.unknown:
+            return Answer(False)
+        self._tries += 1
+        write = Put(path=self._parent, data=self._data, version=found.version)
+        gone = tuple(Remove(path=self._path(name)) for name in found.children if limits.is_limit(name))
+        still = self._still(found, queue, many) if self._tries <= STEADY else ()
+        return self._write((write, *still, *gone), Limit(self._limit, _through(queue, many)))
+
+    def _write(self, changes: tuple[Change, ...], limit: Limit) -> Write:
+        return Write((*changes, Make(path=self._path(limit.name), data=self._data)), True)
+
+    def _still(self, found: Family, queue: Queue, many: int) -> tuple[Change, ...]:
+        """Return what requires that the same have permits at the change."""
+        decisive = [self._path(child.name) for child in queue[: many + 1]]
+        if sum(map(len, decisive)) > MOST_REQUIRED:
+            return ()
+        require = tuple(Require(path=path) for path in decisive)
+        if many < len(queue):
+            return require
+        probe = self._path(_PROBE)
+        return (*require, Make(path=probe, sequential=True), Remove(path=nodes.numbered(probe, found.made)))
+
+    def _path(self, name: str) -> str:
+        return f"{self._parent}/{name}"
+
+
+class _Clearing:
+    """The plan that removes the limit; its value is whether it did."""
+
+    def __init__(self, parent: str) -> None:
+        self.tried = False  # so if there is none any more, that may be the work of a request whose answer was lost
+        self._parent = parent
+
+    def __call__(self, found: Family | None, session_id: int) -> Step:
+        gone = tuple(name for name in (found.children if found is not None else ()) if limits.is_limit(name))
+        if found is None or not gone:
+            return Answer(False)
+        self.tried = True
+        removals = tuple(Remove(path=f"{self._parent}/{name}") for name in gone)
+        return Write((Put(path=self._parent, data=b"", version=found.version), *removals), True)
+
+
+def _through(queue: Queue, many: int) -> int:
+    """Return the number of the last that has a permit, or had one by a higher limit before."""
+    before = -1 if queue.limit is None else queue.limit.through
+    last = queue[many - 1] if many else None
+    return max(before, last.sequence) if last is not None and last.kind is Kind.LEASE else before

@@ -1,0 +1,117 @@
+"""Permits of a semaphore, and holders who are asked to let go, by an operator at a browser."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.browser.actors import Actor, acting
+from support.browser.pages import Visitor
+from support.zoo import Zoo, eventually
+
+Visit = Callable[..., Visitor]
+pytestmark = pytest.mark.zookeeper
+
+KEY = "printers/second floor"
+NODE = "printers/second%20floor"
+
+
+@pytest.fixture
+def others(swept: Zoo) -> Iterator[list[Actor]]:
+    """Two more processes that take locks when told."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(acting(swept)) for _ in range(2)]
+        for name in swept.client.get_children(f"{swept.base}/{NODE}"):
+            if name.startswith("!"):
+                swept.client.delete(f"{swept.base}/{NODE}/{name}")
+
+
+def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list[Actor], visitor: Visit) -> None:
+    """
+    From the page of a semaphore to a form that says what is set now, and back: as many more as fit get permits at once.
+
+    Lowered again, it takes nothing from anybody, and the page says who set it and why; so does the history. Once it is
+    cleared, the limit of the code counts again.
+    """
+    actor.hold(KEY, "shop.views.label", limit=1)
+    for place, each in enumerate(others):
+        each.tell("take", KEY, f"shop.tasks.print{place}", limit=1)
+        swept.wait_contenders(NODE, place + 2)
+    operator = visitor("operator")
+    operator.open()
+    assert "1 of 1 permits" in operator.row(NODE).inner_text()
+    operator.open_lock(NODE)
+    operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
+    assert "No limit is set" in operator.page.locator("#content").inner_text()
+    operator.limit(2, "the second printer is back")
+    assert "is 2 now" in operator.messages()
+    others[0].hear("held", KEY)
+    operator.open_lock(NODE)
+    text = operator.page.locator("#content").inner_text()
+    assert "2 of 2 permits" in text
+    assert "Limit 2, set by operator" in text
+    assert "the second printer is back" in text
+    assert text.count("shop.tasks.print1") == 1, "one waits"
+    operator.picture("semaphore-with-limit")
+    operator.assert_accessible()
+    operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
+    assert "Limit 2, set by operator" in operator.page.locator("#content").inner_text()
+    operator.limit(1, "it jams")
+    operator.open_lock(NODE)
+    assert "2 of 1 permits" in operator.page.locator("#content").inner_text()
+    actor.tell("drop", KEY)
+    actor.hear("free", KEY)
+    others[0].tell("drop", KEY)
+    others[0].hear("free", KEY)
+    others[1].hear("held", KEY)
+    operator.open_lock(NODE)
+    operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
+    operator.page.get_by_label("Reason").fill("mended")
+    operator.page.get_by_role("button", name="Clear it").click()
+    assert "was cleared" in operator.messages()
+    operator.page.locator("#content").get_by_role("link", name="History").click()
+    history = operator.page.locator("#content").inner_text()
+    for reason in ("the second printer is back", "it jams", "mended"):
+        assert reason in history
+
+
+def test_one_of_two_holders_is_asked_to_let_go(swept: Zoo, actor: Actor, others: list[Actor], visitor: Visit) -> None:
+    """It hears by whom and why, and goes on; the other hears nothing, and the page says who was asked."""
+    actor.hold(KEY, "shop.views.label", limit=2)
+    others[0].hold(KEY, "shop.tasks.print", limit=2)
+    operator = visitor("operator")
+    operator.open_lock(NODE)
+    operator.ask("shop.tasks.print", "the deploy waits")
+    assert "was asked to let go" in operator.messages()
+    heard = others[0].hear("asked", KEY)
+    assert "operator" in heard
+    assert "the deploy waits" in heard
+    operator.picture("asked")
+    operator.assert_accessible()
+    section = operator.page.locator("section.module").filter(has_text="shop.tasks.print")
+    assert "operator: the deploy waits" in section.inner_text()
+    other = operator.page.locator("section.module").filter(has_text="shop.views.label")
+    assert "the deploy waits" not in other.inner_text()
+    assert len(swept.children(NODE)) == 2
+    others[0].tell("drop", KEY)
+    others[0].hear("free", KEY)
+    eventually(lambda: len(swept.children(NODE)) == 1)
+    operator.open_lock(NODE)
+    operator.page.locator("#content").get_by_role("link", name="History").click()
+    assert "the deploy waits" in operator.page.locator("#content").inner_text()
+
+
+def test_nobody_is_asked_without_a_reason(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """Neither by the browser's own check nor by the server's."""
+    actor.hold("orders/1042", "shop.views.buy")
+    (node,) = swept.children("orders/1042")
+    before = swept.client.exists(f"{swept.base}/orders/1042/{node}").version
+    operator = visitor("operator")
+    operator.open_lock("orders/1042")
+    operator.ask("shop.views.buy", "")
+    assert operator.page.locator(":invalid").count()
+    operator.page.evaluate("document.querySelectorAll('form').forEach(form => form.noValidate = true)")
+    operator.ask("shop.views.buy", "   ")
+    assert "please say why" in operator.messages()
+    assert swept.client.exists(f"{swept.base}/orders/1042/{node}").version == before

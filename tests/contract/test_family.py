@@ -1,0 +1,265 @@
+"""Each kind of lock keeps the same promises: who is let in, in which order, for how long, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError, NotEmptyError
+from support.faults import Elsewhere, connected, session, within
+from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
+from support.zoo import Zoo, eventually
+
+from django_zklock import signals
+from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
+
+pytestmark = pytest.mark.zookeeper
+
+MOST = 6  # threads, or tasks
+
+
+def test_it_is_had_by_as_many_as_there_is_room_for(zoo: Zoo, primitive: Primitive) -> None:
+    """All of these have it at a time, and nobody else."""
+    with queued(zoo, *(primitive.lock() for _ in range(primitive.room))) as takers:
+        holds = [taker.wait_granted() for taker in takers]
+        assert {hold.kind for hold in holds} == {primitive.kind}
+        for hold in holds:
+            hold.check()
+        if primitive.name.endswith("read"):
+            with pytest.raises(LockBusy), primitive.lock(kind="write", timeout=0):
+                pass
+        else:
+            with pytest.raises(LockBusy), primitive.lock(timeout=0):
+                pass
+        assert len(zoo.children(KEY)) == primitive.room
+
+
+def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
+    """Whatever they do at the same time, no more than there is room for are inside."""
+    guard, inside, most = threading.Lock(), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(4):
+            with primitive.lock(timeout=30):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.001)
+                with guard:
+                    inside -= 1
+
+    for thread in [Elsewhere(work) for _ in range(MOST)]:
+        thread.result(30)
+    assert 1 <= most <= (primitive.room if primitive.room < MANY else MOST)
+
+
+async def test_tasks_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
+    """The same for tasks of one thread."""
+    inside, most = 0, 0
+    lock = primitive.lock(timeout=30)
+
+    async def work() -> None:
+        nonlocal inside, most
+        for _ in range(4):
+            async with lock:
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0.001)
+                inside -= 1
+
+    await asyncio.gather(*(work() for _ in range(MOST)))
+    assert 1 <= most <= (primitive.room if primitive.room < MANY else MOST)
+    assert not lock._blocks
+
+
+def test_first_come_is_first_served(zoo: Zoo, primitive: Primitive) -> None:
+    """Those who wait get it in the order in which they came, as many at a time as there is room for."""
+    with primitive.full(zoo) as blockers, queued(zoo, *(primitive.lock(timeout=30) for _ in range(5))) as takers:
+        for path in blockers:
+            zoo.client.delete(path)
+        for place, taker in enumerate(takers):
+            taker.wait_granted()
+            assert not any(each.granted.is_set() for each in takers[place + primitive.room :])
+            taker.go()
+
+
+@pytest.mark.parametrize("timeout", [0, 0.2])
+def test_a_wait_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
+    """Who does not get it in time is told so in time, and is in nobody's way any more."""
+    with primitive.full(zoo) as blockers:
+        with within(timeout + 1), pytest.raises(LockTimeout if timeout else LockBusy), primitive.lock(timeout=timeout):
+            pass
+        with within(timeout + 1):
+            assert primitive.lock().acquire(bool(timeout), timeout or -1) is None
+        zoo.wait_contenders(KEY, len(blockers))
+    with primitive.lock(timeout=0):
+        pass
+
+
+async def test_a_wait_of_a_task_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive) -> None:
+    """The same for tasks; and for one that is cancelled, which waits for ever otherwise."""
+    with primitive.full(zoo) as blockers:
+        for timeout in (0, 0.2):
+            with pytest.raises(LockTimeout if timeout else LockBusy):
+                async with primitive.lock(timeout=timeout):
+                    pass
+
+        async def wait() -> None:
+            async with primitive.lock(timeout=None):
+                pass
+
+        task = asyncio.create_task(wait())
+        await asyncio.to_thread(zoo.wait_contenders, KEY, len(blockers) + 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(zoo.wait_contenders, KEY, len(blockers))
+
+
+def test_a_wait_for_ever_ends_when_there_is_room(zoo: Zoo, primitive: Primitive) -> None:
+    """Any of those in the way will do."""
+    with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (taker,):
+        eventually(lambda: watched(zoo) >= set(blockers))
+        assert not taker.granted.is_set()
+        zoo.client.delete(blockers[-1])
+        taker.wait_granted()
+
+
+def test_who_gives_up_in_the_middle_keeps_nobody_waiting(zoo: Zoo, primitive: Primitive) -> None:
+    """Those behind it move up, and get the lock in their turn."""
+    with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
+        quitter = Elsewhere(lambda: primitive.lock().acquire(timeout=0.5))
+        zoo.wait_contenders(KEY, len(blockers) + 2)
+        with queued(zoo, primitive.lock(timeout=None)) as (last,):
+            assert quitter.result() is None
+            zoo.wait_contenders(KEY, len(blockers) + 2)
+            for path in blockers:
+                zoo.client.delete(path)
+            first.wait_granted()
+            first.go()
+            last.wait_granted()
+
+
+def test_its_owner_may_take_it_again(zoo: Zoo, primitive: Primitive) -> None:
+    """It is one node, one hold and one permit, and given back once for each time."""
+    lock = primitive.lock()
+    with lock as outer, lock as inner:
+        assert inner is outer
+        assert primitive.lock().acquire(blocking=False) is outer
+        lock.release()
+        assert len(zoo.children(KEY)) == 1
+    assert zoo.children(KEY) == []
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    with pytest.raises(LockBusy), primitive.lock(reentrant=False) as first, primitive.lock(reentrant=False):
+        first.check()
+
+
+def reaped(zoo: Zoo) -> bool:
+    """Delete the directory, as the server does in its time, if it is empty by now."""
+    try:
+        zoo.client.delete(f"{zoo.base}/{KEY}")
+    except NotEmptyError:
+        return False
+    except NoNodeError:
+        pass
+    return True
+
+
+def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
+    """Who gets it after another one's release has a higher token, also in a directory made anew."""
+    tokens = []
+    for count in range(6):
+        with primitive.lock(timeout=5) as hold:
+            tokens.append(hold.token)
+            assert zoo.client.exists(hold.path).czxid == hold.token
+        if count == 3:
+            eventually(lambda: reaped(zoo))
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.fixture
+def told(zoo: Zoo) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """The signals of a test, by name, with their arguments."""
+    names = ("lock_acquired", "lock_released", "lock_lost", "lock_contended", "lock_waiting")
+    found: list[tuple[str, dict[str, Any]]] = []
+    receivers = {name: lambda name=name, **kwargs: found.append((name, kwargs)) for name in names}
+    for name, receive in receivers.items():
+        getattr(signals, name).connect(receive, weak=False)
+    yield found
+    for name, receive in receivers.items():
+        getattr(signals, name).disconnect(receive)
+
+
+def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive, told: list[tuple[str, dict[str, Any]]]) -> None:
+    """That it was taken and given back, that somebody waits, and that it was not to be had."""
+    with primitive.lock() as hold:
+        pass
+    with primitive.full(zoo):
+        assert primitive.lock().acquire(timeout=0.2) is None
+    eventually(lambda: len(told) == 4)
+    names = [name for name, _ in told]
+    assert names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
+    assert {kwargs["lock"] for _, kwargs in told} == {KEY}
+    assert told[0][1]["hold"] is hold
+
+
+def test_the_work_is_stopped_when_its_node_is_deleted(
+    zoo: Zoo, primitive: Primitive, reports: list[dict[str, Any]]
+) -> None:
+    """Within a second, and told by `lock_lost`; who waits is let in."""
+    with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as others:
+        for other in others:
+            other.wait_granted()
+        waiters: list[Taker] = []
+
+        def work() -> None:
+            with primitive.lock() as hold:
+                waiters.append(Taker(primitive.lock()))
+                zoo.wait_contenders(KEY, primitive.room + 1)
+                zoo.client.delete(hold.path)
+                with within(2):
+                    threading.Event().wait(10)
+
+        with pytest.raises(LockLost):
+            work()
+        waiters[0].wait_granted()
+        waiters[0].go()
+    eventually(lambda: [report["lock"] for report in reports] == [KEY])
+
+
+async def test_the_work_of_a_task_is_stopped_when_its_node_is_deleted(zoo: Zoo, primitive: Primitive) -> None:
+    """It is cancelled inside the block, and free of any cancellation outside of it."""
+    with pytest.raises(LockLost):
+        async with primitive.lock() as hold:
+            await asyncio.to_thread(zoo.client.delete, hold.path)
+            await asyncio.sleep(10)
+    await asyncio.sleep(0)
+
+
+def test_no_watch_is_left_behind(zoo: Zoo, primitive: Primitive) -> None:
+    """Neither on the server nor in the client; but one on a semaphore's directory, which goes with that."""
+    connected()
+    with primitive.full(zoo) as blockers:
+        for _ in range(3):
+            assert primitive.lock().acquire(timeout=0.1) is None
+        zoo.wait_contenders(KEY, len(blockers))
+        with queued(zoo, *(primitive.lock(timeout=30) for _ in range(3))) as takers:
+            for path in blockers:
+                zoo.client.delete(path)
+            for taker in takers:
+                taker.wait_granted()
+                taker.go()
+    directory = f"{zoo.base}/{KEY}"
+    eventually(lambda: watched(zoo) <= {directory})
+    if primitive.is_semaphore:
+        eventually(lambda: reaped(zoo))
+    eventually(lambda: not watched(zoo))
+    found = session()._client
+    assert found is not None
+    eventually(lambda: not any(found._data_watchers.values()))

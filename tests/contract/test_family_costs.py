@@ -1,0 +1,81 @@
+"""What each kind of lock costs, counted on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.faults import connected, proxied
+from support.primitives import KEY, Primitive, queued
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+
+pytestmark = pytest.mark.zookeeper
+
+REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy to count at, its session at rest, and the key's directory in place."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with proxied(zoo, 10) as proxy:
+        connected()
+        with zk_lock(KEY):
+            pass
+        proxy.reset()
+        yield proxy
+
+
+def requests(proxy: Proxy) -> list[int]:
+    """Count what was sent for locks: creates, lists, reads and deletes."""
+    return [proxy.counts[opcode] for opcode in REQUESTS]
+
+
+def test_two_round_trips_where_nobody_is_in_the_way(proxy: Proxy, primitive: Primitive) -> None:
+    """One to take it, the create and the list together, and one to give it back."""
+    with primitive.lock():
+        pass
+    assert requests(proxy) == [1, 1, 0, 1]
+    assert proxy.round_trips() == 2
+
+
+def test_the_same_beside_others_who_share_it(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+    """As long as there is room."""
+    with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as takers:
+        for taker in takers:
+            taker.wait_granted()
+        proxy.reset()
+        with primitive.lock():
+            pass
+        assert requests(proxy) == [1, 1, 0, 1]
+        assert proxy.round_trips() == 2
+
+
+def test_a_try_that_fails_is_one_read(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+    """It writes nothing."""
+    with primitive.full(zoo):
+        proxy.reset()
+        assert primitive.lock().acquire(blocking=False) is None
+        assert requests(proxy) == [0, 1, 0, 0]
+        assert proxy.requests == 1
+
+
+def test_a_waiter_reads_those_it_waits_for_and_is_let_in_by_an_event(
+    zoo: Zoo, proxy: Proxy, primitive: Primitive
+) -> None:
+    """One, but for a permit as many as there are, and the limit, after which it lists once more."""
+    permits = primitive.options.get("limit", 0)
+    reads = 1 + permits if permits else 1
+    with primitive.full(zoo) as blockers:
+        proxy.reset()
+        with queued(zoo, primitive.lock()) as (waiter,):
+            proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in proxy.frames) == reads)
+            assert requests(proxy) == [1, 2 if permits else 1, reads, 0]
+            proxy.reset()
+            zoo.client.delete(blockers[-1])
+            waiter.wait_granted()
+            assert requests(proxy) == [0, 0, 0, 0]
+            assert proxy.watch_events == 1

@@ -1,0 +1,234 @@
+"""Each kind of lock survives lost replies, dead processes and the end of a session: nobody is let in too many."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.primitives import (
+    KAZOO,
+    KEY,
+    LOCK,
+    READ,
+    SEMAPHORE,
+    WRITE,
+    Primitive,
+    Taker,
+    end_session,
+    foreign,
+    queued,
+    watched,
+)
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost
+from django_zklock.queue.nodes import Kind
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+def take(zoo: Zoo, primitive: Primitive) -> None:
+    """Take it, and see that the own node is the one that was granted, and the only one of this session."""
+    with primitive.lock(timeout=10) as hold:
+        hold.check()
+        stat = zoo.client.exists(hold.path)
+        assert (stat.czxid, stat.ephemeralOwner) == (hold.token, session().session_id)
+        paths = [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)]
+        owners = [found.ephemeralOwner for found in map(zoo.client.exists, paths) if found]
+        assert owners.count(session().session_id) == 1
+
+
+@pytest.mark.scenario("F6")
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
+def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
+    """Whether the create was carried out or not, there is one node, and it is granted once."""
+    fired = getattr(proxy, when)(opcode)
+    take(zoo, primitive)
+    assert fired.is_set()
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [GET_DATA, GET_CHILDREN])
+def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
+    """A waiter that is cut off as it looks at the queue, its limit or those ahead keeps its place, and is woken."""
+    with primitive.full(zoo) as blockers:
+        proxy.reset()
+        fired = getattr(proxy, when)(opcode)
+        waiter = Elsewhere(lambda: take(zoo, primitive))
+        assert fired.wait(5)
+        zoo.wait_contenders(KEY, len(blockers) + 1)
+        eventually(lambda: watched(zoo) >= set(blockers))
+        zoo.client.delete(blockers[-1])
+        waiter.result()
+
+
+def test_what_happens_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+    """A watch that is lost with its connection loses no wake-up."""
+    with primitive.full(zoo) as blockers:
+        waiter = Elsewhere(lambda: take(zoo, primitive))
+        eventually(lambda: watched(zoo) >= set(blockers))
+        proxy.refuse = True
+        proxy.cut_all()
+        zoo.client.delete(blockers[0])
+        proxy.heal()
+        waiter.result()
+
+
+@pytest.mark.scenario("F9")
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, when: str) -> None:
+    """The node is gone in the end, the next one is let in, and the caller is not kept."""
+    lock = primitive.lock()
+    lock.acquire()
+    fired = getattr(proxy, when)(DELETE)
+    with within(1.5):
+        lock.release()
+    assert fired.wait(1)
+    eventually(lambda: zoo.children(KEY) == [], 3, "the node of a release that was cut stays")
+    take(zoo, primitive)
+
+
+def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+    """And who waits in that session queues again by itself, and is let in."""
+    with foreign(zoo, Kind.LOCK, "other", layout=primitive.layout):
+        waiter = Taker(primitive.lock("other", timeout=20))
+        zoo.wait_contenders("other", 2)
+
+        def work() -> None:
+            with primitive.lock():
+                Elsewhere(lambda: expire(zoo))  # as what is done here is stopped half way
+                with within(10):
+                    threading.Event().wait(30)
+
+        with pytest.raises(LockLost):
+            work()
+        eventually(lambda: len(zoo.children("other")) == 2 and session().connected)
+    waiter.wait_granted()
+    waiter.go()
+    take(zoo, primitive)
+
+
+# What runs in the processes: so many rounds with a line at the begin and the end of each; the first one ends never.
+WORK = """
+import os, sys, threading, time
+from django_zklock import Lock
+path, options, doomed = sys.argv[1], eval(sys.argv[2]), sys.argv[3] == "doomed"
+log = os.open(path, os.O_WRONLY | os.O_APPEND)
+lock = Lock("warm/a", timeout=60, **options)
+def say(text):
+    os.write(log, f"{text} {os.getpid()}\\n".encode())
+if doomed:
+    def wait():
+        with Lock("warm/a", timeout=60, **options):
+            time.sleep(60)
+    with lock as hold:
+        say("+")
+        waiters = [threading.Thread(target=wait, daemon=True) for _ in range(6)]
+        for waiter in waiters:
+            waiter.start()
+        print(hold.path)
+        time.sleep(60)
+for _ in range(15):
+    with lock:
+        say("+")
+        time.sleep(0.002)
+        say("-")
+"""
+
+
+@pytest.mark.parametrize(
+    "primitive",
+    [READ, SEMAPHORE, *(pytest.param(each, marks=pytest.mark.chaos) for each in (LOCK, WRITE, KAZOO))],
+    ids=str,
+)
+def test_processes_are_never_more_inside_though_one_is_killed(zoo: Zoo, primitive: Primitive, tmp_path: Path) -> None:
+    """A process that is killed with the lock, and with waiters in the queue, has it until its session is over."""
+    log = tmp_path / "log"
+    log.touch()
+    processes = [
+        zoo.spawn(WORK, str(log), repr(dict(primitive.options)), "doomed" if number == 0 else "lives")
+        for number in range(3)
+    ]
+    try:
+        doomed, others = processes[0], processes[1:]
+        assert doomed.stdout
+        path = doomed.stdout.readline().strip()
+        owner = zoo.client.get(path)[1].ephemeralOwner
+        os.kill(doomed.pid, signal.SIGKILL)
+        doomed.wait()
+        assert zoo.client.exists(path)
+        with log.open("a") as lines:
+            lines.write(f"x {doomed.pid}\n")  # from now on nobody counts on it
+        end_session(zoo, owner)
+        for process in others:
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert_never_more_inside(log, primitive, processes)
+
+
+def assert_never_more_inside(log: Path, primitive: Primitive, processes: list[subprocess.Popen[str]]) -> None:
+    """Read what the processes wrote."""
+    inside: set[str] = set()
+    most = 0
+    lines = log.read_text().splitlines()
+    for line in lines:
+        what, pid = line.split()
+        if what == "+":
+            assert pid not in inside
+            inside.add(pid)
+        else:
+            inside.discard(pid)
+        most = max(most, len(inside))
+    assert most <= (primitive.room if primitive is not READ else len(processes))
+    assert sum(line.startswith("+") for line in lines) == 1 + 15 * (len(processes) - 1)
+
+
+def test_all_that_a_dead_process_had_is_given_on_at_once(zoo: Zoo) -> None:
+    """Several permits, whose end is one transaction, let in as many."""
+    with queued(zoo, *(SEMAPHORE.lock() for _ in range(1))) as (kept,):
+        kept.wait_granted()
+        script = """
+import threading, time
+def have():
+    with zk_lock("warm/a", limit=3, timeout=30):
+        time.sleep(60)
+for _ in range(2):
+    threading.Thread(target=have, daemon=True).start()
+time.sleep(60)
+"""
+        process = zoo.spawn(script)
+        try:
+            last = zoo.wait_contenders(KEY, 3, timeout=30)[-1]
+            owner = zoo.client.get(f"{zoo.base}/{KEY}/{last}")[1].ephemeralOwner
+            with queued(zoo, *(SEMAPHORE.lock(timeout=30) for _ in range(3))) as waiters:
+                process.kill()
+                end_session(zoo, owner)
+                for waiter in waiters[:2]:
+                    waiter.wait_granted()
+                assert not waiters[2].granted.is_set()
+                kept.go()
+                waiters[2].wait_granted()
+        finally:
+            process.kill()
+            process.communicate()

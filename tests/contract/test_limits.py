@@ -1,0 +1,466 @@
+"""The limit of a semaphore is set for all processes while permits are taken and let go."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import logging
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, connected, proxied
+from support.proxy import MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, ZooKeeperUnavailable
+from django_zklock.locks import limiting
+from django_zklock.locks.errand import Errand
+from django_zklock.operations import clear_limit, limit_of, set_limit
+from django_zklock.queue import nodes, order, standing
+from django_zklock.queue.limits import Record
+from django_zklock.queue.order import Queue
+from django_zklock.signals import limit_changed
+from django_zklock.zk.gateway import Family
+
+pytestmark = pytest.mark.zookeeper
+
+WHY: dict[str, Any] = {"reason": "the printer is slow", "by": "anna"}
+
+
+class Crowd:
+    """Threads that want permits of one semaphore, and hold them until they are told to let go."""
+
+    def __init__(self, zoo: Zoo, key: str, limit: int) -> None:
+        self.held: list[int] = []  # numbers, in the order of the grants
+        self._zoo = zoo
+        self._key = key
+        self._limit = limit
+        self._stops: list[threading.Event] = []
+        self._threads: list[Elsewhere[None]] = []
+
+    def come(self, many: int) -> None:
+        """Have so many more come, one after the other."""
+        for _ in range(many):
+            number = len(self._stops)
+            self._stops.append(threading.Event())
+            before = len(self._zoo.children(self._key))
+            self._threads.append(Elsewhere(lambda number=number: self._take(number)))  # type: ignore[misc]
+            self._zoo.wait_contenders(self._key, before + 1)
+
+    def _take(self, number: int) -> None:
+        with zk_lock(self._key, limit=self._limit, timeout=30):
+            self.held.append(number)
+            self._stops[number].wait(30)
+            self.held.remove(number)
+
+    def go(self, *numbers: int) -> None:
+        """Have these let go; wait until they have."""
+        for number in numbers:
+            self._stops[number].set()
+            self._threads[number].result()
+
+    def hold(self, *numbers: int) -> None:
+        """Wait until exactly these have permits, and stay so for a moment."""
+        eventually(lambda: sorted(self.held) == list(numbers), message=f"{self.held}, not {numbers}")
+        time.sleep(0.1)  # nothing is awaited: nobody else may be granted
+        assert sorted(self.held) == list(numbers)
+
+
+@pytest.fixture
+def crowd(zoo: Zoo) -> Iterator[Crowd]:
+    """A semaphore of three permits in everybody's code."""
+    found = Crowd(zoo, "k", 3)
+    yield found
+    found.go(*range(len(found._stops)))
+    clear_limit("k", **WHY)
+
+
+def signs_of(zoo: Zoo) -> list[str]:
+    return [name for name in zoo.client.get_children(f"{zoo.base}/k") if name.startswith("!")]
+
+
+def queue_of(zoo: Zoo) -> Queue:
+    return order.ordered(zoo.client.get_children(f"{zoo.base}/k"))
+
+
+# --- what it does -----------------------------------------------------------------------------------------------------
+
+
+def test_a_raised_limit_gives_permits_to_as_many_more_as_there_are(zoo: Zoo, crowd: Crowd) -> None:
+    """The first who wait; the others wait on."""
+    crowd.come(7)
+    crowd.hold(0, 1, 2)
+    set_limit("k", 5, **WHY)
+    crowd.hold(0, 1, 2, 3, 4)
+    set_limit("k", 6, **WHY)
+    crowd.hold(0, 1, 2, 3, 4, 5)
+
+
+def test_a_lowered_limit_takes_no_permit_away_and_binds_who_comes(zoo: Zoo, crowd: Crowd) -> None:
+    """The next is granted once fewer are held than there are permits now."""
+    crowd.come(5)
+    crowd.hold(0, 1, 2)
+    set_limit("k", 1, **WHY)
+    crowd.hold(0, 1, 2)
+    crowd.go(0)
+    crowd.hold(1, 2)
+    crowd.go(2)
+    crowd.hold(1)
+    crowd.go(1)
+    crowd.hold(3)
+    with pytest.raises(LockBusy), zk_lock("k", limit=3, timeout=0):
+        pass
+
+
+def test_a_cleared_limit_lets_that_of_the_code_count_again(zoo: Zoo, crowd: Crowd) -> None:
+    """For those who wait at that moment, too; and the directory is one that nothing but contenders are in."""
+    set_limit("k", 1, **WHY)
+    crowd.come(4)
+    crowd.hold(0)
+    assert clear_limit("k", **WHY)
+    crowd.hold(0, 1, 2)
+    assert signs_of(zoo) == []
+    assert zoo.client.get(f"{zoo.base}/k")[0] == b""
+    assert not clear_limit("k", **WHY)
+
+
+def test_who_held_by_an_older_limit_counts_for_a_newer_one(zoo: Zoo, crowd: Crowd) -> None:
+    """Nobody is granted because two changes came one after the other, and all who have permits are known for it."""
+    crowd.come(5)
+    crowd.hold(0, 1, 2)
+    set_limit("k", 1, **WHY)
+    set_limit("k", 2, **WHY)
+    crowd.hold(0, 1, 2)
+    assert standing.holders(queue_of(zoo)) == 3
+    crowd.go(0)
+    crowd.hold(1, 2)
+    crowd.go(1)
+    crowd.hold(2, 3)
+
+
+def test_a_limit_is_set_where_nobody_has_ever_been(zoo: Zoo) -> None:
+    """It waits there for those who come; once it is cleared, the server may delete the directory."""
+    assert limit_of("far/away") is None
+    set_limit("far/away", 1, **WHY)
+    found = limit_of("far/away")
+    assert found is not None
+    assert (found.limit, found.by, found.reason) == (1, "anna", "the printer is slow")
+    assert found.when is not None
+    with (
+        zk_lock("far/away", limit=5),
+        pytest.raises(LockBusy),
+        zk_lock("far/away", limit=5, timeout=0, reentrant=False),
+    ):
+        pass
+    clear_limit("far/away", **WHY)
+    assert limit_of("far/away") is None
+    assert zoo.client.get_children(f"{zoo.base}/far/away") == []
+
+
+def test_a_change_is_audited_and_told_by_a_signal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """With who did it and why; a limit that was cleared is told as None."""
+
+    def receiver(**given: Any) -> None:
+        told.append((given["lock"], given["limit"], given["by"], given["reason"]))
+
+    told: list[tuple[Any, ...]] = []
+    limit_changed.connect(receiver)
+    try:
+        with caplog.at_level(logging.INFO, "zklock.audit"):
+            set_limit("k", 2, **WHY)
+            clear_limit("k", reason="it is mended", by="ben")
+            eventually(lambda: len(told) == 2)
+    finally:
+        limit_changed.disconnect(receiver)
+    assert told == [("k", 2, "anna", "the printer is slow"), ("k", None, "ben", "it is mended")]
+    assert [record.getMessage() for record in caplog.records if record.name == "zklock.audit"] == [
+        "the limit of lock k was set to 2 by anna: the printer is slow",
+        "the limit of lock k was cleared by ben: it is mended",
+    ]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, True, 2.5, None])
+def test_what_is_no_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
+    """Before anything is sent."""
+    with pytest.raises(ValueError, match="from 1 to 10000"):
+        set_limit("k", limit, **WHY)
+
+
+@pytest.mark.parametrize("missing", [{"reason": " "}, {"by": ""}])
+def test_a_change_needs_a_name_and_a_reason(zoo: Zoo, missing: dict[str, str]) -> None:
+    """Others will ask."""
+    for change in (lambda **why: set_limit("k", 1, **why), lambda **why: clear_limit("k", **why)):
+        with pytest.raises(ValueError, match="empty"):
+            change(**{**WHY, **missing})
+
+
+def test_a_semaphore_that_others_go_by_their_own_limit_of_is_refused(zoo: Zoo) -> None:
+    """Clients of kazoo would not see it."""
+    locks = {"printers": {"path": "printers/{room}", "layout": "kazoo", "limit": 3}}
+    with zoo.configured(LOCKS=locks):
+        with pytest.raises(ValueError, match='layout="kazoo"'):
+            set_limit("printers/12", 2, **WHY)
+        set_limit("other/12", 2, **WHY)
+        clear_limit("other/12", **WHY)
+
+
+# --- while the queue moves --------------------------------------------------------------------------------------------
+
+
+class Race:
+    """A change of the limit to 1, taken apart: its look, and its write; the queue may move between them."""
+
+    def __init__(self, zoo: Zoo) -> None:
+        self.errand = Errand("k", 5)
+        self.setting = limiting._Setting(self.errand.parent, 1, Record("anna", "x"))
+        self.setting.limits = dict.fromkeys(zoo.children("k"), 3)
+
+    def look(self) -> Any:
+        family: Family = self.errand.ask(lambda gateway, done: gateway.look(self.errand.parent, done))
+        return self.setting(family, 0)
+
+    def write(self, step: Any) -> bool:
+        answer = self.errand.ask(lambda gateway, done: gateway.change(step.changes, done))
+        return answer is None
+
+
+def sign(zoo: Zoo) -> Any:
+    found = queue_of(zoo).limit
+    assert found is not None
+    return found
+
+
+def leave(zoo: Zoo, place: int) -> None:
+    zoo.client.delete(f"{zoo.base}/k/{zoo.children('k')[place]}")
+
+
+def enter(zoo: Zoo) -> str:
+    """Have a contender come that is nobody's, with three permits in its code."""
+    data = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="k", limit=3).encode()
+    prefix = nodes.prefix("0c1a0000-0000-8000-8000-000000000000", nodes.Kind.LEASE)
+    return str(zoo.client.create(f"{zoo.base}/k/{prefix}", data, ephemeral=True, sequence=True, makepath=True))
+
+
+def swap(zoo: Zoo) -> None:
+    """Have the first leave and another one come."""
+    leave(zoo, 0)
+    enter(zoo)
+
+
+@pytest.fixture
+def empty(zoo: Zoo) -> Iterator[None]:
+    """Who has come is gone at the end."""
+    yield
+    for path in zoo.contenders():
+        zoo.client.delete(path)
+    clear_limit("k", **WHY)
+
+
+MOVES: dict[str, tuple[int, Callable[[Zoo], object]]] = {
+    "somebody comes, and there is room": (2, enter),
+    "a holder leaves, and another is behind": (4, functools.partial(leave, place=1)),
+    "the first that waits leaves": (5, functools.partial(leave, place=3)),
+    "one leaves and one comes": (3, swap),
+    "nobody is there, and one comes": (0, enter),
+}
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("move", MOVES)
+def test_a_change_fails_if_other_contenders_have_permits_than_it_saw(zoo: Zoo, move: str) -> None:
+    """So the sign names the last that had a permit at the very moment; who comes later has none by it."""
+    many, happens = MOVES[move]
+    zoo.client.ensure_path(f"{zoo.base}/k")
+    for _ in range(many):
+        enter(zoo)
+    race = Race(zoo)
+    step = race.look()
+    happens(zoo)
+    assert not race.write(step)
+    assert signs_of(zoo) == []
+    race.setting.limits = dict.fromkeys(zoo.children("k"), 3)
+    while not race.write(race.look()):
+        pass
+    queue = queue_of(zoo)
+    granted = queue[:3]
+    assert sign(zoo).through == granted[-1].sequence
+    assert standing.holders(queue) == len(granted)
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_change_does_not_mind_who_comes_to_wait(zoo: Zoo) -> None:
+    """It decides nothing, and a busy queue has always somebody coming."""
+    for _ in range(4):
+        enter(zoo)
+    race = Race(zoo)
+    step = race.look()
+    enter(zoo)
+    assert race.write(step)
+    assert standing.holders(queue_of(zoo)) == 3
+
+
+@pytest.mark.usefixtures("empty")
+def test_in_a_queue_that_never_holds_still_nobody_is_granted_beyond_both_limits(zoo: Zoo) -> None:
+    """After some tries the change is made as the queue was seen: it may know too few for holders, never too many."""
+    for _ in range(5):
+        enter(zoo)
+    race = Race(zoo)
+    for _ in range(limiting.STEADY):
+        step = race.look()
+        leave(zoo, 0)
+        enter(zoo)
+        race.setting.limits = dict.fromkeys(zoo.children("k"), 3)
+        assert not race.write(step)
+    step = race.look()
+    before = queue_of(zoo)
+    leave(zoo, 0)
+    enter(zoo)
+    assert race.write(step)
+    assert sign(zoo).through == before[2].sequence
+    assert standing.holders(queue_of(zoo)) == 2  # a third has a permit
+
+
+def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
+    """The later one's."""
+    with zk_lock("k", limit=2):
+        changes = [Elsewhere(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
+        for change in changes:
+            change.result()
+        (name,) = signs_of(zoo)
+        found = limit_of("k")
+        assert found is not None
+        assert name.startswith(f"!limit:{found.limit}:")
+    clear_limit("k", **WHY)
+
+
+WORKER = """
+import fcntl, json, sys, threading, time, random
+def change(path, by):
+    with open(path, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        state = json.load(file)
+        state["inside"] += by
+        state["grants"] += by > 0
+        if state["inside"] > state["allowed"]:
+            state["wrong"].append((state["inside"], state["allowed"]))
+        file.seek(0); file.truncate(); json.dump(state, file)
+        return state["stop"]
+def work():
+    while True:
+        with zk_lock("k", limit=3, timeout=30, reentrant=False):
+            change(sys.argv[1], 1)
+            time.sleep(random.random() * 0.01)
+            if change(sys.argv[1], -1):
+                return
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+class Counter:
+    """How many are inside at the moment, over all processes; in a file that each of them locks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_text(json.dumps({"inside": 0, "allowed": 3, "grants": 0, "wrong": [], "stop": False}))
+
+    @contextlib.contextmanager
+    def state(self) -> Iterator[dict[str, Any]]:
+        with self.path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            state = json.load(file)
+            yield state
+            file.seek(0)
+            file.truncate()
+            json.dump(state, file)
+
+    def allow(self, many: int) -> None:
+        with self.state() as state:
+            state["allowed"] = many
+
+
+def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_load(zoo: Zoo, tmp_path: Path) -> None:
+    """
+    Three processes take and let go of permits all the time.
+
+    What is allowed rises before the limit does. It falls once so few of those that were there at the change are left:
+    by then, none may be inside by an older limit but those that were counted.
+    """
+    counter = Counter(tmp_path / "inside")
+    processes: list[subprocess.Popen[str]] = [zoo.spawn(WORKER, str(counter.path)) for _ in range(3)]
+    now = 3
+    try:
+        zoo.wait_contenders("k", 12, 30)
+        for limit in (6, 1, 4, 2, 8, 3, 1, 5):
+            with counter.state() as state:
+                grants = state["grants"]
+                state["allowed"] = max(now, limit)
+            set_limit("k", limit, **WHY)
+            there = sum(child.sequence <= sign(zoo).through for child in queue_of(zoo))
+            while there > limit:
+                there = sum(child.sequence <= sign(zoo).through for child in queue_of(zoo))
+            counter.allow(limit)
+            now = limit
+            eventually(lambda: json_of(counter)["grants"] > grants + 20)  # noqa: B023
+    finally:
+        with counter.state() as state:
+            state["stop"] = True
+        told = [process.communicate(timeout=30) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], told
+    assert json_of(counter)["wrong"] == []
+    clear_limit("k", **WHY)
+
+
+def json_of(counter: Counter) -> dict[str, Any]:
+    with counter.state() as state:
+        return state
+
+
+# --- while answers are lost -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_change_survives_a_cut(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, when: str) -> None:
+    """It is known as one's own work, written once, and audited once."""
+    zoo.client.ensure_path(f"{zoo.base}/k")
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        fired = getattr(proxy, when)(MULTI)
+        set_limit("k", 2, **WHY)
+        assert fired.is_set()
+        assert len(signs_of(zoo)) == 1
+        assert zoo.client.exists(f"{zoo.base}/k").version == 1
+        fired = getattr(proxy, when)(MULTI)
+        assert clear_limit("k", **WHY)
+        assert fired.is_set()
+        assert signs_of(zoo) == []
+    assert [record.name for record in caplog.records].count("zklock.audit") == 2
+
+
+def test_a_change_whose_answer_never_comes_is_audited_as_that(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And no one waits longer than was said."""
+    proxy.refuse = True
+    proxy.cut_all()
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        for change in (lambda: set_limit("k", 2, patience=0.3, **WHY), lambda: clear_limit("k", patience=0.3, **WHY)):
+            with pytest.raises(ZooKeeperUnavailable):
+                change()
+    assert all("may have been" in record.getMessage() for record in caplog.records if record.name == "zklock.audit")
+    proxy.heal()

@@ -1,0 +1,358 @@
+"""A read-write lock: readers together, writers alone, nobody is starved, and a writer may go on as a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.faults import Elsewhere, connected, expire, proxied, within
+from support.primitives import KEY, Taker, end_session, foreign, queued, signs, watched
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import ReadWriteLock, zk_lock
+from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.locks.hold import Hold
+from django_zklock.queue.nodes import Kind
+
+pytestmark = pytest.mark.zookeeper
+
+LAYOUTS = pytest.mark.parametrize("layout", ["own", "kazoo"])
+
+
+def both(layout: str = "own") -> ReadWriteLock:
+    """Return a read-write lock on the tests' key."""
+    return ReadWriteLock(KEY, timeout=20, layout=layout)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with proxied(zoo) as proxy:
+        connected()
+        with zk_lock(KEY):
+            pass
+        yield proxy
+
+
+@LAYOUTS
+def test_neither_side_starves(zoo: Zoo, layout: str) -> None:
+    """Readers that come after a writer wait for it, and a writer for the readers before it; each in its turn."""
+    lock = both(layout)
+    order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
+    with foreign(zoo, layout=layout) as first, queued(zoo, *order) as takers:
+        assert not any(taker.granted.is_set() for taker in takers)
+        zoo.client.delete(first)
+        for turn in ([0, 1], [2], [3, 4], [5], [6]):
+            for number in turn:
+                takers[number].wait_granted()
+            assert not any(taker.granted.is_set() for taker in takers[turn[-1] + 1 :])
+            for number in turn:
+                takers[number].go()
+
+
+def test_a_plain_lock_keeps_both_sides_out_and_is_kept_out_by_both(zoo: Zoo) -> None:
+    """All kinds on one path take their turn in one queue, permits as well."""
+    lock = both()
+    order = [lock.read(), zk_lock(KEY, timeout=20), lock.write(), zk_lock(KEY, limit=2, timeout=20), lock.read()]
+    with queued(zoo, *order) as takers:
+        for number, taker in enumerate(takers):
+            taker.wait_granted()
+            assert not any(each.granted.is_set() for each in takers[number + 1 :])
+            taker.go()
+
+
+def test_the_writer_may_read_too(zoo: Zoo) -> None:
+    """Inside its block, or as a block of its own within; it stays one node, and writes until it says otherwise."""
+    lock = both()
+    with lock.write() as outer, lock.read() as inner:
+        assert (outer.kind, inner.kind) == ("write", "read")
+        assert inner.token == outer.token
+        with lock.write() as again:
+            assert again is outer
+        with lock.read() as again:
+            assert again is inner
+        assert len(zoo.children(KEY)) == 1
+    assert zoo.children(KEY) == []
+    assert signs(zoo) == []
+
+
+def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
+    """It would wait for its own release; it keeps what it has. A plain lock or a permit is no way round it."""
+    lock = both()
+    with lock.read() as hold:
+        for other in (lock.write(), zk_lock(KEY), zk_lock(KEY, limit=3)):
+            with within(1), pytest.raises(LockUpgradeRefused), other:
+                pass
+        with pytest.raises(RuntimeError):
+            lock.write().acquire(blocking=False)
+        hold.check()
+    with zk_lock(KEY, limit=3), pytest.raises(LockUpgradeRefused), zk_lock(KEY):
+        pass
+
+
+async def test_a_reader_that_wants_to_write_is_refused_at_once_in_a_task(zoo: Zoo) -> None:
+    """The same for tasks, each of which is an owner."""
+    lock = both()
+    async with lock.read():
+        with pytest.raises(LockUpgradeRefused):
+            async with lock.write():
+                pass
+        with pytest.raises(LockUpgradeRefused):
+            await lock.write().aacquire()
+
+
+class Writer:
+    """Who writes, and then reads, in one of the ways there are."""
+
+    def __init__(self, lock: ReadWriteLock, way: str) -> None:
+        self._lock = lock
+        self._way = way
+        hold = lock.write().acquire()
+        assert hold
+        self.hold: Hold = hold
+        self._left = False
+
+    def read_on(self) -> Hold:
+        """Go on as a reader."""
+        if self._way == "hold.downgrade()":
+            self.hold.downgrade()
+        else:
+            read = self._lock.read().acquire()
+            assert read
+            self.hold = read
+            self._lock.write().release()
+        return self.hold
+
+    def leave(self) -> None:
+        """Let go of the lock, if that was not done before."""
+        if not self._left:
+            self._left = True
+            (self._lock.write() if self._way == "hold.downgrade()" else self._lock.read()).release()
+
+
+@contextlib.contextmanager
+def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
+    """Write for the length of a block, at most."""
+    writer = Writer(lock, way)
+    try:
+        yield writer
+    finally:
+        writer.leave()
+
+
+@LAYOUTS
+@pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
+def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, layout: str, downgrade: str) -> None:
+    """A writer that goes on as a reader has no gap: the next readers join it, the writer behind them waits for all."""
+    lock = both(layout)
+    order = [lock.read(), lock.read(), lock.write(), lock.read()]
+    with writing(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
+        eventually(lambda: len(watched(zoo)) >= 2)
+        token = own.hold.token
+        hold = own.read_on()
+        assert (hold.kind, hold.token) == ("read", token)
+        for reader in (first, second):
+            reader.wait_granted()
+        hold.check()
+        assert signs(zoo)
+        first.go()
+        second.go()
+        assert not writer.granted.is_set()
+        own.leave()
+        writer.wait_granted()
+        assert not last.granted.is_set()
+        writer.go()
+        last.wait_granted()
+    eventually(lambda: signs(zoo) == [])
+
+
+def test_a_writer_just_behind_waits_for_one_that_reads(zoo: Zoo) -> None:
+    """The end of the write side is no grant for it (CURATOR-621); a reader behind it waits for it."""
+    lock = both()
+    with (
+        writing(lock, "release of the write side first") as own,
+        queued(zoo, lock.write(), lock.read()) as (writer, reader),
+    ):
+        hold = own.read_on()
+        with queued(zoo, lock.read()):  # who comes now, waits as well
+            eventually(lambda: signs(zoo))
+            hold.check()
+            assert not writer.granted.is_set()
+            assert not reader.granted.is_set()
+            own.leave()
+            writer.wait_granted()
+            assert not reader.granted.is_set()
+            writer.go()
+            reader.wait_granted()
+
+
+def test_readers_that_come_later_join(zoo: Zoo) -> None:
+    """Also those that do not wait."""
+    lock = both()
+    with lock.write() as hold:
+        hold.downgrade()
+        eventually(lambda: signs(zoo))
+
+        def read() -> None:
+            with zk_lock(KEY, kind="read", timeout=0):
+                pass
+            with pytest.raises(LockBusy), zk_lock(KEY, kind="write", timeout=0):
+                pass
+
+        Elsewhere(read).result()
+
+
+async def test_a_task_goes_on_as_a_reader(zoo: Zoo) -> None:
+    """The same in async code, which never waits for it."""
+    lock = both()
+    joined = asyncio.Event()
+
+    async def read() -> None:
+        async with zk_lock(KEY, kind="read", timeout=20):
+            joined.set()
+
+    async with lock.write() as hold:
+        reader = asyncio.create_task(read())
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+        hold.downgrade()
+        await joined.wait()
+        await reader
+        hold.check()
+        assert hold.kind == "read"
+    await asyncio.to_thread(eventually, lambda: signs(zoo) == [])
+
+
+def test_what_cannot_be_downgraded_says_so(zoo: Zoo) -> None:
+    """A lock that is no read-write lock, one that is taken twice, and one that was released; twice is once."""
+    with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
+        plain.downgrade()
+    lock = both()
+    with lock.write() as hold:
+        with lock.write(), pytest.raises(ZkLockError, match="more than once"):
+            hold.downgrade()
+        hold.downgrade()
+        hold.downgrade()
+        with pytest.raises(LockUpgradeRefused), lock.write():
+            pass
+    with pytest.raises(LockNotHeld):
+        hold.downgrade()
+    with lock.read() as read:
+        read.downgrade()  # it is one
+
+
+# --- faults ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_downgrade_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+    """Whether its transaction was carried out or not, the reader behind is let in, once, and the hold goes on."""
+    with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
+        eventually(lambda: hold.path in watched(zoo))
+        fired = getattr(proxy, when)(MULTI)
+        hold.downgrade()
+        assert fired.wait(5)
+        reader.wait_granted()
+        hold.check()
+        assert len(signs(zoo)) == 1
+    eventually(lambda: signs(zoo) == [])
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_the_release_of_one_that_reads_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+    """Neither the node nor the sign beside it is left, whichever of the deletes was not answered."""
+    lock = zk_lock(KEY, kind="write")
+    hold = lock.acquire()
+    assert hold
+    hold.downgrade()
+    eventually(lambda: signs(zoo))
+    fired = getattr(proxy, when)(DELETE)
+    lock.release()
+    assert fired.wait(5)
+    eventually(lambda: signs(zoo) == [] and zoo.children(KEY) == [])
+
+
+def test_a_session_that_is_lost_in_a_downgrade_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
+    """The hold is lost, the sign is gone with its node, and a writer gets the lock."""
+    stopped = threading.Event()
+    with zk_lock(KEY, kind="write", abort_on="never") as hold:
+        fired = proxy.kill_before_op(MULTI)
+        proxy.refuse = True  # to connect anew
+        hold.downgrade()
+        assert fired.wait(5)
+        expire(zoo)
+        assert hold.wait_lost(10)
+        stopped.set()
+    proxy.heal()
+    eventually(lambda: zoo.children(KEY) == [] and signs(zoo) == [], 10)
+    with zk_lock(KEY, kind="write", timeout=10):
+        pass
+
+
+def test_who_reads_now_and_loses_its_node_takes_its_sign_along(zoo: Zoo) -> None:
+    """Also when somebody else deletes the node: nothing says that it reads any more."""
+    with pytest.raises(LockLost), zk_lock(KEY, kind="write") as hold:
+        hold.downgrade()
+        eventually(lambda: signs(zoo))
+        zoo.client.delete(hold.path)
+        threading.Event().wait(10)
+    eventually(lambda: signs(zoo) == [])
+
+
+def test_a_dead_process_leaves_no_sign(zoo: Zoo) -> None:
+    """It goes with the session, in one transaction with the node, so that no reader is taken for alone too early."""
+    process = zoo.spawn(
+        'import time\nwith zk_lock("warm/a", kind="write") as hold:\n'
+        "    hold.downgrade()\n    print(hold.path)\n    time.sleep(60)"
+    )
+    try:
+        assert process.stdout
+        path = process.stdout.readline().strip()
+        eventually(lambda: signs(zoo))
+        with queued(zoo, zk_lock(KEY, kind="write", timeout=20)) as (writer,):
+            process.kill()
+            end_session(zoo, zoo.client.get(path)[1].ephemeralOwner)
+            writer.wait_granted()
+            assert signs(zoo) == []
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# --- costs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, proxy: Proxy) -> None:
+    """Each of the readers just behind gets one watch event, and lists once; the writer behind them gets none."""
+    lock = both()
+    with writing(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
+        proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in proxy.frames) >= 3)
+        proxy.reset()
+        own.read_on()
+        for reader in takers[:2]:
+            reader.wait_granted()
+        assert proxy.counts[GET_CHILDREN] == 2
+        assert proxy.counts[CREATE2] == proxy.counts[DELETE] == 0
+        for reader in takers[:2]:
+            reader.go()
+        own.leave()
+
+
+def test_readers_behind_one_writer_are_woken_together(zoo: Zoo, proxy: Proxy) -> None:
+    """By one watch event each, without a request; that is what they share it for."""
+    with foreign(zoo, Kind.WRITE) as path:
+        takers = [Taker(zk_lock(KEY, kind="read", timeout=20)) for _ in range(6)]
+        zoo.wait_contenders(KEY, 7)
+        proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in proxy.frames) >= 6)
+        proxy.reset()
+        zoo.client.delete(path)
+        for taker in takers:
+            taker.wait_granted()
+        assert proxy.counts[GET_CHILDREN] == proxy.counts[GET_DATA] == 0
+        assert proxy.watch_events == 1  # of the node: six watches of one session are one on the server
+        for taker in takers:
+            taker.go()

@@ -1,0 +1,200 @@
+"""A semaphore: as many as there are permits, in order, whoever of them lets go, and whatever becomes of the limit."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from support.faults import Elsewhere, connected, proxied
+from support.primitives import KEY, foreign, queued, watched
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, zk_lock
+from django_zklock.exceptions import LockBusy
+from django_zklock.queue.nodes import Kind
+from django_zklock.queue.signs import Limit
+
+pytestmark = pytest.mark.zookeeper
+
+
+def permit(limit: int = 3, timeout: float = 20) -> Lock:
+    """Return a lock for one permit of so many."""
+    return zk_lock(KEY, limit=limit, timeout=timeout)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with proxied(zoo, 10) as proxy:
+        connected()
+        with zk_lock(KEY):
+            pass
+        yield proxy
+
+
+@contextlib.contextmanager
+def holders(zoo: Zoo, count: int) -> Iterator[list[str]]:
+    """Have others hold so many permits; yields the paths of their nodes."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(foreign(zoo, Kind.LEASE)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_whoever_lets_go_lets_the_next_one_in(zoo: Zoo, order: tuple[int, ...]) -> None:
+    """Not only the oldest: each permit that is given back is given on, to the one who waits longest."""
+    with holders(zoo, 3) as paths, queued(zoo, *(permit() for _ in range(3))) as waiters:
+        for number, waiter in zip(order, waiters, strict=True):
+            assert not waiter.granted.is_set()
+            zoo.client.delete(paths[number])
+            waiter.wait_granted()
+        for waiter in reversed(waiters):
+            waiter.go()
+
+
+def test_waiters_that_give_up_keep_no_permit_from_others(zoo: Zoo) -> None:
+    """Wherever in the queue they stood; also several at once."""
+    with holders(zoo, 2) as paths, queued(zoo, permit(2)) as (first,):
+        quitters = [Elsewhere(lambda: permit(2).acquire(timeout=1)) for _ in range(4)]
+        zoo.wait_contenders(KEY, 7)
+        with queued(zoo, permit(2), permit(2)) as (second, third):
+            for quitter in quitters:
+                assert quitter.result() is None
+            zoo.wait_contenders(KEY, 5)
+            zoo.client.delete(paths[1])
+            first.wait_granted()
+            assert not second.granted.is_set()
+            zoo.client.delete(paths[0])
+            second.wait_granted()
+            assert not third.granted.is_set()
+            second.go()
+            third.wait_granted()
+
+
+def test_each_knows_its_own_limit_where_none_is_set(zoo: Zoo) -> None:
+    """While the settings of hosts differ, none is let in above what it knows itself."""
+    with holders(zoo, 2):
+        with permit(3, timeout=0):
+            pass
+        with pytest.raises(LockBusy), permit(2, timeout=0):
+            pass
+
+
+def set_limit(zoo: Zoo, client: KazooClient, before: str, limit: Limit | None) -> str:
+    """Change the limit for all, as operators do: the sign, and the data of the directory, in one transaction."""
+    directory = f"{zoo.base}/{KEY}"
+    change = client.transaction()
+    if before:
+        change.delete(f"{directory}/{before}")
+    if limit is not None:
+        change.create(f"{directory}/{limit.name}", b"")
+    change.set_data(directory, b"changed")
+    assert not [each for each in change.commit() if isinstance(each, Exception)]
+    return limit.name if limit is not None else ""
+
+
+def test_a_limit_that_is_raised_lets_more_in_at_once(zoo: Zoo) -> None:
+    """Those who wait learn of it, first come first served, though nobody has let go."""
+    with holders(zoo, 2), queued(zoo, *(permit(2) for _ in range(3))) as (first, second, third):
+        eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
+        sign = set_limit(zoo, zoo.client, "", Limit(4))
+        first.wait_granted()
+        second.wait_granted()
+        assert not third.granted.is_set()
+        sign = set_limit(zoo, zoo.client, sign, Limit(5))
+        third.wait_granted()
+        set_limit(zoo, zoo.client, sign, None)
+
+
+def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_out_fewer(zoo: Zoo) -> None:
+    """Those who hold go on; the next is let in when there are fewer than the new limit."""
+    with holders(zoo, 3) as paths, queued(zoo, permit(), permit()) as (first, second):
+        eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
+        last = int(paths[-1][-10:])
+        sign = set_limit(zoo, zoo.client, "", Limit(1, last))
+        for path in paths[1:]:
+            zoo.client.delete(path)
+            zoo.client.sync(f"{zoo.base}/{KEY}")
+            assert not first.granted.is_set()
+        with pytest.raises(LockBusy), permit(3, timeout=0):
+            pass
+        zoo.client.delete(paths[0])
+        first.wait_granted()
+        assert not second.granted.is_set()
+        first.go()
+        second.wait_granted()
+        set_limit(zoo, zoo.client, sign, None)
+
+
+def test_a_limit_that_is_taken_back_leaves_each_its_own(zoo: Zoo) -> None:
+    """Who waits learns of that, too."""
+    with holders(zoo, 1) as (path,), queued(zoo, permit(2)) as (first,):
+        first.wait_granted()
+        sign = set_limit(zoo, zoo.client, "", Limit(1, int(path[-10:]) + 1))
+        with queued(zoo, permit(3)) as (second,):
+            eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
+            set_limit(zoo, zoo.client, sign, None)
+            second.wait_granted()
+
+
+def test_a_lock_and_a_permit_keep_each_other_out(zoo: Zoo) -> None:
+    """On one path all take their turn."""
+    with queued(zoo, permit(), permit(), zk_lock(KEY, timeout=20), permit()) as (first, second, lock, third):
+        first.wait_granted()
+        second.wait_granted()
+        first.go()
+        assert not lock.granted.is_set()
+        second.go()
+        lock.wait_granted()
+        assert not third.granted.is_set()
+        lock.go()
+        third.wait_granted()
+
+
+# --- costs -------------------------------------------------------------------------------------------------------
+
+
+def answered(proxy: Proxy, opcode: int) -> int:
+    """Count the answers to requests of a kind."""
+    return sum(frame.opcode == opcode and not frame.request for frame in proxy.frames)
+
+
+def test_a_waiter_watches_as_many_as_there_are_permits(zoo: Zoo, proxy: Proxy) -> None:
+    """It lists twice, as the limit may change in between, and reads the directory and those just ahead."""
+    with holders(zoo, 5):
+        proxy.reset()
+        waiter = Elsewhere(lambda: permit(3).acquire(timeout=1))
+        proxy.wait_for(lambda: answered(proxy, GET_DATA) == 4)
+        assert {code: proxy.counts[code] for code in (CREATE2, GET_CHILDREN, GET_DATA, DELETE)} == {
+            CREATE2: 1,
+            GET_CHILDREN: 2,
+            GET_DATA: 1 + 3,
+            DELETE: 0,
+        }
+        assert waiter.result() is None
+
+
+@pytest.mark.parametrize(("which", "woken"), [(0, 1), (1, 2), (2, 3)])
+def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, proxy: Proxy, which: int, woken: int) -> None:
+    """The first of them is let in without a request; the others, at most one less than permits, look once more."""
+    limit, waiting = 3, 8
+    with holders(zoo, limit) as paths, queued(zoo, *(permit(limit) for _ in range(waiting))) as waiters:
+        # Each reads the directory, and `limit` nodes ahead.
+        proxy.wait_for(lambda: answered(proxy, GET_DATA) >= waiting * (1 + limit))
+        proxy.reset()
+        zoo.client.delete(paths[which])
+        waiters[0].wait_granted()
+        proxy.wait_for(lambda: answered(proxy, GET_DATA) == woken - 1)
+        assert proxy.counts[GET_CHILDREN] == woken - 1
+        assert proxy.counts[GET_DATA] == woken - 1
+        assert proxy.watch_events == 1  # of one node, to this one session
+        for path in paths:
+            with contextlib.suppress(Exception):
+                zoo.client.delete(path)
+        for waiter in waiters:
+            waiter.wait_granted()
+            waiter.go()

@@ -1,0 +1,224 @@
+"""Semaphores and read-write locks in the admin: who has a permit, how many there are, and how a holder is asked."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.test import Client, override_settings
+from support import adminsite
+from support.faults import Elsewhere
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, zk_lock
+from django_zklock.operations import clear_limit, limit_of, set_limit
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+LIST = "/admin/zklock/lock/"
+
+
+@pytest.fixture(autouse=True)
+def site(zoo: Zoo) -> Iterator[None]:
+    with override_settings(**adminsite.SETTINGS):
+        yield
+        clear_limit("printers", by="anna", reason="the test is over")
+
+
+def user_with(*permissions: str) -> Client:
+    user = User.objects.create_user("-".join(["u", *permissions]), is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock", codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def operator() -> Client:
+    return user_with("view_lock", "limit_lock", "revoke_lock")
+
+
+@pytest.fixture
+def printing(zoo: Zoo) -> Iterator[list[Hold]]:
+    """Three want one of two permits; the holds of those that have one."""
+
+    def take() -> None:
+        with zk_lock("printers", limit=2, timeout=20) as hold:
+            holds.append(hold)
+            done.wait(20)
+
+    holds: list[Hold] = []
+    done = threading.Event()
+    threads = [Elsewhere(take) for _ in range(3)]
+    zoo.wait_contenders("printers", 3)
+    eventually(lambda: len(holds) == 2)
+    yield holds
+    done.set()
+    for thread in threads:
+        thread.result()
+
+
+def said(client: Client) -> str:
+    """Return the messages on the next page."""
+    return " ".join(str(each) for each in client.get(f"{LIST}limit/").context["messages"])
+
+
+def targets(client: Client) -> dict[int, str]:
+    """Return by token whom the page of the lock is about, as its forms would send it."""
+    return {row.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
+
+
+def set_to(client: Client, **form: Any) -> Any:
+    return client.post(f"{LIST}limit/", {"key": "printers", "permits": "1", "reason": "one is broken", **form})
+
+
+def test_the_list_says_how_many_permits_are_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    """In the column of the kind, by which the list is filtered and sorted."""
+    with zk_lock("plain"), zk_lock("rates", kind="read"):
+        page = operator.get(LIST).content.decode()
+        assert "2 of 2 permits" in page
+        assert "Read-write lock" in page
+        for kind, key in (("semaphore", "printers"), ("read-write", "rates"), ("lock", "plain")):
+            found = operator.get(f"{LIST}?kind={kind}").context["cl"].result_list
+            assert [lock.key for lock in found] == [key]
+
+
+def test_the_page_of_a_semaphore_shows_all_who_have_permits(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    """And since a limit was set, by whom and why."""
+    shown = operator.get(f"{LIST}printers/change/").context["lock"]
+    assert sorted(row.token for row in shown.holders) == sorted(hold.token for hold in printing)
+    assert {row.role for row in (*shown.holders, *shown.waiters)} == {"permit"}
+    assert (shown.kind_label, shown.limit_set) == ("2 of 2 permits", "")
+    assert "Permits in use: 2 of 2" in shown.reasons[0]
+    set_limit("printers", 1, by="anna", reason="one is broken")
+    page = operator.get(f"{LIST}printers/change/").content.decode()
+    assert "2 of 1 permits" in page
+    assert "Limit 1, set by anna at 20" in page
+    assert "one is broken" in page
+
+
+def test_a_limit_is_set_and_cleared_with_a_reason(
+    zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who waits gets a permit of the new ones; audit log and history say who did it and why."""
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        assert set_to(operator, permits="3", reason="a new one")["Location"] == f"{LIST}printers/change/"
+    eventually(lambda: len(printing) == 3)
+    found = limit_of("printers")
+    assert found is not None
+    assert (found.limit, found.reason) == (3, "a new one")
+    assert found.by in caplog.text
+    page = operator.get(f"{LIST}limit/?key=printers").content.decode()
+    assert "a new one" in page
+    assert "is 3 now" in page
+    assert set_to(operator, permits="", clear="Clear it", reason="it is gone")["Location"]
+    assert limit_of("printers") is None
+    assert "was cleared" in said(operator)
+    set_to(operator, permits="", clear="Clear it")
+    assert "had no limit" in said(operator)
+    history = [entry.get_change_message() for entry in LogEntry.objects.order_by("id")]
+    assert history == ["Limit set to 3: a new one", "Limit cleared: it is gone"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reason": " "}, {"permits": ""}, {"permits": "0"}, {"permits": "10001"}, {"key": "a//b"}, {"key": ""}]
+)
+def test_a_limit_that_makes_no_sense_is_asked_for_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
+    """And changes nothing."""
+    answer = set_to(operator, **wrong)
+    assert answer.status_code == 200
+    assert "errornote" in answer.content.decode()
+    assert limit_of("printers") is None
+
+
+def test_a_limit_that_the_settings_refuse_is_refused(zoo: Zoo, operator: Client) -> None:
+    """With the reason."""
+    with zoo.configured(LOCKS={"printers": {"path": "printers", "layout": "kazoo", "limit": 3}}):
+        answer = set_to(operator)
+    assert answer.status_code == 409
+    assert "clients of kazoo" in answer.content.decode()
+
+
+def test_a_look_at_the_form_changes_nothing(zoo: Zoo, operator: Client) -> None:
+    """Nor does a link that asks for it."""
+    assert operator.get(f"{LIST}limit/?key=printers&permits=1&reason=x").status_code == 200
+    assert operator.get(f"{LIST}revoke/?target=x&reason=x").status_code == 405
+    assert limit_of("printers") is None
+
+
+def test_a_holder_is_asked_to_let_go(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    """Exactly the one whose form was sent, which runs on; its page and the history say that it was asked."""
+    asked, other = printing
+    target = targets(operator)[asked.token]
+    answer = operator.post(f"{LIST}revoke/", {"target": target, "reason": "paper jam"})
+    assert answer["Location"] == f"{LIST}printers/change/"
+    request = asked.wait_revoked(10)
+    assert request
+    assert asked.revoke_requested is not None
+    assert asked.revoke_requested.reason == "paper jam"
+    assert other.revoke_requested is None
+    assert not asked.lost
+    assert "was asked to let go" in said(operator)
+    assert "paper jam" in LogEntry.objects.get().get_change_message()
+    assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
+    (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
+    assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
+    requests = {int(each["token"]): each["revoke"] for each in lock["holders"]}
+    assert requests[asked.token]["reason"] == "paper jam"
+    assert requests[other.token] is None
+
+
+def test_nobody_is_asked_without_a_reason_nor_after_it_let_go(zoo: Zoo, operator: Client) -> None:
+    """The next holder is not the one that was meant."""
+    with zk_lock("printers", limit=2) as hold:
+        target = targets(operator)[hold.token]
+        operator.post(f"{LIST}revoke/", {"target": target, "reason": "  "})
+        assert "please say why" in said(operator)
+    with zk_lock("printers", limit=2) as hold:
+        operator.post(f"{LIST}revoke/", {"target": target, "reason": "x"})
+        assert "changed hands" in said(operator)
+        operator.post(f"{LIST}revoke/", {"target": "nonsense", "reason": "x"})
+        assert "Nobody was chosen" in said(operator)
+        assert hold.revoke_requested is None
+    assert not LogEntry.objects.exists()
+
+
+def test_who_would_not_hear_is_not_offered_to_be_asked(zoo: Zoo, operator: Client) -> None:
+    """A client of kazoo has no ear for it; a request that was forged says so."""
+    path = zoo.client.create(
+        f"{zoo.base}/printers/{'a' * 32}__lock__", b"", ephemeral=True, sequence=True, makepath=True
+    )
+    page = operator.get(f"{LIST}printers/change/")
+    assert "/revoke/" not in page.content.decode()
+    (row,) = page.context["lock"].holders
+    operator.post(f"{LIST}revoke/", {"target": row.target, "reason": "x"})
+    assert "kazoo" in said(operator)
+    zoo.client.delete(path)
+
+
+@pytest.mark.parametrize("permission", ["limit_lock", "revoke_lock"])
+def test_each_step_needs_its_own_permission(zoo: Zoo, printing: list[Hold], permission: str) -> None:
+    """One does not stand for the other, and no page offers what is refused."""
+    client = user_with("view_lock", "break_lock", "hold_lock", permission)
+    pages = {"limit_lock": "limit/", "revoke_lock": "revoke/"}
+    detail = client.get(f"{LIST}printers/change/").content.decode()
+    for name, page in pages.items():
+        allowed = name == permission
+        assert (f"/{page}" in detail) is allowed
+        form = {"key": "printers", "permits": "1", "reason": "forged", "target": targets(client)[printing[0].token]}
+        assert (client.post(LIST + page, form).status_code == 403) is not allowed
+    assert (limit_of("printers") is not None) is (permission == "limit_lock")
+    if permission == "revoke_lock":
+        assert printing[0].wait_revoked(10)
+
+
+def test_while_zookeeper_is_away_the_form_says_so(zoo: Zoo, operator: Client) -> None:
+    """In time, and with nothing done."""
+    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):
+        assert operator.get(f"{LIST}limit/?key=printers").status_code == 503

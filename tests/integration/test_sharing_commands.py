@@ -1,0 +1,122 @@
+"""`manage.py zklock limit` and `revoke`, and what the others tell of locks that several share."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere
+from support.locking import as_json, ending, zklock
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, zk_lock
+from django_zklock.management.exits import Exit
+from django_zklock.operations import clear_limit
+
+pytestmark = pytest.mark.zookeeper
+
+WHY = "--reason=the printer is slow"
+
+
+@contextlib.contextmanager
+def taken(many: int, inside: int, **options: Any) -> Iterator[list[Hold]]:
+    """Have so many threads want `k`, of which so many get it; yields their holds."""
+
+    def take() -> None:
+        with zk_lock("k", timeout=20, **options) as hold:
+            holds.append(hold)
+            done.wait(20)
+
+    holds: list[Hold] = []
+    done = threading.Event()
+    threads = [Elsewhere(take) for _ in range(many)]
+    try:
+        eventually(lambda: len(holds) == inside)
+        yield holds
+    finally:
+        done.set()
+        for thread in threads:
+            thread.result()
+
+
+@pytest.fixture(autouse=True)
+def cleared(zoo: Zoo) -> Iterator[None]:
+    yield
+    clear_limit("k", by="anna", reason="the test is over")
+
+
+def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
+    """With who did it and why; nobody has to be there."""
+    assert "No limit is set" in zklock("limit", "k")
+    assert as_json("limit", "k") == {"key": "k", "limit_set": None}
+    assert "limit 2, set by " in zklock("limit", "k", 2, WHY)
+    found = as_json("limit", "k")["limit_set"]
+    assert (found["limit"], found["reason"]) == (2, "the printer is slow")
+    assert found["by"]
+    assert found["when"].startswith("20")
+    assert "limit 2, set by " in ending("show", "k")[2]
+    assert as_json("limit", "k", 3, WHY)["limit_set"]["limit"] == 3
+    assert "is cleared" in zklock("limit", "k", "--clear", WHY)
+    assert "No limit is set" in zklock("limit", "k", "--clear", WHY)
+
+
+@pytest.mark.parametrize("wrong", [["3"], ["--clear"], ["3", "--clear", WHY], ["0", WHY], ["10001", WHY]])
+def test_a_limit_that_makes_no_sense_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
+    """Nor does one without a reason."""
+    assert ending("limit", "k", *wrong)[0] == Exit.USAGE
+    assert as_json("limit", "k")["limit_set"] is None
+
+
+def test_a_limit_that_the_settings_refuse_is_refused(zoo: Zoo) -> None:
+    """Clients of kazoo would not heed it."""
+    with zoo.configured(LOCKS={"k": {"path": "k", "layout": "kazoo", "limit": 3}}):
+        status, _, message = ending("limit", "k", 2, WHY)
+        assert status == Exit.FAILED
+        assert 'layout="kazoo"' in message
+
+
+def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
+    """By the limit in code, and by the one that was set."""
+    with taken(3, 2, limit=2):
+        zoo.wait_contenders("k", 3)
+        assert "2 of 2" in zklock("list")
+        shown = zklock("show", "k")
+        assert "k (semaphore, 2 of 2 permits)" in shown
+        assert shown.count("semaphore") == 4
+        assert "1 semaphores" in zklock("status")
+        zklock("limit", "k", 1, WHY)
+        (lock,) = as_json("list")["locks"]
+        assert (lock["kind"], lock["limit"], len(lock["holders"])) == ("semaphore", 1, 2)
+        assert lock["limit_set"]["reason"] == "the printer is slow"
+        assert "the printer is slow" in zklock("show", "k")
+        found = as_json("status")
+        assert (found["semaphores"], found["read_write"], found["limits_set"]) == (1, 0, 1)
+
+
+def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
+    """All that share the lock, or the one that is named; the others hear nothing."""
+    with taken(3, 3, limit=3) as holds:
+        holders = as_json("show", "k")["holders"]
+        assert [each["kind"] for each in holders] == ["semaphore"] * 3
+        (asked,) = as_json("revoke", "k", WHY, "--guid", holders[1]["guid"])["holders"]
+        assert (asked["guid"], asked["token"]) == (holders[1]["guid"], holders[1]["token"])
+        (named,) = [hold for hold in holds if str(hold.token) == holders[1]["token"]]
+        request = named.wait_revoked(10)
+        assert request
+        assert sum(hold.revoke_requested is not None for hold in holds) == 1
+        assert "was asked to let go by" in zklock("show", "k")
+        assert zklock("revoke", "k", WHY).count("Asked: ") == 3
+        assert all(hold.wait_revoked(10) for hold in holds)
+        assert not any(hold.lost for hold in holds)
+
+
+def test_nobody_is_asked_where_nobody_is(zoo: Zoo) -> None:
+    """The status says whether nobody holds the lock, or another one."""
+    assert ending("revoke", "k", WHY)[0] == Exit.FREE
+    with taken(1, 1):
+        assert ending("revoke", "k")[0] == Exit.USAGE
+        assert ending("revoke", "k", WHY, "--token=7")[0] == Exit.CHANGED
+        assert ending("revoke", "k", WHY, "--guid=7")[0] == Exit.CHANGED

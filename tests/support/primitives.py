@@ -1,0 +1,159 @@
+"""The kinds of locks, as the cases that all of them pass see them; those who take them, and those in their way."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.exceptions import NoNodeError
+
+from django_zklock import Lock, zk_lock
+from django_zklock.locks.hold import Hold
+from django_zklock.queue import guids, nodes
+from django_zklock.queue.nodes import Kind
+from django_zklock.testing.ensemble import Ensemble, four_letter
+from django_zklock.testing.server import DevServer
+from support.chaos import thief
+from support.faults import Elsewhere
+from support.zoo import Zoo
+
+KEY = "warm/a"
+MANY = 5  # stands for any number
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One kind of lock."""
+
+    name: str
+    kind: str
+    """What its holds say they are."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    room: int = 1
+    """How many of its kind have it at a time."""
+    blocker: Kind = Kind.LOCK
+    """What keeps it out, if there are as many as `blockers`."""
+    blockers: int = 1
+    layout: str = "own"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def lock(self, key: str = KEY, **more: Any) -> Lock:
+        """Return a lock of this kind."""
+        return zk_lock(key, **{**self.options, **more})
+
+    @contextlib.contextmanager
+    def full(self, zoo: Zoo, key: str = KEY) -> Iterator[list[str]]:
+        """Have others hold it, so that whoever comes has to wait; yields the paths of their nodes."""
+        with contextlib.ExitStack() as stack:
+            yield [
+                stack.enter_context(foreign(zoo, self.blocker, key, layout=self.layout)) for _ in range(self.blockers)
+            ]
+
+    @property
+    def is_semaphore(self) -> bool:
+        """Whether it has permits."""
+        return "limit" in self.options
+
+
+LOCK = Primitive("lock", "lock")
+WRITE = Primitive("write", "write", {"kind": "write"}, blocker=Kind.WRITE)
+READ = Primitive("read", "read", {"kind": "read"}, room=MANY, blocker=Kind.WRITE)
+SEMAPHORE = Primitive("semaphore of 3", "semaphore", {"limit": 3}, room=3, blocker=Kind.LEASE, blockers=3)
+SEMAPHORE_OF_1 = Primitive("semaphore of 1", "semaphore", {"limit": 1}, blocker=Kind.LEASE)
+KAZOO = Primitive("kazoo lock", "lock", {"layout": "kazoo"}, layout="kazoo")
+KAZOO_READ = Primitive(
+    "kazoo read", "read", {"kind": "read", "layout": "kazoo"}, room=MANY, blocker=Kind.WRITE, layout="kazoo"
+)
+PRIMITIVES = (LOCK, WRITE, READ, SEMAPHORE, SEMAPHORE_OF_1, KAZOO, KAZOO_READ)
+
+
+@contextlib.contextmanager
+def foreign(zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, layout: str = "own") -> Iterator[str]:
+    """Have another process of ours stand in a queue; yields its node's path."""
+    name = nodes.prefix(guids.new(guids.Mark.OWN), kind, layout)
+    path = zoo.client.create(f"{zoo.base}/{key}/{name}", b"foreign", ephemeral=True, sequence=True, makepath=True)
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(NoNodeError):
+            zoo.client.delete(path)
+
+
+class Taker:
+    """A thread that takes a lock, has it until it is told to go, and gives it back."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.granted = threading.Event()
+        self.hold: Hold | None = None
+        self._lock = lock
+        self._leave = threading.Event()
+        self._thread = Elsewhere(self._take)
+
+    def _take(self) -> None:
+        with self._lock as hold:
+            self.hold = hold
+            self.granted.set()
+            assert self._leave.wait(30)
+
+    def wait_granted(self, timeout: float = 10.0) -> Hold:
+        """Wait until it has the lock; return the hold."""
+        if not self.granted.wait(timeout):
+            self.go(wait=False)
+            raise AssertionError("not granted in time")
+        assert self.hold is not None
+        return self.hold
+
+    def go(self, *, wait: bool = True) -> None:
+        """Have it let go, and wait until it has; raise what it raises."""
+        self._leave.set()
+        if wait:
+            self._thread.result()
+
+
+@contextlib.contextmanager
+def queued(zoo: Zoo, *locks: Lock, key: str = KEY) -> Iterator[list[Taker]]:
+    """Have threads take locks of one key, one after the other, each once the one before is in the queue."""
+    takers: list[Taker] = []
+    before = len(zoo.children(key))
+    try:
+        for count, lock in enumerate(locks, 1):
+            takers.append(Taker(lock))
+            zoo.wait_contenders(key, before + count)
+        yield takers
+    finally:
+        for taker in takers:
+            taker.go(wait=False)
+    for taker in takers:
+        taker.go()
+
+
+def end_session(zoo: Zoo, session_id: int) -> None:
+    """End a session of anybody's, as its time would."""
+    if isinstance(zoo.ensemble, DevServer):
+        assert zoo.ensemble.expire(session_id)
+    else:
+        thief.expire(zoo.all_hosts, session_id)
+
+
+def watched(zoo: Zoo) -> set[str]:
+    """Return the paths in this namespace that the server has watches on."""
+    server: Ensemble | DevServer = zoo.ensemble
+    if isinstance(server, DevServer):
+        paths = set(server._call(lambda: list(server._service.db.watches.data.by_path)))
+    else:
+        host, _, port = zoo.address.rpartition(":")
+        paths = {line for line in four_letter(host, int(port), "wchp").splitlines() if line.startswith("/")}
+    return {path for path in paths if path.startswith(zoo.chroot)}
+
+
+def signs(zoo: Zoo, key: str = KEY) -> list[str]:
+    """Return what stands in a queue's directory beside contenders."""
+    try:
+        return [name for name in zoo.client.get_children(f"{zoo.base}/{key}") if name.startswith("!")]
+    except NoNodeError:
+        return []

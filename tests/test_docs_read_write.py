@@ -1,0 +1,82 @@
+"""The code in the guide to read-write locks runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.http import HttpResponse
+from django.test import RequestFactory
+from support.zoo import Zoo
+from test_docs import BLOCK, DOCS
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def page(zoo: Zoo) -> dict[str, Any]:
+    """What the page defines; what its code calls notes which side is held meanwhile."""
+    text = (DOCS / "how-to" / "read-write-locks.md").read_text()
+    blocks = BLOCK.findall(text)
+    assert text.count("```python\n") == len(blocks), "a block does not name its file"
+    seen: list[str] = []
+
+    def note(*_: object, **__: object) -> list[str]:
+        sides: list[str] = []
+
+        def look() -> None:
+            for kind in ("read", "write"):
+                try:
+                    with zk_lock("catalogue/berlin", kind=kind, timeout=0):
+                        sides.append(kind)
+                except LockBusy:
+                    pass
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        seen.append(",".join(sides))
+        return ["wrong"]
+
+    async def anote(shop: str) -> list[str]:
+        return await asyncio.to_thread(note)
+
+    def respond(*_: object) -> HttpResponse:
+        return HttpResponse(note()[0])
+
+    names: dict[str, Any] = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
+    names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": anote, "seen": seen}
+    for _, code in blocks:
+        exec(code, names)
+    return names
+
+
+def test_the_sides_exclude_as_the_page_says(page: dict[str, Any]) -> None:
+    """Beside a reader others may read, beside a writer nobody has it."""
+    page["export"]()
+    page["replace"]()
+    request = RequestFactory().get("/")
+    assert page["show"](request, shop="berlin").status_code == 200
+    assert page["upload"](request, shop="berlin").status_code == 200
+    assert async_to_sync(page["sold_out"])("berlin") == ["wrong"]
+    assert page["seen"] == ["read", "", "read", "", "read"]
+
+
+def test_a_writer_goes_on_as_a_reader(page: dict[str, Any]) -> None:
+    """What comes after `downgrade` is done beside readers."""
+    page["rebuild"]("berlin")
+    assert page["seen"] == ["", "read"]
+
+
+def test_a_reader_is_refused_the_write_side(page: dict[str, Any]) -> None:
+    """The way round it works, and the refusal says what to do."""
+    assert page["correct"]("berlin") == ["wrong"]
+    assert page["seen"] == ["read", "", ""]
+    assert re.search("would wait for its own release.*downgrade", page["wish"]("berlin"))
