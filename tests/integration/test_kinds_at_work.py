@@ -140,7 +140,7 @@ def test_a_body_goes_on_as_a_reader(zoo: Zoo) -> None:
     def inside() -> None:
         hold = current_hold()
         assert hold is not None
-        hold.downgrade()  # type: ignore[union-attr]
+        hold.downgrade()
 
     response = streamed(inside, kind="write")
     parts = iter(response.streaming_content)
