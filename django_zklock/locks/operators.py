@@ -67,6 +67,7 @@ class Bailiff:
         self._turns = turns
         self._clock = gateway.session.attached(ServerClock)
         self._timers: dict[str, Timer] = {}  # by the name of a hold's node
+        self._waits = False  # the contender does
 
     def ask(self, queue: Queue, me: str, own: Node | None, done: Callable[[bool | None], object]) -> None:
         """
@@ -115,33 +116,42 @@ class Bailiff:
         """
         Learn of a hold further ahead than those that are waited for, and end it if it is over by now.
 
-        The one just behind it may be a client that knows nothing of operators, and would wait for ever.
+        The one just behind it may be a client that knows nothing of operators, and would wait for ever. If nobody of
+        ours is between, it is this contender that ends it later, too.
         """
+        self._waits = True
         self._client.operator = None
         for name in self._timers.keys() - set(verdict.children):
             self.rest(name)
-        ahead = (each for each in queue if each.name not in verdict.children and operators.is_operator(each.name))
-        found = next(ahead, None)
-        me = next((each.sequence for each in queue if each.name == own.name), -1)
-        if found is None or found.sequence > me:
-            return
+        ahead = queue[: next((place for place, each in enumerate(queue) if each.name == own.name), 0)]
+        holds = [each for each in ahead if operators.is_operator(each.name) and each.name not in verdict.children]
+        for found in holds[:AT_ONCE]:
+            behind = (each for each in ahead if each.sequence > found.sequence)
+            stay = not any(each.by_us and not operators.is_operator(each.name) for each in behind)
+            if stay or found is holds[0]:
+                self._visit(found.name, own, stay=stay)
+
+    def _visit(self, name: str, own: Node, *, stay: bool) -> None:
+        """Read a hold, and end it if it is over; `stay`: or else visit it again when it is to be over."""
+        self._timers.pop(name, None)
 
         def on_read(answer: Any) -> None:
             hold = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
-            if hold is None:
+            if hold is None or name in self._timers:
                 return
             self._client.operator = self._client.operator or hold
             if is_over(hold, own.ctime):
                 self._end(hold, lambda gone: None)
-            elif nobody_else_ends_it and found.name not in self._timers:
-                self._arm(hold, own)
+            elif stay and self._left(hold) > 0:
+                self._set(hold, self._left(hold), lambda: self._visit(name, own, stay=True))
+            elif stay:
+                self._prove(hold, own)
 
-        between = [each for each in queue if found.sequence < each.sequence < me]
-        nobody_else_ends_it = not any(each.by_us for each in between)
-        self._gateway.read(f"{self._request.parent}/{found.name}", self._turns.pass_on(on_read))
+        self._gateway.read(f"{self._request.parent}/{name}", self._turns.pass_on(on_read))
 
     def heed(self, ahead: Node, own: Node | None) -> None:
         """Take note of one that is waited for, and see to its end if it is a hold."""
+        self._waits = True
         self.rest(ahead.name)
         hold = read_hold(self._request.key, ahead)
         if hold is not None and own is not None:
@@ -149,7 +159,8 @@ class Bailiff:
             self._arm(hold, own)
 
     def rest_all(self) -> None:
-        """See to none of them any more."""
+        """See to none of them any more: nothing is waited for."""
+        self._waits = False
         for name in list(self._timers):
             self.rest(name)
 
@@ -162,11 +173,16 @@ class Bailiff:
     # --- the end of a hold --------------------------------------------------------------------------------------
 
     def _arm(self, hold: OperatorHold, own: Node, *, at_least: float = 0.0) -> None:
+        self._set(hold, max(at_least, self._left(hold)), lambda: self._prove(hold, own))
+
+    def _set(self, hold: OperatorHold, seconds: float, call: Callable[[], object]) -> None:
+        if self._waits:
+            self._timers[_name(hold)] = self._gateway.session.loop.call_later(seconds, lambda: self._turns.run(call))
+
+    def _left(self, hold: OperatorHold) -> float:
+        """Return the seconds that a hold has left, as far as the server's clock is known."""
         now = self._clock.now()
-        left = 0.0 if now is None else hold.until.timestamp() - now
-        self._timers[_name(hold)] = self._gateway.session.loop.call_later(
-            max(at_least, left), lambda: self._turns.run(self._prove, hold, own)
-        )
+        return 0.0 if now is None else hold.until.timestamp() - now
 
     def _prove(self, hold: OperatorHold, own: Node) -> None:
         """Have the own node stamped, which changes nothing in the queue."""

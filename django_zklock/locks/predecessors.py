@@ -13,7 +13,7 @@ from django_zklock.locks import faultpoints
 from django_zklock.locks.operators import Bailiff
 from django_zklock.locks.turns import Turns
 from django_zklock.queue import rules
-from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node, Watch
 
 
@@ -62,6 +62,7 @@ class Predecessors:
         """Wait for nobody."""
         for name in list(self._watches):
             self._forget(name)
+        self._bailiff.rest_all()  # it sees to some that nobody here waits for
         watch, self._limit = self._limit, None
         if watch is not None:
             watch.cancel()
@@ -99,11 +100,15 @@ class Predecessors:
     def _heed_limit(self) -> None:
         """Watch the directory, whose data is written whenever the limit is changed, and have the queue looked at."""
 
+        def on_read(answer: Any) -> None:
+            if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):
+                self._successor.on_refused(answer)  # nobody would tell of a change
+
         def on_event(deleted: bool) -> None:
             self._limit = None
             self._successor.on_ahead_changed()
 
-        self._limit = self._gateway.read(self._parent, lambda answer: None, self._turns.pass_on(on_event))
+        self._limit = self._gateway.read(self._parent, self._turns.pass_on(on_read), self._turns.pass_on(on_event))
         self._successor.on_ahead_changed()
 
     def _forget(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -14,11 +15,12 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.contender import Outcome
+from django_zklock.locks.contender import Contender, Outcome
 from django_zklock.locks.hold import share_with_readers
 from django_zklock.locks.taking import let_go
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.operations import hold_lock
+from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operators import is_operator
 from django_zklock.zk import process
@@ -143,6 +145,25 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
     hold = waiter.result()
     assert hold
     let_go(hold, 0)
+
+
+def test_who_has_got_the_lock_behind_another_client_sees_to_no_hold_any_more(zoo: Zoo) -> None:
+    """It would write over its own node later, and over a request to let go in it."""
+    with zk_lock("k", kind="read", hold_at_least=LONG):
+        pass
+    (name,) = zoo.children("k")
+    foreign = f"{zoo.base}/k/{nodes.prefix(str(uuid.uuid4()), Kind.WRITE)}"
+    theirs = zoo.client.create(foreign, b"foreign", ephemeral=True, sequence=True)
+    waiter = Elsewhere(lambda: zk_lock("k", kind="read").acquire(timeout=20))
+    zoo.wait_contenders("k", 3)
+    zoo.client.delete(theirs)
+    hold = waiter.result()
+    assert hold
+    contender = hold._contender
+    assert isinstance(contender, Contender)
+    assert contender._bailiff._timers == {}
+    let_go(hold, 0)
+    assert zoo.wait_contenders("k", 1) == [name]
 
 
 # --- a writer that reads ----------------------------------------------------------------------------------------------
