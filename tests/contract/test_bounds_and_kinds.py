@@ -140,10 +140,13 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
         hold_lock("k", seconds=1, reason="deploy", by="somebody")
     die()
     connected()
-    with zoo.hold_elsewhere("k") as theirs:
-        waiter = Elsewhere(lambda: zk_lock("k").acquire(timeout=20))
-        eventually(lambda: len(zoo.children("k")) == 3 + (how == "rests"))
-        eventually(lambda: zoo.children("k")[0] == theirs.rpartition("/")[2])
+    kind = "write" if how == "rests" else "lock"  # clients of Curator stand beside nodes of their own recipe alone
+    foreign = f"{zoo.base}/k/{nodes.prefix(str(uuid.uuid4()), Kind.WRITE if how == 'rests' else Kind.LOCK)}"
+    theirs = zoo.client.create(foreign, b"foreign", ephemeral=True, sequence=True)
+    waiter = Elsewhere(lambda: zk_lock("k", kind=kind).acquire(timeout=20))
+    eventually(lambda: len(zoo.children("k")) == 3 + (how == "rests"))
+    eventually(lambda: zoo.children("k")[0] == theirs.rpartition("/")[2])
+    zoo.client.delete(theirs)
     hold = waiter.result()
     assert hold
     let_go(hold, 0)
