@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from kazoo.exceptions import NoNodeError
 from support.faults import Elsewhere, connected, cut, expire, lose, proxied, session, within
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, SET_DATA
 from support.zoo import Zoo, eventually
@@ -73,15 +74,15 @@ class Semaphore:
 
     def permits(self, count: int) -> list[str]:
         path = f"{self.zoo.base}/{self.leases}"
-        client = self.zoo.client
-        return eventually(
-            lambda: (
-                [list(client.get_children(path))]
-                if client.exists(path) and len(client.get_children(path)) == count
-                else []
-            ),
-            message=f"there are not {count} permits",
-        )[0]
+
+        def found() -> list[list[str]]:
+            try:
+                names = list(self.zoo.client.get_children(path))
+            except NoNodeError:
+                names = []  # an empty directory is reaped
+            return [names] if len(names) == count else []
+
+        return eventually(found, message=f"there are not {count} permits")[0]
 
     def waiting(self) -> Elsewhere[Hold | None]:
         """Begin to wait for the only permit, which is taken, in a thread that lets go of it at once."""
