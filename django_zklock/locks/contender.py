@@ -9,6 +9,7 @@ and goes, its place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from django_zklock.locks.grant import Grant
 from django_zklock.locks.operators import Bailiff
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, Request
+from django_zklock.locks.predecessors import Predecessors
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.resting import rest_of
 from django_zklock.locks.turns import Turns
@@ -26,7 +28,7 @@ from django_zklock.queue import nodes, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Node, Watch
+from django_zklock.zk.gateway import Node
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
@@ -61,13 +63,11 @@ class Contender:
         self._phase = Phase.AWAITING
         self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
-        self._watches: dict[str, Watch] = {}  # on those that it waits for, by name
-        self._limit_watch: Watch | None = None
-        self._verdict: rules.WaitFor | None = None  # of the last look
         self._timer: Timer | None = None
         # Made by `_begin`, on the protocol's thread.
         self._registry: Registry
         self._bailiff: Bailiff
+        self._predecessors: Predecessors
         self._place: Place | None = None
 
     def __repr__(self) -> str:
@@ -87,11 +87,21 @@ class Contender:
         """
         self.session.post(self._leave, left)
 
-    def share(self) -> None:
-        """Have the holder, who writes, be one who reads from now on; no other writer comes in between."""
-        if self._grant is not None:
-            self._grant.kind = nodes.Kind.READ
+    def share(self, *, asked: bool = False) -> None:
+        """
+        Have the holder, who writes, be one who reads from now on; no other writer comes in between.
+
+        Doing it again changes nothing. Nobody is let in before the time that it is to be held at least, unless the
+        holder has `asked` for that.
+        """
+        grant = self._grant
+        left = 0.0 if asked or grant is None else grant.since + self.request.hold_at_least - time.monotonic()
+        if left > 0:
+            self.session.post(self._share_later, left)
+            return
         self.session.post(self._share)
+        if grant is not None:
+            grant.kind = nodes.Kind.READ  # last, so that who is struck before can do it again
 
     # --- into the queue -----------------------------------------------------------------------------------------
 
@@ -103,7 +113,9 @@ class Contender:
             return
         self._registry = self.session.attached(Registry)
         self._place = Place(self._registry, self.request, self)
-        self._bailiff = Bailiff(self._registry.gateway, self.request, self._turns, self)
+        gateway = self._registry.gateway
+        self._bailiff = Bailiff(gateway, self.request, self._turns, self)
+        self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self._bailiff, self)
         self._registry.admit(self)
         if self.session.connected:
             self._approach()
@@ -139,11 +151,11 @@ class Contender:
             return
         last = queue[-1].sequence if queue else -1
         me = nodes.Child("me", self.request.kind, "", last + 1)
-        verdict = self.request.rule(queue.followed_by(me), me.name)
-        if isinstance(verdict, rules.Granted):
+        queue = queue.followed_by(me)
+        if isinstance(self.request.rule(queue, me.name), rules.Granted):
             self._on_way(True)
         else:
-            self._bailiff.ask(queue, verdict, None, self._on_way)
+            self._bailiff.ask(queue, me.name, None, self._on_way)
 
     def _on_way(self, there_is: bool | None) -> None:
         if there_is is None:
@@ -210,7 +222,7 @@ class Contender:
             self._await_turn(verdict)
             self._bailiff.glance(queue, verdict, self._place.node)
         else:
-            self._bailiff.ask(queue, verdict, self._place.node, self._on_ahead_seen)
+            self._bailiff.ask(queue, self._place.node.name, self._place.node, self._on_ahead_seen)
 
     def _on_ahead_seen(self, gone: bool | None) -> None:
         if gone:
@@ -225,83 +237,34 @@ class Contender:
 
     def _await_turn(self, verdict: rules.WaitFor) -> None:
         self._phase = Phase.QUEUED
-        self._verdict = verdict
-        for name in self._watches.keys() - set(verdict.children):
-            self._unwatch(name)
-        if verdict.heed_limit and self._limit_watch is None:
-            self._heed_limit()
-            return
-        for name in verdict.children:
-            if name not in self._watches:
-                self._watch(name)
+        self._predecessors.wait_for(verdict)
 
-    def _watch(self, name: str) -> None:
-        """Wait for one of those ahead."""
-
-        def on_read(answer: Any) -> None:
-            if isinstance(answer, NodeMissing):
-                self._advance(name)
-            elif isinstance(answer, Node):
-                self.ahead = Payload.decode(answer.data)
-                self._bailiff.heed(answer, self._place.node if self._place is not None else None)
-                self._tell_queued()
-                if answer.version and self._phase is Phase.QUEUED:
-                    self._list()  # it may have been written since the look at the queue, by one who reads now
-            elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
-                self._fail(answer)
-
-        def on_event(deleted: bool) -> None:
-            if deleted:
-                self._advance(name)
-            else:
-                self._look_again(name)  # it may share the lock from now on, or is another's
-
-        faultpoints.reach("before_watch")
-        watch = self._registry.gateway.read(
-            f"{self.request.parent}/{name}", self._turns.pass_on(on_read), self._turns.pass_on(on_event)
-        )
-        if watch is not None:
-            self._watches[name] = watch
-        faultpoints.reach("after_watch")
-
-    def _heed_limit(self) -> None:
-        """Watch the directory, whose data is written whenever the limit is changed, and look once more."""
-
-        def on_event(deleted: bool) -> None:
-            self._limit_watch = None
-            if self._phase is Phase.QUEUED:
-                self._list()
-
-        self._limit_watch = self._registry.gateway.read(
-            self.request.parent, lambda answer: None, self._turns.pass_on(on_event)
-        )
-        self._list()
-
-    def _tell_queued(self) -> None:
+    def on_ahead_read(self, node: Node) -> None:
+        """Learn who is ahead."""
+        self.ahead = Payload.decode(node.data)
+        self._bailiff.heed(node, self._place.node if self._place is not None else None)
         told, self.on_queued = self.on_queued, None
         if told is not None:
             told()
 
-    def _advance(self, name: str) -> None:
-        """One of those ahead is gone."""
-        self._unwatch(name)
-        if self._phase is not Phase.QUEUED or self._verdict is None:
+    def on_ahead_gone(self, *, alone: bool) -> None:
+        """Learn that one of those ahead is gone."""
+        if self._phase is not Phase.QUEUED:
             return
         faultpoints.reach("on_wake")
-        if self._verdict.alone:
+        if alone:
             self._first()
         else:
             self._list()  # it may have given up, with others still ahead
 
-    def _look_again(self, name: str) -> None:
-        """One of those ahead is not what it was."""
-        self._unwatch(name)
+    def on_ahead_changed(self) -> None:
+        """Learn that the queue may not mean what it did."""
         if self._phase is Phase.QUEUED:
             self._list()
 
     def _first(self) -> None:
         """Take the lock, if a quorum has vouched for the session lately; else have it vouched for first."""
-        self._cancel_watches()
+        self._predecessors.forget()
         if self._place is None or self._place.node is None:
             return
         if self.session.suspect or not self.session.lease.valid:
@@ -324,13 +287,21 @@ class Contender:
             breaking.lose(self._registry.gateway, self._grant)
         else:
             self._turns.next()
-            self._cancel_watches()
+            self._predecessors.forget()
             self._enter()
 
     def on_own_read(self, node: Node) -> None:
         """Learn from the place what the node says now."""
         if self._grant is not None and self._place is not None and self._place.node is not None:
             revoking.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+
+    def _share_later(self, seconds: float) -> None:
+        if self._phase is Phase.HOLDING:
+            self.session.loop.call_later(seconds, lambda: self._turns.run(self._share_in_time))
+
+    def _share_in_time(self) -> None:
+        if self._phase is Phase.HOLDING:
+            self.share()
 
     def _share(self) -> None:
         if self._phase is Phase.HOLDING and self._place is not None:
@@ -350,7 +321,7 @@ class Contender:
             self._done = None
             self._turns.next()
             self._cancel_timer()
-            self._cancel_watches()
+            self._predecessors.forget()
             rest = rest_of(self.request, self._grant, self._place.node)
             self._place.vacate(lambda gone: self._out(gone=gone), rest)
 
@@ -387,7 +358,7 @@ class Contender:
             self._approach()
         elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._turns.next()
-            self._cancel_watches()  # they ended with the connection
+            self._predecessors.forget()  # they ended with the connection
             self._list(barrier=True)
         elif self._place is not None:
             self._place.reconnected()
@@ -395,7 +366,7 @@ class Contender:
     def on_session_lost(self) -> None:
         """The node is gone with its session; queue again, unless it was held."""
         self._turns.next()
-        self._cancel_watches()
+        self._predecessors.forget()
         if self._place is not None:
             self._place.forget()
         if self._grant is not None:
@@ -437,19 +408,6 @@ class Contender:
                 error = unreadable
         self._fail(error)
         return None
-
-    def _unwatch(self, name: str) -> None:
-        watch = self._watches.pop(name, None)
-        if watch is not None:
-            watch.cancel()
-            self._bailiff.rest(name)
-
-    def _cancel_watches(self) -> None:
-        for name in list(self._watches):
-            self._unwatch(name)
-        watch, self._limit_watch = self._limit_watch, None
-        if watch is not None:
-            watch.cancel()
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

@@ -52,6 +52,7 @@ class Gated(GrantObserver):
         self._recipe = recipe
         self._done: Callable[[Outcome], object] | None = done
         self._turns = Turns(request.key, self._on_failure, request.about)
+        self._left = False  # whatever its parts come to, they are on their way out
         self._answered = False  # who does not wait has been told; read by the caller
         self._posting: Exchange | None = None
         self._timer: Timer | None = None
@@ -90,7 +91,7 @@ class Gated(GrantObserver):
         """Leave, from wherever it is, as `Contender.abandon` does."""
         self.session.post(self._leave, left)
 
-    def share(self) -> None:
+    def share(self, *, asked: bool = False) -> None:
         """Do nothing: a permit has no other side."""
 
     @property
@@ -199,6 +200,7 @@ class Gated(GrantObserver):
 
     def _leave(self, left: Callable[[bool], object] | None) -> None:
         self._done = None
+        self._left = True
         self._turns.next()
         self._cancel_timer()
         if self._posting is not None:
@@ -266,7 +268,7 @@ class Gated(GrantObserver):
 
     def _begun(self, request: Request, done: Callable[[Outcome], object]) -> Contender:
         def on_outcome(outcome: Outcome) -> None:
-            if part in (self._gate, self._lease):
+            if part in (self._gate, self._lease) and not self._left:
                 self._turns.run(done, outcome)
 
         part = Contender(self.session, request, on_outcome)

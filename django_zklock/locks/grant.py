@@ -85,6 +85,7 @@ class Grant:
         self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
         self.revocation: Revocation | None = None  # the last request to let go
         self.claims: dict[Claim, weakref.ref[Hold]] = {}  # of the holds that were not let go of yet
+        self.begun = False  # whether its owner has begun what it took the lock for; written by that one
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only

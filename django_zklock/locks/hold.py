@@ -114,8 +114,12 @@ class Hold:
                 f"The lock {self.key!r} was taken to write more than once; let go of it once for each before.",
                 lock=self.key,
             )
-        self._claim.reads = True
-        share_with_readers(self._contender, self._grant)
+        try:
+            self._claim.reads = True
+            self._contender.share(asked=True)
+        except BaseException:
+            self._contender.share(asked=True)  # struck half way, so once more
+            raise
 
     @property
     def path(self) -> str:
@@ -293,7 +297,8 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
 
 def share_with_readers(contender: Contender | Gated, grant: Grant) -> None:
     """Let other readers in beside a grant to write, once all that have a claim on it only read."""
-    if grant.kind is Kind.WRITE and all(claim.reads for claim in list(grant.claims)):
+    claims = list(grant.claims)  # none, if the last one has just gone
+    if grant.kind is Kind.WRITE and claims and all(claim.reads for claim in claims):
         contender.share()
 
 

@@ -46,6 +46,17 @@ def bound(grant: Grant, contender: Contender | Gated, terms: Terms) -> None:
         grant.session.post(Lifetime(grant, contender, terms.warn_after, warn_at).begin)
 
 
+def leave_if_overdue(grant: Grant, contender: Contender | Gated) -> None:
+    """Have the node go, if it was held for too long, and no work is left that was to be stopped; from any thread."""
+    if grant.overdue:
+        grant.session.post(_leave_unless_watched, grant, contender)
+
+
+def _leave_unless_watched(grant: Grant, contender: Contender | Gated) -> None:
+    if not grant.observed_by(Guard, lambda guard: guard.at_work) and all(map(_is_unwatched, grant.holds())):
+        contender.abandon()
+
+
 class Lifetime(GrantObserver):
     """The life of one grant."""
 
@@ -103,8 +114,7 @@ class Lifetime(GrantObserver):
         """Have the work stopped; the node goes when that is done, which is at once if there is none to be stopped."""
         grant = self._grant
         grant.lose(grant.why_overdue)
-        if not grant.observed_by(Guard, lambda guard: guard.at_work) and all(map(_is_unwatched, grant.holds())):
-            self._contender.abandon()
+        _leave_unless_watched(grant, self._contender)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from django_zklock.locks.refusals import (
 from django_zklock.locks.taking import (
     RELEASE_PATIENCE,
     Take,
+    begun,
     give_back,
     hand_over,
     let_go,
@@ -155,7 +156,7 @@ class Lock:
         try:
             terms = self._terms()
             refuse_atomic("acquire()", terms)
-            return self._take(take, terms, wait, keep=True)
+            return begun(self._take(take, terms, wait, keep=True))
         except LockNotAcquired:
             return None
         except BaseException:
@@ -172,7 +173,7 @@ class Lock:
         wait = threading_timeout(blocking, timeout)
         take = Take()
         try:
-            return await self._atake(take, self._terms(), wait, keep=True)
+            return begun(await self._atake(take, self._terms(), wait, keep=True))
         except LockNotAcquired:
             return None
         except BaseException:
@@ -227,12 +228,13 @@ class Lock:
     def __enter__(self) -> Hold:
         return self._enter()
 
-    def _enter(self, terms: Terms | None = None, transaction: Transaction | None = None) -> Hold:
-        """Begin a block, which several locks together may do on other terms than the lock's own."""
+    def _enter(self, terms: Terms | None = None, transaction: Transaction | None = None, *, part: bool = False) -> Hold:
+        """Begin a block, which may be `part` of one of several locks, on other terms than the lock's own."""
         take = Take()
         try:
             terms = terms or self._terms()
-            return self._open(take, self._take(take, terms, terms.timeout), terms, transaction)
+            hold = self._open(take, self._take(take, terms, terms.timeout), terms, transaction)
+            return hold if part else begun(hold)
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:
@@ -275,11 +277,12 @@ class Lock:
     async def __aenter__(self) -> Hold:
         return await self._aenter()
 
-    async def _aenter(self, terms: Terms | None = None) -> Hold:
+    async def _aenter(self, terms: Terms | None = None, *, part: bool = False) -> Hold:
         take = Take()
         try:
             terms = terms or self._terms()
-            return self._open(take, await self._atake(take, terms, terms.timeout), terms)
+            hold = self._open(take, await self._atake(take, terms, terms.timeout), terms)
+            return hold if part else begun(hold)
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:

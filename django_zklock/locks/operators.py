@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from django_zklock.locks.place import Request
@@ -18,6 +19,7 @@ from django_zklock.locks.turns import Turns
 from django_zklock.queue import operators, rules
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.order import Queue
 from django_zklock.zk.changes import Remove
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node
@@ -27,6 +29,7 @@ from django_zklock.zk.server_clock import ServerClock
 audit = logging.getLogger("zklock.audit")
 
 AGAIN = 1.0  # seconds until what was refused is tried again
+AT_ONCE = 10  # holds that are read together
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:
@@ -64,69 +67,102 @@ class Bailiff:
         self._turns = turns
         self._clock = gateway.session.attached(ServerClock)
         self._timers: dict[str, Timer] = {}  # by the name of a hold's node
+        self._waits = False  # the contender does
 
-    def ask(
-        self, queue: Sequence[Child], verdict: rules.Verdict, own: Node | None, done: Callable[[bool | None], object]
-    ) -> None:
+    def ask(self, queue: Queue, me: str, own: Node | None, done: Callable[[bool | None], object]) -> None:
         """
-        Tell, who does not wait, whether there is a way yet: True, try on; False, there is none; None, no answer came.
+        Tell `me`, who does not wait, whether there is a way yet: True, try on; False, there is none; None, no answer.
 
-        There is one if nothing but a hold is in the way, and that is over. With the `own` node in the queue that is
-        proven, and the hold is gone then; without, it only seems so, and the contender has to enter the queue to know.
+        There is one if nothing but holds is in the way, and those are over. With the `own` node in the queue that is
+        proven, and they are gone then; without, it only seems so, and the contender has to enter the queue to know.
         """
-        alone = isinstance(verdict, rules.WaitFor) and verdict.alone
-        waits_for = verdict.children if isinstance(verdict, rules.WaitFor) and alone else (queue[0].name,)
-        asked = next((child for child in queue if child.name in waits_for and operators.is_operator(child.name)), None)
-        if asked is None:
+        ahead = queue[: queue.place(me)]
+        holds = [child.name for child in ahead if operators.is_operator(child.name)]
+        if self._is_way(queue, me, holds):
+            self._sift(queue, me, own, done, holds, {})
+        elif holds and holds[0] == queue[0].name:
+            self._read_all(holds[:1], lambda found: done(None if found is None else False))  # to say who it is
+        else:
             done(False)
-            return
 
-        def on_read(answer: Any) -> None:
-            if isinstance(answer, (OutcomeUnknown, SessionGone)):
+    def _sift(
+        self,
+        queue: Queue,
+        me: str,
+        own: Node | None,
+        done: Callable[[bool | None], object],
+        unread: list[str],
+        over: dict[str, OperatorHold | None],
+    ) -> None:
+        """Do so by reading holds, the newest first, until it is clear; those that are `over`, or gone, are no more."""
+
+        def on_read(found: dict[str, OperatorHold | None] | None) -> None:
+            if found is None:
                 done(None)
                 return
-            hold = self._client.operator = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
-            if hold is None or not alone:
-                done(alone and isinstance(answer, NodeMissing))
-            elif own is None:
-                done(self._seems_over(hold))
-            elif is_over(hold, own.ctime):
-                self._end(hold, done)
-            else:
-                done(False)
+            over.update({name: hold for name, hold in found.items() if hold is None or self._is_past(hold, own)})
+            self._sift(queue, me, own, done, unread[:-AT_ONCE], over)
 
-        self._read(asked, on_read)
+        if not self._is_way(queue, me, (*unread, *over)):
+            done(False)
+        elif unread:
+            self._read_all(unread[-AT_ONCE:], on_read)
+        elif own is None:
+            done(True)
+        else:
+            self._end_all([hold for hold in over.values() if hold is not None], done)
 
     def glance(self, queue: Sequence[Child], verdict: rules.WaitFor, own: Node) -> None:
         """
         Learn of a hold further ahead than those that are waited for, and end it if it is over by now.
 
-        The one just behind it may be a client that knows nothing of operators, and would wait for ever.
+        The one just behind it may be a client that knows nothing of operators, and would wait for ever. If nobody of
+        ours is between, it is this contender that ends it later, too.
         """
+        self._waits = True
         self._client.operator = None
-        ahead = (each for each in queue if each.name not in verdict.children and operators.is_operator(each.name))
-        found = next(ahead, None)
-        me = next((each.sequence for each in queue if each.name == own.name), -1)
-        if found is None or found.sequence > me:
-            return
+        for name in self._timers.keys() - set(verdict.children):
+            self.rest(name)
+        ahead = queue[: next((place for place, each in enumerate(queue) if each.name == own.name), 0)]
+        holds = [each for each in ahead if operators.is_operator(each.name) and each.name not in verdict.children]
+        for found in holds[:AT_ONCE]:
+            behind = (each for each in ahead if each.sequence > found.sequence)
+            stay = not any(each.by_us and not operators.is_operator(each.name) for each in behind)
+            if stay or found is holds[0]:
+                self._visit(found.name, own, stay=stay)
+
+    def _visit(self, name: str, own: Node, *, stay: bool) -> None:
+        """Read a hold, and end it if it is over; `stay`: or else visit it again when it is to be over."""
+        self._timers.pop(name, None)
 
         def on_read(answer: Any) -> None:
             hold = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
-            if hold is None:
+            if hold is None or name in self._timers:
                 return
             self._client.operator = self._client.operator or hold
             if is_over(hold, own.ctime):
                 self._end(hold, lambda gone: None)
+            elif stay and self._left(hold) > 0:
+                self._set(hold, self._left(hold), lambda: self._visit(name, own, stay=True))
+            elif stay:
+                self._prove(hold, own)
 
-        self._read(found, on_read)
+        self._gateway.read(f"{self._request.parent}/{name}", self._turns.pass_on(on_read))
 
     def heed(self, ahead: Node, own: Node | None) -> None:
         """Take note of one that is waited for, and see to its end if it is a hold."""
+        self._waits = True
         self.rest(ahead.name)
         hold = read_hold(self._request.key, ahead)
         if hold is not None and own is not None:
             self._client.operator = hold
             self._arm(hold, own)
+
+    def rest_all(self) -> None:
+        """See to none of them any more: nothing is waited for."""
+        self._waits = False
+        for name in list(self._timers):
+            self.rest(name)
 
     def rest(self, name: str) -> None:
         """See to this one no more."""
@@ -137,11 +173,16 @@ class Bailiff:
     # --- the end of a hold --------------------------------------------------------------------------------------
 
     def _arm(self, hold: OperatorHold, own: Node, *, at_least: float = 0.0) -> None:
+        self._set(hold, max(at_least, self._left(hold)), lambda: self._prove(hold, own))
+
+    def _set(self, hold: OperatorHold, seconds: float, call: Callable[[], object]) -> None:
+        if self._waits:
+            self._timers[_name(hold)] = self._gateway.session.loop.call_later(seconds, lambda: self._turns.run(call))
+
+    def _left(self, hold: OperatorHold) -> float:
+        """Return the seconds that a hold has left, as far as the server's clock is known."""
         now = self._clock.now()
-        left = 0.0 if now is None else hold.until.timestamp() - now
-        self._timers[_name(hold)] = self._gateway.session.loop.call_later(
-            max(at_least, left), lambda: self._turns.run(self._prove, hold, own)
-        )
+        return 0.0 if now is None else hold.until.timestamp() - now
 
     def _prove(self, hold: OperatorHold, own: Node) -> None:
         """Have the own node stamped, which changes nothing in the queue."""
@@ -175,6 +216,15 @@ class Bailiff:
 
     # --- small parts --------------------------------------------------------------------------------------------
 
+    def _is_way(self, queue: Queue, me: str, without: Collection[str]) -> bool:
+        return isinstance(self._request.rule(queue.without(without), me), rules.Granted)
+
+    def _is_past(self, hold: OperatorHold, own: Node | None) -> bool:
+        past = self._seems_over(hold) if own is None else is_over(hold, own.ctime)
+        if not past:
+            self._client.operator = hold
+        return past
+
     def _seems_over(self, hold: OperatorHold) -> bool:
         now = self._clock.now()
         if now is None:
@@ -183,8 +233,37 @@ class Bailiff:
             now = time.time()
         return is_over(hold, now)
 
-    def _read(self, child: Child, on_read: Callable[[Any], None]) -> None:
-        self._gateway.read(f"{self._request.parent}/{child.name}", self._turns.pass_on(on_read))
+    def _read_all(self, names: Sequence[str], done: Callable[[dict[str, OperatorHold | None] | None], object]) -> None:
+        """Read holds, all at once; None for one that is gone. What is no hold, or cannot be read, is left out."""
+        found: dict[str, OperatorHold | None] = {}
+        answers: list[Any] = []
+
+        def on_read(name: str, answer: Any) -> None:
+            answers.append(answer)
+            hold = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
+            if hold is not None or isinstance(answer, NodeMissing):
+                found[name] = hold
+            if len(answers) == len(names):
+                unclear = any(isinstance(each, (OutcomeUnknown, SessionGone)) for each in answers)
+                self._client.operator = next((hold for hold in found.values() if hold is not None), None)
+                done(None if unclear else found)
+
+        for name in names:
+            self._gateway.read(f"{self._request.parent}/{name}", self._turns.pass_on(partial(on_read, name)))
+
+    def _end_all(self, holds: Sequence[OperatorHold], done: Callable[[bool | None], object]) -> None:
+        """End holds that are over; tell whether all are gone, or None if that is not clear."""
+        told: list[bool | None] = []
+
+        def on_end(gone: bool | None) -> None:
+            told.append(gone)
+            if len(told) == len(holds):
+                done(None if None in told else all(told))
+
+        for hold in holds:
+            self._end(hold, on_end)
+        if not holds:
+            done(True)
 
 
 def _name(hold: OperatorHold) -> str:

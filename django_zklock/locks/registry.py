@@ -207,6 +207,8 @@ class Departure:
     def finish(self) -> None:
         """The node is gone."""
         self._registry.departed(self)
+        if self._rest is not None:
+            self._rest.end_in_time(self._registry.session)
         self._report(True)
 
     def _on_listed(self, answer: Any) -> None:
@@ -237,8 +239,6 @@ class Departure:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._again(answer)
             return
-        if self._rest is not None:
-            self._rest.end_in_time(self._registry.session)
         self.finish()
 
     def _again(self, error: ZkError) -> None:

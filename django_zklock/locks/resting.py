@@ -36,6 +36,7 @@ class Rest:
         self._seconds = seconds  # in all
         self._ends_at = ends_at  # on time.monotonic()
         self._left = 0.0
+        self._tried = False
         self._own = node
         self._parent, _, name = node.path.rpartition("/")
         self._guid = guids.new(Mark.OPERATOR)
@@ -54,12 +55,16 @@ class Rest:
             seconds=self._left,
             rests=True,
         )
+        self._tried = True
         return (Remove(path=self._own.path), Make(path=f"{self._parent}/{self._name}", data=data))
 
     def end_in_time(self, session: Session) -> None:
-        """Have this process end it, if it lives so long; who wants the lock does so otherwise."""
+        """Have this process end it, if it may be there, and it lives so long; who wants the lock does so otherwise."""
+        if not self._tried:
+            return
         session.loop.call_later(
-            self._left, lambda: Exchange(session, self._parent, Removal(self._parent, self._name), done).start()
+            max(0.0, self._left),
+            lambda: Exchange(session, self._parent, Removal(self._parent, self._name), done).start(),
         )
 
         def done(value: Any) -> None:
@@ -68,8 +73,15 @@ class Rest:
 
 
 def rest_of(request: Request, grant: Grant | None, node: Node | None) -> Rest | None:
-    """Return what is to stay when this grant is let go of, if anything: nothing of a lock that was lost."""
-    if not request.hold_at_least or grant is None or node is None or grant.why_invalid() is not None:
+    """
+    Return what is to stay when this grant is let go of, if anything.
+
+    That is nothing of a lock that was lost, or that was given back before any work was begun under it: by one who gave
+    up at that moment, or had to have others with it.
+    """
+    if not request.hold_at_least or grant is None or node is None:
+        return None
+    if not grant.begun or grant.why_invalid() is not None:
         return None
     ends_at = grant.since + request.hold_at_least
     return Rest(node, grant.kind, request.hold_at_least, ends_at) if time.monotonic() < ends_at else None

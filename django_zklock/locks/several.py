@@ -28,7 +28,7 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.multihold import MultiHold
 from django_zklock.locks.plans import Countdown, Plan, stronger
 from django_zklock.locks.refusals import refuse_own_task, refuse_running_loop, threading_timeout
-from django_zklock.locks.taking import Take, give_back, keep_alive
+from django_zklock.locks.taking import Take, begun, give_back, keep_alive
 from django_zklock.locks.terms import DEFAULT_TIMEOUT
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.options import UNSET, Atomic, Unset, given_options
@@ -246,7 +246,7 @@ class MultiLock:
             try:
                 for lock, terms in plan.parts(countdown):
                     end.begin_block(lock)
-                    lock._enter(terms, _transaction(plan, end))
+                    lock._enter(terms, _transaction(plan, end), part=True)
                 return self._opened(plan, end)
             except BaseException as error:  # noqa: BLE001 - raised again unless what was lost can be taken anew
                 failed = self._back_out(plan, end, error, fresh, countdown)
@@ -288,7 +288,7 @@ class MultiLock:
             try:
                 for lock, terms in plan.parts(countdown):
                     end.begin_block(lock)
-                    await lock._aenter(terms)
+                    await lock._aenter(terms, part=True)
                 return self._opened(plan, end)
             except BaseException as error:  # noqa: BLE001 - raised again unless what was lost can be taken anew
                 failed = self._back_out(plan, end, error, fresh, countdown)
@@ -318,6 +318,8 @@ class MultiLock:
     def _opened(self, plan: Plan, end: MultiEnd) -> MultiHold:
         hold = plan.hold(block.block.hold for block in end.blocks if block.block is not None)
         self._ends.opened(end)
+        for one in hold:
+            begun(one)
         return hold
 
     @abort.shielded
@@ -355,6 +357,7 @@ def _kept(plan: Plan, takes: list[Take]) -> MultiHold:
     hold = plan.hold(take.hold for take in takes if take.hold is not None)
     for one in hold:
         keep_alive(one)
+        begun(one)
     return hold
 
 

@@ -17,6 +17,7 @@ from django.dispatch import Signal
 from django_zklock import abort, endings, signals, transactions
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
 from django_zklock.locks import hold as holds
+from django_zklock.locks import lifetime
 from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.guard import Guard, Receipt
@@ -71,6 +72,7 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
         return  # the lock is the parent's
     if count > 0 or hold._kept_by is not None:
         hold._count = max(count, 0)
+        lifetime.leave_if_overdue(grant, hold._contender)
         return
     holds.live_holds.remove(hold)  # first, or its owner could take again what is on its way out
     if hold._count > 0:
@@ -80,6 +82,7 @@ def let_go(hold: Hold, count: int, left: Callable[[bool], object] | None = None)
         holds.share_with_readers(hold._contender, grant)
         hold._count = 0
         hold._watch = None
+        lifetime.leave_if_overdue(grant, hold._contender)
         if left is not None:
             left(True)
         return
@@ -173,6 +176,12 @@ def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | 
         held._acquired += 1
         holds.live_holds.add(held, keep=True)  # it may be released after the block that took it first
     return held
+
+
+def begun(hold: Hold) -> Hold:
+    """Take note that the work begins for which a hold was taken."""
+    hold._grant.begun = True
+    return hold
 
 
 def keep_alive(hold: Hold) -> None:

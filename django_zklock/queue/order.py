@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -37,6 +37,10 @@ class Queue(Sequence[Child]):
     def place(self, name: str) -> int | None:
         """Return the place of the contender of this name, or None if it is not in the queue."""
         return next((place for place, child in enumerate(self.children) if child.name == name), None)
+
+    def without(self, names: Collection[str]) -> Queue:
+        """Return the queue as it is once these contenders are gone."""
+        return replace(self, children=tuple(child for child in self.children if child.name not in names))
 
     def followed_by(self, child: Child) -> Queue:
         """Return the queue with one more contender, that comes last."""

@@ -19,6 +19,9 @@ logger = logging.getLogger("django_zklock.zk")
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 
 
+FEW = 200  # timers that are kept until they are due, cancelled or not
+
+
 class Timer:
     """A call that is due later; `cancel()` it from the loop's thread."""
 
@@ -30,6 +33,11 @@ class Timer:
     def cancel(self) -> None:
         """Drop the call; harmless when it has run."""
         self._call = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether the call is still to come."""
+        return self._call is not None
 
     def run(self) -> None:
         """Run the call, once."""
@@ -57,6 +65,7 @@ class Loop:
         self._delivered: deque[_Event] = deque()
         self._turn = threading.Lock()  # held while events run
         self._timers: list[tuple[float, int, Timer]] = []  # guarded by _turn
+        self._many = FEW  # timers, at which those that were cancelled are looked for; guarded by _turn
         self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _turn
         self._order = itertools.count()
         self._thread = thread(name, self._run)
@@ -90,6 +99,8 @@ class Loop:
         timer = Timer(call)
         due = time.monotonic() + delay
         heapq.heappush(self._timers, (due, next(self._order), timer))
+        if len(self._timers) > self._many:
+            self._forget_cancelled()
         if due < self._wakes_at:
             self._events.put(_NOTHING)
         return timer
@@ -108,6 +119,11 @@ class Loop:
                 event = self._events.get(timeout=None if pause is None else max(0.0, pause))
             except queue.Empty:
                 pass
+
+    def _forget_cancelled(self) -> None:
+        self._timers = [each for each in self._timers if each[2].pending]
+        heapq.heapify(self._timers)
+        self._many = max(FEW, 2 * len(self._timers))
 
     def _run_delivered(self) -> None:
         while self._delivered:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from kazoo.exceptions import NoNodeError
 from support.faults import Elsewhere, connected, cut, expire, lose, proxied, session, within
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, SET_DATA
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout, ZooKeeperUnavailable
+from django_zklock.locks.attempt import Attempt
+from django_zklock.locks.contender import Outcome
+from django_zklock.locks.gated import Gated
 from django_zklock.locks.looking import contenders
 from django_zklock.locks.registry import Registry
+from django_zklock.locks.taking import let_go
+from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
@@ -67,15 +74,15 @@ class Semaphore:
 
     def permits(self, count: int) -> list[str]:
         path = f"{self.zoo.base}/{self.leases}"
-        client = self.zoo.client
-        return eventually(
-            lambda: (
-                [list(client.get_children(path))]
-                if client.exists(path) and len(client.get_children(path)) == count
-                else []
-            ),
-            message=f"there are not {count} permits",
-        )[0]
+
+        def found() -> list[list[str]]:
+            try:
+                names = list(self.zoo.client.get_children(path))
+            except NoNodeError:
+                names = []  # an empty directory is reaped
+            return [names] if len(names) == count else []
+
+        return eventually(found, message=f"there are not {count} permits")[0]
 
     def waiting(self) -> Elsewhere[Hold | None]:
         """Begin to wait for the only permit, which is taken, in a thread that lets go of it at once."""
@@ -118,7 +125,7 @@ def test_as_many_as_the_limit_hold_and_the_others_wait(semaphore: Semaphore) -> 
         pass
     for hold in holds:
         assert hold
-        hold._contender.abandon()
+        let_go(hold, 0)
     semaphore.permits(0)
     assert not semaphore.lock(2).locked()
     with semaphore.lock(2) as hold:
@@ -255,7 +262,7 @@ def test_a_try_waits_a_moment_at_the_gate_if_there_is_a_permit(semaphore: Semaph
         semaphore.at_gate(2)
     hold = patient.result()
     assert hold
-    hold._contender.abandon()
+    let_go(hold, 0)
     semaphore.permits(0)
 
 
@@ -340,3 +347,29 @@ def test_directories_in_the_layout_of_kazoo_last(zoo: Zoo) -> None:
     theirs.release()
     assert semaphore.acquire(blocking=False)
     semaphore.release()
+
+
+def test_who_gives_up_just_as_the_gate_opens_takes_no_permit(semaphore: Semaphore) -> None:
+    """What the gate comes to while it is being left is of no use: nobody would ever let go of the permit behind it."""
+    connected()
+    with semaphore.stranger(semaphore.gate) as stranger:
+        attempt = Attempt(process.current(), semaphore.lock()._terms(), ThreadWaiter[Outcome](), timeout=20)
+        attempt.contender.start()
+        semaphore.at_gate(2)
+        eventually(lambda: attempt.contender.ahead is not None or attempt.contender.placed)
+        left, told = threading.Event(), threading.Event()
+
+        def leave() -> None:
+            assert isinstance(attempt.contender, Gated)
+            attempt.contender._leave(lambda gone: told.set())
+            left.set()
+            eventually(lambda: session().loop._delivered, 5)
+
+        session().post(leave)
+        assert left.wait(5)
+        semaphore.zoo.client.delete(stranger)
+        semaphore.zoo.client.create(stranger, b"", ephemeral=True)  # for the end of the block
+        assert told.wait(5)
+        semaphore.at_gate(1)
+        eventually(lambda: len(semaphore.zoo.contenders()) == 1, 2)  # no lease
+        assert not session().attached(Registry).members

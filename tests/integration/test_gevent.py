@@ -307,3 +307,39 @@ observer.get(timeout=5)
 print(len(tokens), len(finished), [token for token in told if token][:4] == tokens)
 """
     assert run(zoo, script) == ["4 3 True"]
+
+
+def test_greenlets_share_and_exclude_by_kind(zoo: Zoo) -> None:
+    """Readers and permits beside each other, a writer that goes on to read, and another client's semaphore."""
+    script = """
+from django_zklock import ReadWriteLock
+rw = ReadWriteLock("k", timeout=20)
+inside, most = {}, {}
+def work(name, make):
+    with make():
+        inside[name] = inside.get(name, 0) + 1
+        most[name] = max(most.get(name, 0), inside[name])
+        gevent.sleep(0.3)
+        inside[name] -= 1
+kinds = {
+    "read": rw.read,
+    "write": rw.write,
+    "permit": lambda: zk_lock("p", limit=2, timeout=20),
+    "gated": lambda: zk_lock("g", limit=2, layout="kazoo", timeout=20),
+}
+for name, make in kinds.items():
+    gevent.joinall([gevent.spawn(work, name, make) for _ in range(3)], raise_error=True)
+print(sorted(most.items()))
+with rw.write() as hold:
+    reader = gevent.spawn(work, "read", rw.read)
+    gevent.sleep(0.1)
+    hold.downgrade()
+    reader.join(10)
+    print(reader.successful(), hold.kind)
+print(len(live_holds.all()), len(process.current().attached(Registry).members))
+"""
+    assert run(zoo, script) == [
+        "[('gated', 2), ('permit', 2), ('read', 3), ('write', 1)]",
+        "True read",
+        "0 0",
+    ]

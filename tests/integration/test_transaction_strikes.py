@@ -96,7 +96,7 @@ def kept_and_closed(ledger: Ledger, mutex: Lock) -> None:
         ledger.connection.close()
 
 
-ROUNDS = 80
+ROUNDS = 60
 WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[..., object]]]] = {
     begun_inside: ({"atomic": ["ledger", "audit"]}, [*OURS, *DJANGOS]),
     begun_inside_twice: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),

@@ -131,6 +131,7 @@ class SimulatedClient:
         self._connection = connection
         self.process.connections[connection] = None
         if self.process.isolated:
+            connection.reached = False
             connection.hold()
         self.connect_sent_at = self.world.now
         connection.there.send(0.001, server.connect, connection, self.session_id or 0, self._seen)
@@ -195,7 +196,9 @@ class SimulatedClient:
             connection.back.close()
             connection.there.send(0.001, connection.server.hung_up, connection)
             self.process.connections.pop(connection, None)
-            if connection.there.held:  # what the network holds up may arrive when it is whole again
+            if not connection.reached:  # nothing was ever sent on it
+                connection.there.close()
+            elif connection.there.held:  # what the network holds up may arrive when it is whole again
                 self.process.remains.append(connection.there)
 
     def _change(self, state: str) -> None:

@@ -16,6 +16,7 @@ from django_zklock.locks.contender import Contender
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, State
+from django_zklock.locks.predecessors import Predecessors
 from django_zklock.locks.registry import Departure, Registry
 from django_zklock.locks.resting import Rest
 from django_zklock.queue import guids, rules
@@ -87,7 +88,7 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 def _first_unproven(self: Contender) -> None:
-    self._cancel_watches()
+    self._predecessors.forget()
     if self._place is None or self._place.node is None:
         return
     self._phase = Phase.HOLDING
@@ -148,21 +149,21 @@ def _keeping_connected(self: Contender, *, resumed: bool) -> None:
         _connected(self, resumed=resumed)
 
 
-def _deaf_watch(self: Contender, name: str) -> None:
+def _deaf_watch(self: Predecessors, name: str) -> None:
     """Take no notice of a node ahead that was gone before it could be watched."""
-    read = self._registry.gateway.read
+    read = self._gateway.read
 
     def reading(path: str, callback: Any, on_event: Any = None) -> Any:
         return read(path, lambda answer: None if isinstance(answer, NodeMissing) else callback(answer), on_event)
 
-    self._registry.gateway.read = reading  # type: ignore[method-assign]
+    self._gateway.read = reading  # type: ignore[method-assign]
     try:
         _watch(self, name)
     finally:
-        del self._registry.gateway.read
+        del self._gateway.read
 
 
-def _trusting(self: Contender, name: str) -> None:
+def _trusting(self: Contender, *, alone: bool) -> None:
     if self._phase is Phase.QUEUED:
         self._first()
 
@@ -240,23 +241,29 @@ def _leaving_sign(self: Place) -> None:
         self._occupant.on_node_gone()
 
 
-def _unheeding(self: Contender) -> None:
+def _unheeding(self: Predecessors) -> None:
     """Watch the limit, and trust what was seen before."""
 
     def on_event(deleted: bool) -> None:
-        self._limit_watch = None
-        if self._phase is Phase.QUEUED:
-            self._list()
+        self._limit = None
+        self._successor.on_ahead_changed()
 
-    read = self._registry.gateway.read
-    self._limit_watch = read(self.request.parent, lambda answer: None, self._turns.pass_on(on_event))
-    if self._verdict is not None:
-        self._await_turn(self._verdict)
+    self._limit = self._gateway.read(self._parent, lambda answer: None, self._turns.pass_on(on_event))
+    if self._limit is not None:
+        self.wait_for(_verdicts[self])
 
 
-def _unwritten_watch(self: Contender, name: str) -> None:
+def _noting_wait(self: Predecessors, verdict: rules.WaitFor) -> None:
+    _verdicts[self] = verdict
+    _wait_for(self, verdict)
+
+
+_verdicts: weakref.WeakKeyDictionary[Predecessors, rules.WaitFor] = weakref.WeakKeyDictionary()
+
+
+def _unwritten_watch(self: Predecessors, name: str) -> None:
     """Take no notice of a node ahead that was written before it could be watched."""
-    read = self._registry.gateway.read
+    read = self._gateway.read
 
     def reading(path: str, callback: Any, on_event: Any = None) -> Any:
         return read(
@@ -265,16 +272,16 @@ def _unwritten_watch(self: Contender, name: str) -> None:
             on_event,
         )
 
-    self._registry.gateway.read = reading  # type: ignore[method-assign]
+    self._gateway.read = reading  # type: ignore[method-assign]
     try:
         _watch(self, name)
     finally:
-        del self._registry.gateway.read
+        del self._gateway.read
 
 
 _shared, _permits, _depart = rules.shared, rules.Permits.__call__, Place._depart
 _vacate, _reconnected, _found, _take = Place.vacate, Place.reconnected, Place._on_found, Place.take
-_connected, _watch = Contender.on_connected, Contender._watch
+_connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_barrier", Gateway.children),)),
@@ -288,8 +295,8 @@ MUTANTS = (
     Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
     Mutant("proves the session by a read", ((Gateway, "vouch", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
-    Mutant("misses a node that went before the watch", ((Contender, "_watch", _deaf_watch),)),
-    Mutant("takes the end of the one ahead for its turn", ((Contender, "_advance", _trusting),)),
+    Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
+    Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
         ((Heartbeat, "_on_answer", _indifferent), (Place, "watch", _indifferent_watch)),
@@ -318,14 +325,14 @@ MUTANTS = (
     ),
     Mutant(
         "misses a limit that was changed before the watch",
-        ((Contender, "_heed_limit", _unheeding),),
+        ((Predecessors, "_heed_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
         setting=PERMITS,
     ),
     Mutant("takes the sign of a reader down before its node", ((Place, "_depart", _sign_first),), setting=READERS),
     Mutant("wakes nobody when a writer goes on as a reader", ((Place, "_put_sign", _sign_alone),), setting=READERS),
     Mutant(
         "misses a writer that went on as a reader before the watch",
-        ((Contender, "_watch", _unwritten_watch),),
+        ((Predecessors, "_watch", _unwritten_watch),),
         setting=READERS,
     ),
     Mutant("leaves the sign of a reader whose node was deleted", ((Place, "_on_missing", _leaving_sign),)),

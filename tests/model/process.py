@@ -202,6 +202,7 @@ class Process:
         """Have the network whole again; what it held up arrives."""
         self.isolated = False
         for connection in list(self.connections):
+            connection.reached = True
             connection.release()
         remains, self.remains = self.remains, []
         for pipe in remains:

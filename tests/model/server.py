@@ -44,6 +44,7 @@ class Connection:
         self.there = Pipe(world)
         self.back = Pipe(world)
         self.open = True  # at the server's end
+        self.reached = True  # the server's host has answered, so that there is a connection at all
         self.lossy = False  # something was lost, so nothing that comes after it arrives
         self.items: deque[Item] = deque()
 

@@ -10,7 +10,7 @@ import pytest
 
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
-from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, PERMITS, READERS, SMALL, Scenario
+from model.scenario import CROWD, IDLE, IMPATIENT, PERMITS, READERS, SMALL, Scenario
 
 pytestmark = pytest.mark.scenario("MODEL")
 
@@ -45,9 +45,9 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_many_more_schedules_break_no_rule() -> None:
-    """The same for thousands by chance, and for every single deviation of the larger settings."""
-    assert_sound(explore(5000, 10 * SEED))
-    for scenario in (CROWD, IDLE, LASTING, READERS, PERMITS):
+    """The same for thousands by chance, and for every single deviation among readers, writers and permits."""
+    assert_sound(explore(3000, 10 * SEED))
+    for scenario in (READERS, PERMITS):
         assert_sound(exhaust(scenario, 1))
 
 

@@ -16,6 +16,7 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from django_zklock.locks import hold as holds
 from django_zklock.queue import nodes, signs
 from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble
@@ -206,5 +207,7 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
         with zoo.configured():
             yield zoo
             zoo.assert_empty()
+            assert not holds.live_holds._kept, "acquired and never released"
     finally:
+        holds.live_holds._kept.clear()  # or the next test's owner, or its count, would be wrong
         zoo.close()

@@ -118,3 +118,22 @@ def test_a_stopped_loop_ends_its_thread() -> None:
         time.sleep(0.005)
     assert seen == [1]
     assert not any(thread.name == "test-loop" for thread in threading.enumerate())
+
+
+def test_cancelled_timers_do_not_pile_up(loop: Loop) -> None:
+    """However long they would have run: one that is set and cancelled again and again leaves nothing for days."""
+    called: list[int] = []
+    done = threading.Event()
+
+    def set_and_cancel() -> None:
+        kept = [loop.call_later(3600, lambda: called.append(1)) for _ in range(10)]
+        for _ in range(5000):
+            loop.call_later(24 * 3600, lambda: called.append(2)).cancel()
+        loop.call_later(0.01, done.set)
+        assert all(timer.pending for timer in kept)
+
+    loop.post(set_and_cancel)
+    assert done.wait(10)
+    assert len(loop._timers) < 1000
+    assert sum(timer.pending for _, _, timer in loop._timers) == 10
+    assert called == []

@@ -1,0 +1,318 @@
+"""Holds that last at least, or at most, a time, where they meet kinds of locks, several locks, and other clients."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from support.faults import Elsewhere, connected, proxied
+from support.proxy import MULTI
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.locks.attempt import Attempt
+from django_zklock.locks.contender import Contender, Outcome
+from django_zklock.locks.hold import share_with_readers
+from django_zklock.locks.taking import let_go
+from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.operations import hold_lock
+from django_zklock.queue import nodes
+from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.operators import is_operator
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+LONG = 300.0
+
+
+@pytest.fixture(autouse=True)
+def no_rests(zoo: Zoo) -> Iterator[None]:
+    """Every test ends without the rest of a hold; their processes may be dead."""
+    yield
+    for path in zoo.contenders():
+        if is_operator(path.rpartition("/")[2]):
+            zoo.client.delete(path)
+
+
+def die() -> None:
+    """End this process's session and its timers, as its end would."""
+    process.reset()
+
+
+def is_over(zoo: Zoo, name: str, key: str = "k") -> bool:
+    """Tell whether what stays of a hold is over, by the server's clock."""
+    data, stat = zoo.client.get(f"{zoo.base}/{key}/{name}")
+    payload = Payload.decode(data)
+    assert payload is not None
+    now = zoo.client.exists(zoo.client.create(f"{zoo.chroot}/clock-", sequence=True)).ctime
+    return bool(now > stat.mtime + 1000 * float(payload.about["seconds"]))
+
+
+def wait_over(zoo: Zoo, *names: str) -> None:
+    eventually(lambda: all(is_over(zoo, name) for name in names))
+
+
+def read_together(hold_at_least: float) -> None:
+    """Have two threads read at the same time."""
+    both = threading.Barrier(2)
+
+    def read() -> None:
+        with ReadWriteLock("k", hold_at_least=hold_at_least).read():
+            both.wait(10)
+
+    for reader in [Elsewhere(read), Elsewhere(read)]:
+        reader.result()
+
+
+# --- who does not wait ------------------------------------------------------------------------------------------------
+
+
+def test_who_does_not_wait_passes_the_rests_of_all_readers_that_are_over(zoo: Zoo) -> None:
+    """Nobody may ever come who waits; so the processes being dead, who does not has to see to the end of them all."""
+    read_together(hold_at_least=1)
+    names = zoo.wait_contenders("k", 2)
+    die()
+    wait_over(zoo, *names)
+    with zk_lock("k", kind="write", timeout=0):
+        assert len(zoo.children("k")) == 1
+
+
+def test_one_rest_that_is_not_over_keeps_a_writer_out_and_is_named(zoo: Zoo) -> None:
+    """Whichever of several it is; and the others stay, as their end would be of no use."""
+    with Lock("k", kind="read", hold_at_least=1, what="short"):
+        pass
+    with Lock("k", kind="read", hold_at_least=LONG, what="long"):
+        pass
+    names = zoo.wait_contenders("k", 2)
+    die()
+    wait_over(zoo, names[0])
+    with pytest.raises(LockBusy, match="held by long until"), zk_lock("k", kind="write", timeout=0):
+        pass
+    with zk_lock("k", kind="read", timeout=0):  # readers pass them
+        pass
+
+
+def test_who_does_not_wait_gets_the_permit_whose_rest_is_over(zoo: Zoo) -> None:
+    """Though another one, further ahead, is not."""
+    with zk_lock("k", limit=2, hold_at_least=LONG):
+        pass
+    with zk_lock("k", limit=2, hold_at_least=1):
+        pass
+    names = zoo.wait_contenders("k", 2)
+    die()
+    with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
+        pass
+    wait_over(zoo, names[1])
+    with zk_lock("k", limit=2, timeout=0) as hold:
+        assert zoo.children("k") == [names[0], hold.path.rpartition("/")[2]]
+
+
+def test_many_rests_are_passed_at_once(zoo: Zoo) -> None:
+    """More than are read together."""
+    rw = ReadWriteLock("k", hold_at_least=1.5)
+    for _ in range(25):
+        with rw.read():
+            pass
+    names = zoo.wait_contenders("k", 25)
+    die()
+    wait_over(zoo, *names)
+    with zk_lock("k", timeout=0):
+        assert len(zoo.children("k")) == 1
+
+
+# --- behind another client --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["rest", "rests", "hold"])
+def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, how: str) -> None:
+    """A client of Curator's does not end it, and nobody else may come: all would wait for ever."""
+    if how == "rest":
+        with zk_lock("k", hold_at_least=1):
+            pass
+    elif how == "rests":
+        read_together(hold_at_least=1)
+    else:
+        hold_lock("k", seconds=1, reason="deploy", by="somebody")
+    die()
+    connected()
+    kind = "write" if how == "rests" else "lock"  # clients of Curator stand beside nodes of their own recipe alone
+    foreign = f"{zoo.base}/k/{nodes.prefix(str(uuid.uuid4()), Kind.WRITE if how == 'rests' else Kind.LOCK)}"
+    theirs = zoo.client.create(foreign, b"foreign", ephemeral=True, sequence=True)
+    waiter = Elsewhere(lambda: zk_lock("k", kind=kind).acquire(timeout=20))
+    eventually(lambda: len(zoo.children("k")) == 3 + (how == "rests"))
+    eventually(lambda: zoo.children("k")[0] == theirs.rpartition("/")[2])
+    zoo.client.delete(theirs)
+    hold = waiter.result()
+    assert hold
+    let_go(hold, 0)
+
+
+def test_who_has_got_the_lock_behind_another_client_sees_to_no_hold_any_more(zoo: Zoo) -> None:
+    """It would write over its own node later, and over a request to let go in it."""
+    with zk_lock("k", kind="read", hold_at_least=LONG):
+        pass
+    (name,) = zoo.children("k")
+    foreign = f"{zoo.base}/k/{nodes.prefix(str(uuid.uuid4()), Kind.WRITE)}"
+    theirs = zoo.client.create(foreign, b"foreign", ephemeral=True, sequence=True)
+    waiter = Elsewhere(lambda: zk_lock("k", kind="read").acquire(timeout=20))
+    zoo.wait_contenders("k", 3)
+    zoo.client.delete(theirs)
+    hold = waiter.result()
+    assert hold
+    contender = hold._contender
+    assert isinstance(contender, Contender)
+    assert contender._bailiff._timers == {}
+    let_go(hold, 0)
+    assert zoo.wait_contenders("k", 1) == [name]
+
+
+# --- a writer that reads ----------------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) -> None:
+    """It has let go of the write side by itself, as a block ends; so nobody else gets the lock till then."""
+    rw = ReadWriteLock("k", hold_at_least=1.5)
+    with rw.write() as hold:
+        began = hold._grant.since
+        rw.read().acquire()
+    assert zoo.reading("k") == []
+
+    def read() -> float:
+        with zk_lock("k", kind="read", timeout=20):
+            return time.monotonic()
+
+    reader = Elsewhere(read)
+    assert reader.result() >= began + 1.5
+    assert len(zoo.reading("k")) == 1
+    rw.read().release()
+    assert zoo.children("k") == []
+
+
+def test_a_writer_that_reads_in_the_end_leaves_the_rest_of_a_writer(zoo: Zoo) -> None:
+    """Nobody reads beside it, either, unless the holder has said so by `downgrade`."""
+    rw = ReadWriteLock("k", hold_at_least=LONG)
+    with rw.write():
+        rw.read().acquire()
+    rw.read().release()
+    (name,) = zoo.children("k")
+    assert Kind.WRITE.value in name
+    with pytest.raises(LockBusy), zk_lock("k", kind="read", timeout=0):
+        pass
+
+
+def test_of_two_that_leave_at_once_none_lets_readers_in(zoo: Zoo) -> None:
+    """Who is not the last by its own count finds nobody left: what it makes of that changes no rest of the other."""
+    with ReadWriteLock("k", hold_at_least=0).write() as hold:
+        grant = hold._grant
+        claims = dict(grant.claims)
+        grant.claims.clear()
+        share_with_readers(hold._contender, grant)
+        grant.claims.update(claims)
+        del claims
+        assert hold.kind == "write"
+
+
+# --- no work was begun ------------------------------------------------------------------------------------------------
+
+
+def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> None:
+    """Nothing was done under it, and nobody else could do it for all that time."""
+    connected()
+    lock = zk_lock("k", hold_at_least=LONG)
+    waiter: ThreadWaiter[Outcome] = ThreadWaiter()
+    attempt = Attempt(process.current(), lock._terms(), waiter, timeout=1)
+    attempt.contender.start()
+    eventually(lambda: attempt.grant)
+    attempt.contender.abandon()  # as whoever is struck, or cancelled, before it has looked
+    zoo.wait_contenders("k", 0)
+
+
+@pytest.mark.parametrize("how", ["with", "acquire"])
+def test_of_several_locks_none_rests_if_not_all_were_to_be_had(zoo: Zoo, how: str) -> None:
+    """A job that could not begin on this host may begin on another one."""
+    locks = zk_locks("a", "b", timeout=0.3, hold_at_least=LONG)
+    with zoo.hold_elsewhere("b"):
+        if how == "acquire":
+            assert locks.acquire(timeout=0.3) is None
+        else:
+            with pytest.raises(LockTimeout), locks:
+                pass
+        zoo.wait_contenders("a", 0)
+    if how == "acquire":
+        assert locks.acquire()
+        locks.release()
+    else:
+        with locks:
+            pass
+    assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
+
+
+async def test_of_several_locks_in_a_task_none_rests_if_not_all_were_to_be_had(zoo: Zoo) -> None:
+    locks = zk_locks("a", "b", timeout=0.3, hold_at_least=LONG)
+    with zoo.hold_elsewhere("b"):
+        with pytest.raises(LockTimeout):
+            async with locks:
+                pass
+        assert await locks.aacquire(timeout=0.3) is None
+        zoo.wait_contenders("a", 0)
+    async with locks:
+        pass
+    assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
+
+
+def test_several_locks_one_of_which_was_held_before_leave_its_rest_to_it(zoo: Zoo) -> None:
+    """The work under that one was begun."""
+    with zk_lock("a", hold_at_least=LONG):
+        with zoo.hold_elsewhere("b"), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=0.3):
+            pass
+        assert not is_operator(zoo.wait_contenders("a", 1)[0])
+    assert is_operator(zoo.wait_contenders("a", 1)[0])
+
+
+# --- what the process that lives sees to ------------------------------------------------------------------------------
+
+
+def test_a_rest_that_was_begun_without_an_answer_ends_in_time_too(zoo: Zoo) -> None:
+    """ZooKeeper was away until it was over; the process that lives ends it, as nobody may ever come who would."""
+    zoo.client.ensure_path(f"{zoo.base}/k")
+    with proxied(zoo) as proxy:
+        connected()
+        lock = zk_lock("k", hold_at_least=1)
+        assert lock.acquire()
+        fired = proxy.kill_after_op(MULTI)
+        proxy.refuse = True
+        lock.release()
+        assert fired.wait(5)
+        (name,) = zoo.wait_contenders("k", 1)
+        assert is_operator(name)
+        wait_over(zoo, name)
+        proxy.refuse = False
+        connected()
+        zoo.wait_contenders("k", 0)
+
+
+def test_what_was_acquired_leaves_the_queue_after_the_block_inside_it_was_stopped(zoo: Zoo) -> None:
+    """`max_hold` was over while a block watched; once that has ended nobody does, so the next one gets the lock."""
+    lock = zk_lock("k", max_hold=0.5)
+    hold = lock.acquire()
+    with pytest.raises(LockLost, match="max_hold"), lock:
+        threading.Event().wait(10)
+    zoo.wait_contenders("k", 0)
+    assert hold
+    assert hold.lost
+    lock.release()
+
+
+def test_a_reader_in_a_writer_leaves_the_queue_after_its_block_was_stopped(zoo: Zoo) -> None:
+    """The same where the block has a hold of its own, of the same grant."""
+    rw = ReadWriteLock("k", max_hold=0.5)
+    assert rw.write().acquire()
+    with pytest.raises(LockLost, match="max_hold"), rw.read():
+        threading.Event().wait(10)
+    zoo.wait_contenders("k", 0)
+    rw.write().release()

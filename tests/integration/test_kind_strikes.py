@@ -1,0 +1,115 @@
+"""Exceptions that strike from outside leave no contender, sign or listed hold of any kind, wherever they strike."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from support.strike import LineStrike, Struck, first_line, functions_of, strides
+from support.zoo import Zoo, eventually
+
+from django_zklock import ReadWriteLock, zk_lock
+from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, refusals, taking, waiting
+from django_zklock.locks.contender import Contender
+from django_zklock.queue.operators import is_operator
+
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
+    pytest.mark.timeout(400),  # hundreds of lines, each struck once in a traced interpreter
+]
+
+FUNCTIONS = [
+    *functions_of(lock, blocks, hold, taking, guard, attempt, waiting, refusals, lifetime),
+    Contender.share,
+    Contender.abandon,
+]
+
+
+def work_read_in_write(key: str) -> None:
+    rw = ReadWriteLock(key)
+    with rw.write(), rw.read():
+        pass
+
+
+def work_write_let_go_first(key: str) -> None:
+    rw = ReadWriteLock(key)
+    taken = False
+    try:
+        with rw.write():
+            assert rw.read().acquire()
+            taken = True
+    finally:
+        if taken:
+            rw.read().release()
+
+
+def work_downgrade(key: str) -> None:
+    rw = ReadWriteLock(key)
+    with rw.write() as held:
+        held.downgrade()
+        with rw.read():
+            pass
+
+
+def work_permit(key: str) -> None:
+    with zk_lock(key, limit=2), zk_lock(key, limit=2):
+        pass
+
+
+def work_gated(key: str) -> None:
+    with zk_lock(key, limit=2, layout="kazoo"):
+        pass
+
+
+def work_at_least(key: str) -> None:
+    with zk_lock(key, hold_at_least=0.3), zk_lock(key):
+        pass
+
+
+def is_left(zoo: Zoo, key: str) -> bool:
+    """Tell whether anything of the own session is left of a key, or the other way round."""
+    try:
+        names = zoo.client.get_children(f"{zoo.base}/{key}")
+    except NoNodeError:
+        return False
+    return any(name.startswith("!") or not is_operator(name) for name in names)
+
+
+@pytest.mark.scenario("F13")
+@strides
+@pytest.mark.parametrize(
+    "work",
+    [work_read_in_write, work_write_let_go_first, work_downgrade, work_permit, work_gated, work_at_least],
+)
+def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
+    zoo: Zoo, work: Callable[[str], None], stride: int
+) -> None:
+    """Whatever line the caller is struck in; what stays of a hold that is to last a time ends as ever."""
+    work("warm/up")
+    at, leaks = first_line(stride), []
+    while True:
+        key = f"sweep/{at}"
+        strike = LineStrike(FUNCTIONS, at)
+        try:
+            with strike:
+                work(key)
+        except Struck:
+            pass
+        if not strike.where:
+            break
+        gc.collect()
+        try:
+            eventually(lambda key=key: not is_left(zoo, key), 2, "something is left")  # type: ignore[misc]
+            assert not hold.live_holds._kept
+            assert not list(hold.live_holds._blocks.values())
+            assert not hold.live_holds._guards
+        except AssertionError as error:
+            leaks.append((at, strike.where, repr(error)))
+            hold.live_holds._kept.clear()
+            gc.collect()
+        at += stride
+    assert at > 40
+    assert not leaks, leaks[0]

@@ -1,0 +1,222 @@
+"""Kinds of locks where they meet transactions, bodies of responses, several locks, and the death of a process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.http import HttpRequest, StreamingHttpResponse
+from django.test import RequestFactory
+from support.faults import Elsewhere
+from support.ledger import Ledger
+from support.zoo import Zoo, eventually
+
+from django_zklock import ReadWriteLock, current_hold, zk_lock, zk_locked, zk_locks
+from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
+from django_zklock.locks.hold import live_holds
+from django_zklock.queue.operators import is_operator
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
+        yield ledger
+
+
+def can_read() -> bool:
+    """Tell whether another thread can read beside whoever has the lock now."""
+
+    def read() -> bool:
+        try:
+            with zk_lock("k", kind="read", timeout=0):
+                return True
+        except LockBusy:
+            return False
+
+    return Elsewhere(read).result()
+
+
+def end_rest(zoo: Zoo, key: str = "k") -> str:
+    """Delete what stays of a hold; return its name."""
+    (name,) = zoo.wait_contenders(key, 1)
+    assert is_operator(name)
+    zoo.client.delete(f"{zoo.base}/{key}/{name}")
+    return name
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end(zoo: Zoo, ledger: Ledger) -> None:
+    """They would not see its work; after COMMIT they read beside the owner, who goes on to read."""
+    rw = ReadWriteLock("k", release="on_commit")
+    with transaction.atomic(using="ledger"):
+        with rw.write() as hold:
+            assert rw.read().acquire()
+        assert not can_read()
+        assert hold.kind == "write"
+    eventually(can_read)
+    rw.read().release()
+    assert zoo.children("k") == []
+    assert zoo.reading("k") == []
+    assert not live_holds._kept
+
+
+def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
+    """Taken after the block, too, and whether the transaction is committed or rolled back."""
+    rw = ReadWriteLock("k", release="on_commit")
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
+        with rw.write(), rw.read():
+            pass
+        with rw.read():
+            pass
+        assert not can_read()
+        1 / 0  # noqa: B018
+    assert zoo.children("k") == []
+    assert not list(live_holds._blocks.values())
+
+
+def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, ledger: Ledger) -> None:
+    """Its owner can't write any more, as others read."""
+    rw = ReadWriteLock("k", release="on_commit")
+    with transaction.atomic(using="ledger"):
+        with rw.write() as hold:
+            hold.downgrade()
+            eventually(can_read)
+        with pytest.raises(LockUpgradeRefused), rw.write():
+            pass
+        with rw.read():
+            pass
+        assert len(zoo.children("k")) == 1
+    assert zoo.children("k") == []
+    assert zoo.reading("k") == []
+
+
+def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: Ledger) -> None:
+    with transaction.atomic(using="ledger"):
+        with zk_lock("k", release="on_commit", hold_at_least=300):
+            pass
+        assert not is_operator(zoo.children("k")[0])
+    end_rest(zoo)
+
+
+def test_several_locks_that_a_transaction_keeps_are_bounded_all_the_same(zoo: Zoo, ledger: Ledger) -> None:
+    """What is not committed within `max_hold` is rolled back, and the locks go."""
+    with pytest.raises(LockLost, match="max_hold"), transaction.atomic(using="ledger"):
+        with zk_locks("k", "l", release="on_commit", max_hold=0.3) as holds:
+            pass
+        eventually(lambda: holds.lost)
+    for key in ("k", "l"):
+        zoo.wait_contenders(key, 0)
+
+
+# --- bodies of responses ----------------------------------------------------------------------------------------------
+
+
+def streamed(inside: Callable[[], object], **options: Any) -> Any:
+    """Return a response in two parts from under a lock, with a call between them."""
+
+    @zk_locked("k", **options)
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        def parts() -> Iterator[bytes]:
+            yield b"1"
+            inside()
+            yield b"2"
+
+        return StreamingHttpResponse(parts())
+
+    return view(RequestFactory().get("/"))
+
+
+def test_a_body_goes_on_as_a_reader(zoo: Zoo) -> None:
+    """From the moment on that it asks for that."""
+
+    def inside() -> None:
+        hold = current_hold()
+        assert hold is not None
+        hold.downgrade()
+
+    response = streamed(inside, kind="write")
+    parts = iter(response.streaming_content)
+    assert next(parts) == b"1"
+    assert not can_read()
+    assert next(parts) == b"2"
+    eventually(can_read)
+    assert list(parts) == []
+    response.close()
+    zoo.wait_contenders("k", 0)
+    eventually(lambda: zoo.reading("k") == [])
+
+
+def test_what_a_body_takes_to_read_outlives_it_in_the_thread_that_computes_it(zoo: Zoo) -> None:
+    """The body wrote; as it is done, other readers come in, and nobody who writes."""
+    rw = ReadWriteLock("k")
+    response = streamed(lambda: rw.read().acquire(), kind="write")
+
+    def compute() -> bytes:
+        done = b"".join(response.streaming_content)
+        response.close()
+        eventually(can_read)
+        with pytest.raises(LockBusy):
+            Elsewhere(lambda: zk_lock("k", kind="write", timeout=0).__enter__()).result()
+        rw.read().release()
+        return done
+
+    assert Elsewhere(compute).result() == b"12"
+    zoo.wait_contenders("k", 0)
+
+
+def test_a_permit_of_a_body_rests_after_it(zoo: Zoo) -> None:
+    response = streamed(lambda: None, limit=2, hold_at_least=300)
+    assert b"".join(response.streaming_content) == b"12"
+    response.close()
+    assert "lease" in end_rest(zoo)
+
+
+# --- several locks, and dead processes --------------------------------------------------------------------------------
+
+
+def test_one_of_several_locks_goes_on_as_a_readers(zoo: Zoo) -> None:
+    rw = ReadWriteLock("k")
+    with zk_locks("a", rw.write()) as holds:
+        holds["k"].downgrade()
+        eventually(can_read)
+        with zk_locks(rw.read(), "b"):
+            pass
+        with pytest.raises(LockUpgradeRefused), zk_locks("c", rw.write(), hold_at_least=300):
+            pass
+        assert zoo.children("c") == []
+    assert zoo.contenders() == []
+    assert zoo.reading("k") == []
+
+
+def test_what_rests_outlives_the_kill_of_its_process_and_what_is_held_does_not(zoo: Zoo) -> None:
+    """Each as what it was; whoever comes next ends it by the server's clock."""
+    child = zoo.spawn(
+        """
+import os, signal
+with zk_lock("permit", limit=2, hold_at_least=2):
+    pass
+with zk_lock("reader", kind="write", hold_at_least=2) as hold:
+    hold.downgrade()
+assert zk_lock("held", hold_at_least=300).acquire()
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    out, errors = child.communicate(timeout=40)
+    assert out == "ready\n", errors
+    (permit,), (reader,) = zoo.children("permit"), zoo.children("reader")
+    assert is_operator(permit)
+    assert "-lease-" in permit
+    assert is_operator(reader)
+    assert "-__READ__" in reader
+    began = time.monotonic()
+    with zk_locks("permit", "reader", "held", timeout=15):
+        assert time.monotonic() - began < 10

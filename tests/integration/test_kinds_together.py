@@ -1,0 +1,96 @@
+"""All kinds of locks in one process, beside each other: what they leave behind, and what a fork inherits."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+from support.faults import client, connected, session
+from support.zoo import Zoo, eventually
+
+from django_zklock import ReadWriteLock, zk_lock, zk_locks
+from django_zklock.exceptions import LockNotHeld
+from django_zklock.locks.hold import live_holds
+from django_zklock.locks.lifetime import Calendar
+from django_zklock.locks.registry import Registry
+
+pytestmark = pytest.mark.zookeeper
+
+
+def use_all_kinds(number: int) -> None:
+    """Take every kind once or more, with bounds that are never reached."""
+    rw = ReadWriteLock("rw", warn_after=300, max_hold=400)
+    with rw.write() as hold:
+        with rw.read():
+            pass
+        if number % 2:
+            hold.downgrade()
+    with rw.write():
+        rw.read().acquire()
+    rw.read().release()
+    with zk_lock("permits", limit=2, warn_after=1000 - number, max_hold=2000 - number):
+        pass
+    with zk_lock("kazoos", limit=2, layout="kazoo", max_hold=200):
+        pass
+    with zk_lock("curators", limit=2, layout="curator", warn_after=200):
+        pass
+    with zk_locks("a", "b", rw.read(), warn_after=100), zk_lock("short", hold_at_least=0.001):
+        pass
+
+
+def sizes() -> dict[str, int]:
+    """Count what is kept for locks."""
+    registry = session().attached(Registry)
+    return {
+        "guids": len(registry.guids),
+        "members": len(registry.members),
+        "departures": len(registry._departures),
+        "entries": len(session().attached(Calendar)._entries),
+        "observers": len(session().observers),
+        "watches": sum(map(len, (*client()._data_watchers.values(), *client()._child_watchers.values()))),
+        "holds": len(live_holds._kept) + len(live_holds._blocks) + len(live_holds._guards),
+    }
+
+
+def test_two_thousand_holds_of_all_kinds_leave_nothing(zoo: Zoo) -> None:
+    """Neither timers, watches, observers, guids nor entries in any table, here; nor nodes in ZooKeeper."""
+    connected()
+    use_all_kinds(0)
+    eventually(lambda: sizes()["guids"] == 0)
+    before = sizes()
+    for number in range(150):
+        use_all_kinds(number)
+    gc.collect()
+    eventually(lambda: sizes() == before, 5, "something is left")
+    eventually(lambda: sum(timer.pending for _, _, timer in session().loop._timers) < 10, 5, "timers are left")
+    assert zoo.reading("rw") == []
+
+
+def test_a_forked_child_has_no_part_in_what_its_parent_holds(zoo: Zoo) -> None:
+    """Of no kind; and what it does, or drops, lets nobody in beside the parent."""
+    rw = ReadWriteLock("k")
+    write, read = rw.write().acquire(), rw.read().acquire()
+    permit = zk_lock("permits", limit=2, layout="kazoo").acquire()
+    assert write
+    assert read
+    assert permit
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for call in (write.downgrade, rw.write().release, rw.read().release):
+                with pytest.raises(LockNotHeld):
+                    call()
+            status = 0 if write.lost and read.lost and permit.lost else 2
+            del write, read, permit
+            gc.collect()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    for hold in (write, read, permit):
+        hold.check()
+    assert zoo.reading("k") == []
+    rw.write().release()
+    rw.read().release()
+    zk_lock("permits", limit=2, layout="kazoo").release()
