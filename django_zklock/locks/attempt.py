@@ -15,6 +15,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
 from django_zklock.owner import Owner
+from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
 
 _Waiter = TypeVar("_Waiter", ThreadWaiter[Outcome], TaskWaiter[Outcome])
@@ -69,7 +70,7 @@ class Attempt(Generic[_Waiter]):
         if isinstance(outcome, Exception):
             raise outcome
         if isinstance(outcome, (Busy, Free)):
-            raise LockBusy(f"The lock {self.terms.key!r} is held by {self._holder}.", lock=self.terms.key)
+            raise LockBusy(self._why_busy(), lock=self.terms.key)
         self.contender.abandon()
         if not self.contender.placed:
             raise ZooKeeperUnavailable(
@@ -79,6 +80,11 @@ class Attempt(Generic[_Waiter]):
         raise LockTimeout(
             f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind()}.", lock=self.terms.key
         )
+
+    def _why_busy(self) -> str:
+        if self.terms.kind is Kind.LEASE and self.contender.operator is None:
+            return f"No permit of {self.terms.key!r} is free."
+        return f"The lock {self.terms.key!r} is held by {self._holder}."
 
     @property
     def _holder(self) -> str:

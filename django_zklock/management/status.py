@@ -46,8 +46,8 @@ def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:
         out.write(f"{held} locks held, {contended} contended, {waiting} waiting, longest wait {shown(longest)}\n")
         if any(shared.values()):
             out.write(
-                f"{shared['read_write']} read-write locks, {shared['semaphores']} semaphores, of which "
-                f"{shared['limits_set']} have a limit that was set\n"
+                f"among them read-write locks: {shared['read_write']}, semaphores: {shared['semaphores']} "
+                f"(with a limit that was set: {shared['limits_set']})\n"
             )
         if found.total > len(found.locks):
             out.write(f"(counted: {len(found.locks)} of {found.total} locks)\n")

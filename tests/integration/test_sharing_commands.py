@@ -86,7 +86,7 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
         shown = zklock("show", "k")
         assert "k (semaphore, 2 of 2 permits)" in shown
         assert shown.count("semaphore") == 4
-        assert "1 semaphores" in zklock("status")
+        assert "semaphores: 1" in zklock("status")
         zklock("limit", "k", 1, WHY)
         (lock,) = as_json("list")["locks"]
         assert (lock["kind"], lock["limit"], len(lock["holders"])) == ("semaphore", 1, 2)
