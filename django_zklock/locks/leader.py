@@ -388,30 +388,6 @@ def _nothing() -> None:
     return None
 
 
-def zk_leader(
-    name: str,
-    *,
-    fields: Mapping[str, object] | None = None,
-    abort_on: str | Unset = UNSET,
-    grace: float | timedelta | Unset = UNSET,
-    layout: str | Unset = UNSET,
-    max_hold: float | timedelta | Unset | None = UNSET,
-    warn_after: float | timedelta | Unset | None = UNSET,
-    what: str = "",
-    about: Mapping[str, str] | None = None,
-) -> Leader:
-    """Return a candidate for the lead of this name; the arguments are those of `Leader`."""
-    return Leader(
-        name,
-        fields=fields,
-        abort_on=abort_on,
-        grace=grace,
-        layout=layout,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        what=what,
-        about=about,
-    )
-
+zk_leader = Leader  # the name that goes with `zk_lock`
 
 __all__ = ["Candidate", "Leader", "zk_leader"]

@@ -54,7 +54,11 @@ class Lock:
 
     `name` is one of `ZKLOCK["LOCKS"]`, or else a path template itself; `fields` fills the template in. The owner is the
     current asyncio task, else greenlet, else thread. One object may be used by any number of owners, and two objects
-    of the same key are the same lock. Nothing is sent before it is first acquired.
+    of the same key are the same lock. Nothing is sent before it is first acquired. `zk_lock` is another name for it.
+
+    To be used with `with` or `async with`, or by the methods of `threading.RLock`. The block raises `LockBusy` (for
+    `timeout=0`) or `LockTimeout` when somebody else has the lock, `ZooKeeperUnavailable` when nobody can tell, and
+    `LockLost` when the lock was lost under the work.
 
     Options that are not given come from the lock's entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
 
@@ -427,45 +431,6 @@ class Lock:
         return hold
 
 
-def zk_lock(
-    name: str,
-    *,
-    fields: Mapping[str, object] | None = None,
-    timeout: float | timedelta | Unset | None = UNSET,
-    abort_on: str | Unset = UNSET,
-    grace: float | timedelta | Unset = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release: str | Unset = UNSET,
-    kind: str | Unset = UNSET,
-    limit: int | Unset | None = UNSET,
-    layout: str | Unset = UNSET,
-    max_hold: float | timedelta | Unset | None = UNSET,
-    warn_after: float | timedelta | Unset | None = UNSET,
-    hold_at_least: float | timedelta | Unset = UNSET,
-) -> Lock:
-    """
-    Return the lock of this name, to be used with `with` or `async with`.
-
-    The arguments are those of `Lock`. The block raises `LockBusy` (for `timeout=0`) or `LockTimeout` when somebody else
-    has the lock, `ZooKeeperUnavailable` when nobody can tell, and `LockLost` when the lock was lost under the work.
-    """
-    return Lock(
-        name,
-        fields=fields,
-        timeout=timeout,
-        abort_on=abort_on,
-        grace=grace,
-        reentrant=reentrant,
-        atomic=atomic,
-        release=release,
-        kind=kind,
-        limit=limit,
-        layout=layout,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        hold_at_least=hold_at_least,
-    )
-
+zk_lock = Lock  # the name that reads well in `with zk_lock(...)`
 
 __all__ = ["Hold", "Lock", "Receipt", "zk_lock"]

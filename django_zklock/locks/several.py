@@ -374,45 +374,7 @@ def undo(takes: list[Take]) -> None:
     takes.clear()
 
 
-def zk_locks(
-    *names: str | Lock,
-    fields: Mapping[str, object] | None = None,
-    timeout: float | timedelta | Unset | None = UNSET,
-    abort_on: str | Unset = UNSET,
-    grace: float | timedelta | Unset = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release: str | Unset = UNSET,
-    kind: str | Unset = UNSET,
-    limit: int | Unset | None = UNSET,
-    layout: str | Unset = UNSET,
-    max_hold: float | timedelta | Unset | None = UNSET,
-    warn_after: float | timedelta | Unset | None = UNSET,
-    hold_at_least: float | timedelta | Unset = UNSET,
-) -> MultiLock:
-    """
-    Return the locks of these names, to be taken as one with `with` or `async with`: all or none, without deadlocks.
-
-    The arguments are those of `MultiLock`. The block raises as that of `zk_lock` does; `lock`, of the error, is the key
-    of the lock that was not to be had, or was lost.
-    """
-    return MultiLock(
-        *names,
-        fields=fields,
-        timeout=timeout,
-        abort_on=abort_on,
-        grace=grace,
-        reentrant=reentrant,
-        atomic=atomic,
-        release=release,
-        kind=kind,
-        limit=limit,
-        layout=layout,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        hold_at_least=hold_at_least,
-    )
-
+zk_locks = MultiLock  # the name that reads well in `with zk_locks(...)`
 
 Locks: TypeAlias = "Lock | MultiLock"
 
