@@ -9,6 +9,7 @@ from support.primitives import PRIMITIVES, Primitive
 from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
+from django_zklock.queue.operators import is_operator
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 
@@ -39,6 +40,15 @@ def primitive(request: pytest.FixtureRequest) -> Primitive:
     """Each kind of lock in turn."""
     found: Primitive = request.param
     return found
+
+
+@pytest.fixture
+def no_rests(zoo: Zoo) -> Iterator[None]:
+    """What stays of holds goes at the end of the test; the processes that would see to that may be dead."""
+    yield
+    for path in zoo.contenders():
+        if is_operator(path.rpartition("/")[2]):
+            zoo.client.delete(path)
 
 
 @pytest.fixture(scope="session")

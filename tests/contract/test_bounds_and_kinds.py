@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from support.faults import Elsewhere, connected, proxied
@@ -25,18 +24,9 @@ from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operators import is_operator
 from django_zklock.zk import process
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
 LONG = 300.0
-
-
-@pytest.fixture(autouse=True)
-def no_rests(zoo: Zoo) -> Iterator[None]:
-    """Every test ends without the rest of a hold; their processes may be dead."""
-    yield
-    for path in zoo.contenders():
-        if is_operator(path.rpartition("/")[2]):
-            zoo.client.delete(path)
 
 
 def die() -> None:

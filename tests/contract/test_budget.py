@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.faults import Elsewhere, connected, proxied, session
+from support.faults import Elsewhere, session, warmed
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -22,11 +22,7 @@ LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 @pytest.fixture
 def proxy(zoo: Zoo) -> Iterator[Proxy]:
     """A proxy to count at, its session at rest, and the key's directory in place."""
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
-    with proxied(zoo, 10) as proxy:
-        connected()
-        with zk_lock(KEY):
-            pass
+    with warmed(zoo, KEY) as proxy:
         yield proxy
 
 

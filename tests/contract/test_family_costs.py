@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.faults import connected, proxied
+from support.faults import warmed
 from support.primitives import KEY, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo
-
-from django_zklock import zk_lock
 
 pytestmark = pytest.mark.zookeeper
 
@@ -20,11 +18,7 @@ REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 @pytest.fixture
 def proxy(zoo: Zoo) -> Iterator[Proxy]:
     """A proxy to count at, its session at rest, and the key's directory in place."""
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
-    with proxied(zoo, 10) as proxy:
-        connected()
-        with zk_lock(KEY):
-            pass
+    with warmed(zoo, KEY) as proxy:
         proxy.reset()
         yield proxy
 

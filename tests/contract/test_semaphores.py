@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from support.faults import Elsewhere, connected, proxied
+from support.faults import Elsewhere, warmed
 from support.primitives import KEY, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
@@ -29,11 +29,7 @@ def permit(limit: int = 3, timeout: float = 20) -> Lock:
 @pytest.fixture
 def proxy(zoo: Zoo) -> Iterator[Proxy]:
     """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
-    with proxied(zoo, 10) as proxy:
-        connected()
-        with zk_lock(KEY):
-            pass
+    with warmed(zoo, KEY) as proxy:
         yield proxy
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from django_zklock import Hold, Lock
+from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LockLost
 from django_zklock.zk import process
 from django_zklock.zk.client import Client
@@ -54,6 +54,17 @@ def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy
             proxy.heal()
         if process.peek() is not None:
             connected()  # so that the session can be closed, and leaves nothing to the next test
+
+
+@contextlib.contextmanager
+def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
+    """Do the same, with the session at rest and the key's directory in place, so that requests can be counted."""
+    zoo.client.ensure_path(f"{zoo.base}/{key}")
+    with proxied(zoo, 10) as proxy:
+        connected()
+        with zk_lock(key):
+            pass
+        yield proxy
 
 
 @contextlib.contextmanager
