@@ -39,6 +39,16 @@ class Target:
         return cls(key, guid, int(token[:20]))
 
 
+class _Key(forms.CharField):
+    def __init__(self) -> None:
+        super().__init__(
+            label=_("Lock"),
+            max_length=LONGEST_KEY,
+            widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+            help_text=_("Its key, as the list shows it, such as inventory/4711."),
+        )
+
+
 class _Reason(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
         widget = forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"})
@@ -57,12 +67,7 @@ class BreakForm(forms.Form):
 class HoldForm(forms.Form):
     """Which lock a person wants, how long and what for."""
 
-    key = forms.CharField(
-        label=_("Lock"),
-        max_length=LONGEST_KEY,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        help_text=_("Its key, as the list shows it, such as inventory/4711."),
-    )
+    key = _Key()
     minutes = forms.FloatField(
         label=_("Minutes"),
         min_value=0.1,
@@ -89,12 +94,7 @@ class RevokeForm(forms.Form):
 class LimitForm(forms.Form):
     """How many permits a semaphore is to have, and why; to clear that, no number is needed."""
 
-    key = forms.CharField(
-        label=_("Lock"),
-        max_length=LONGEST_KEY,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        help_text=_("Its key, as the list shows it, such as inventory/4711."),
-    )
+    key = _Key()
     permits = forms.IntegerField(
         label=_("Permits"),
         min_value=1,

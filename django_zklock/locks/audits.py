@@ -69,17 +69,12 @@ def logged(key: str, by: str, reason: str) -> dict[str, object]:
 def log_break(key: str, holder: Holder, what: str, by: str, reason: str) -> None:
     """Write that a lock was broken, or what else became of it."""
     audit.warning(
-        "lock %s %s by %s: %s; its holder was %s on %s, process %d, thread %s (guid %s, token %d)",
+        "lock %s %s by %s: %s; its holder was %s",
         printable(key),
         what,
         by,
         reason,
-        holder.what or "unknown work",
-        holder.host or "an unknown host",
-        holder.pid,
-        holder.thread or "unknown",
-        holder.guid,
-        holder.token,
+        _in_words(holder),
         extra={**logged(key, by, reason), "holder": asdict(holder), "token": holder.token},
     )
 
@@ -92,16 +87,18 @@ def log_limit(key: str, what: str, by: str, reason: str) -> None:
 def log_asked(key: str, holder: Holder, by: str, reason: str, *, sure: bool) -> None:
     """Write that a holder was asked to let go, or may have been."""
     audit.warning(
-        "the holder of lock %s %s asked to let go by %s: %s; it is %s on %s, process %d, thread %s (guid %s, token %d)",
+        "the holder of lock %s %s asked to let go by %s: %s; it is %s",
         printable(key),
         "was" if sure else "may have been",
         by,
         reason,
-        holder.what or "unknown work",
-        holder.host or "an unknown host",
-        holder.pid,
-        holder.thread or "unknown",
-        holder.guid,
-        holder.token,
+        _in_words(holder),
         extra={**logged(key, by, reason), "holder": asdict(holder), "token": holder.token},
+    )
+
+
+def _in_words(holder: Holder) -> str:
+    return (
+        f"{holder.what or 'unknown work'} on {holder.host or 'an unknown host'}, process {holder.pid}, "
+        f"thread {holder.thread or 'unknown'} (guid {holder.guid}, token {holder.token})"
     )

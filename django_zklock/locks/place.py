@@ -167,8 +167,9 @@ class Place:
     def _prepare(self) -> None:
         self._turns.next()
         self._state = State.PREPARING
-        make = self._registry.gateway.make_lasting if self._request.lasting else self._registry.gateway.make_parents
-        make(self._request.parent, self._turns.pass_on(self._on_prepared))
+        self._registry.gateway.make_parents(
+            self._request.parent, self._turns.pass_on(self._on_prepared), lasting=self._request.lasting
+        )
 
     def _on_prepared(self, answer: Any) -> None:
         if isinstance(answer, (OutcomeUnknown, SessionGone)):

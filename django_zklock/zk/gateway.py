@@ -360,12 +360,13 @@ class Gateway:
 
         self.session.send(Delete(path, _ANY_VERSION), deleted)
 
-    def make_parents(self, path: str, callback: Callback) -> None:
+    def make_parents(self, path: str, callback: Callback, *, lasting: bool = False) -> None:
         """
         Create a node and all above it that is missing; `callback` gets None.
 
         They are containers, which the server deletes by itself some time after the last child is gone; persistent
-        nodes where the server knows no containers.
+        nodes where the server knows no containers. The node itself is one that nobody deletes if it is `lasting`: a
+        client that remembers to have seen it would fail without, as kazoo's recipes do.
         """
 
         def answered(answer: Any) -> None:
@@ -381,35 +382,15 @@ class Gateway:
             if isinstance(answer, ZkError):
                 callback(answer)
             else:
-                self.make_parents(path, callback)
+                self.make_parents(path, callback, lasting=lasting)
 
         above = path.rpartition("/")[0]
-        container = self._containers  # what was asked for: another contender may learn first that there are none
+        # What was asked for: another contender may learn first that there are no containers.
+        container = self._containers and not lasting
         if container:
             self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), answered)
         else:
             self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
-
-    def make_lasting(self, path: str, callback: Callback) -> None:
-        """
-        Create a node that nobody deletes when it is empty, with what is missing above it; `callback` gets None.
-
-        A client that remembers to have seen it would fail without, as kazoo's recipes do.
-        """
-
-        def answered(answer: Any) -> None:
-            if isinstance(answer, NodeMissing):
-                self.make_parents(path.rpartition("/")[0], made_above)
-            else:
-                callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeExists) else None)
-
-        def made_above(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                callback(answer)
-            else:
-                self.make_lasting(path, callback)
-
-        self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
 
     def tidy(self, parent: str) -> None:
         """Delete an empty parent, where the server does not do so by itself; the outcome does not matter."""
