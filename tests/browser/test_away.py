@@ -50,6 +50,7 @@ def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, 
     viewer.wait_until(lambda: viewer.open() and viewer.page.get_by_role("alert").count() == 0)
 
 
+@pytest.mark.chaos
 def test_no_page_fails(stage: Stage, wire: Proxy, visitor: Visit) -> None:
     """The pages of a lock, the forms, and the admin's own index answer in time without ZooKeeper."""
     busy_shop(stage)

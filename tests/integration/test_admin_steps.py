@@ -208,6 +208,7 @@ def test_a_form_that_makes_no_sense_is_shown_again(zoo: Zoo, operator: Client, w
     assert zoo.children("k") == []
 
 
+@pytest.mark.chaos
 def test_without_zookeeper_stepping_in_says_so(zoo: Zoo, operator: Client) -> None:
     """A form that cannot be served is answered, as not done."""
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):

@@ -49,6 +49,7 @@ def test_a_waiting_call_that_gives_up_makes_room_for_another(worker: Worker) -> 
     assert worker.get(second) == "done"
 
 
+@pytest.mark.chaos
 def test_a_waiting_call_that_dies_makes_room_for_another(worker: Worker) -> None:
     """Also in its slot, where it waits for a while before it is sent again."""
     with worker.zoo.hold_elsewhere("dies"):

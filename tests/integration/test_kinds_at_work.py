@@ -134,6 +134,7 @@ def streamed(inside: Callable[[], object], **options: Any) -> Any:
     return view(RequestFactory().get("/"))
 
 
+@pytest.mark.django_db(transaction=True)  # whose connections the end of a response closes
 def test_a_body_goes_on_as_a_reader(zoo: Zoo) -> None:
     """From the moment on that it asks for that."""
 
@@ -172,6 +173,7 @@ def test_what_a_body_takes_to_read_outlives_it_in_the_thread_that_computes_it(zo
     zoo.wait_contenders("k", 0)
 
 
+@pytest.mark.django_db(transaction=True)  # whose connections the end of a response closes
 def test_a_permit_of_a_body_rests_after_it(zoo: Zoo) -> None:
     response = streamed(lambda: None, limit=2, hold_at_least=300)
     assert b"".join(response.streaming_content) == b"12"

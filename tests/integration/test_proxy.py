@@ -174,6 +174,7 @@ def test_a_refusing_proxy_lets_nobody_in(proxy: Proxy, client: KazooClient) -> N
     assert seen(KazooState.CONNECTED).wait(10)
 
 
+@pytest.mark.chaos
 def test_a_hanging_proxy_accepts_and_passes_nothing_on(
     proxy: Proxy, client: KazooClient, direct: KazooClient, path: str
 ) -> None:

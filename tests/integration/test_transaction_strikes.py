@@ -150,6 +150,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
     assert not leaks, f"{len(leaks)} of {at}: {leaks[0]}"
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(120)
 def test_an_exception_at_any_moment_leaves_neither_lock_nor_transaction(zoo: Zoo, ledger: Ledger) -> None:
     """A soft time limit at a random moment of lock, BEGIN, work, COMMIT and release."""
