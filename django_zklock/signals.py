@@ -25,9 +25,10 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     A lock was not free, and its caller begins to wait. `ahead` says in words who is just ahead, or is empty; `about`
     what work the caller does, item by item (of a Celery task "task", "id" and more).
 
-`lock_contended(lock, waited)`
+`lock_contended(lock, waited, template, kind)`
     A lock was not acquired, because somebody else had it until the time to wait was over. `waited` is the time since
-    the call. Not sent when ZooKeeper was away: nobody can tell then who has the lock.
+    the call; `template` and `kind` are what a `Hold` would have. Not sent when ZooKeeper was away: nobody can tell then
+    who has the lock.
 
 `lock_revoke_requested(lock, hold, by, reason)`
     Somebody asks the holder, in this process, to let go: `by` and `reason` are texts for a log. Sent once for each

@@ -277,7 +277,7 @@ class Contender:
         self._grant = Grant(
             self.session, self.request.key, self._place.node.path, self._place.node.czxid, self.request.kind
         )
-        self._grant.about = self.request.about
+        self._grant.about, self._grant.template = self.request.about, self.request.template
         self._conclude(self._grant)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
 

@@ -76,6 +76,7 @@ class Grant:
         self.token = token
         self.kind = kind  # READ from the moment on that one who writes only reads; written by its owner
         self.about: Mapping[str, str] = {}  # the work it was taken for
+        self.template = ""  # what the key was made of
         self.since = time.monotonic()
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""

@@ -88,6 +88,11 @@ class Hold:
         return self._grant.key
 
     @property
+    def template(self) -> str:
+        """What the key was made of, as in `inventory/{sku}`: the same for all locks of one sort."""
+        return self._grant.template
+
+    @property
     def kind(self) -> str:
         """What is held: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
         return (Kind.READ if self._reads else self._grant.kind).word

@@ -44,6 +44,7 @@ class Request:
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
     about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for what is logged
+    template: str = ""  # what the key was made of
 
 
 class Occupant(Protocol):

@@ -221,9 +221,14 @@ def report_waiting(attempt: Attempt[Any]) -> None:
 def report_contention(attempt: Attempt[Any], error: BaseException) -> None:
     """Send `lock_contended` if that is why the lock was not acquired."""
     if isinstance(error, LockNotAcquired):
-        session = attempt.contender.session
+        terms = attempt.terms
         send_from(
-            session, signals.lock_contended, lock=attempt.terms.key, waited=attempt.waited if attempt.timeout else 0.0
+            attempt.contender.session,
+            signals.lock_contended,
+            lock=terms.key,
+            waited=attempt.waited if attempt.timeout else 0.0,
+            template=terms.template,
+            kind=terms.kind.word,
         )
 
 

@@ -91,6 +91,7 @@ class Terms:
             only_look=only_look,
             hold_at_least=self.hold_at_least,
             about=about,
+            template=self.template,
         )
 
     def _payload(self, guid: str, thread: str, what: str, about: Mapping[str, str]) -> bytes:

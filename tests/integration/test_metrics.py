@@ -1,0 +1,323 @@
+"""Metrics of holds, as Prometheus would collect them, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from support.faults import Elsewhere
+from support.primitives import end_session
+from support.zoo import Zoo, eventually
+
+from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
+from django_zklock.contrib.metrics import connect, counting, disconnect
+from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.operations import break_lock, revoke
+
+pytestmark = pytest.mark.zookeeper
+
+NAME = "inventory/{sku}"
+
+
+class Collected:
+    """What a registry says, and what it comes to say."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    @property
+    def text(self) -> str:
+        return generate_latest(self.registry).decode()
+
+    def __call__(self, name: str, lock: str = NAME, kind: str = "lock", **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"zklock_{name}", labels or {"lock": lock, "kind": kind})
+
+    def becomes(self, value: float, name: str, lock: str = NAME, kind: str = "lock", **labels: str) -> None:
+        eventually(lambda: self(name, lock, kind, **labels) == value, message=f"no {value} of {name} in {self.text}")
+
+
+@pytest.fixture
+def collected(zoo: Zoo) -> Iterator[Collected]:
+    collected = Collected()
+    connect(collected.registry)
+    yield collected
+    disconnect(collected.registry)
+
+
+def test_a_lock_is_counted_while_it_is_held_and_after(collected: Collected) -> None:
+    """Once for each grant, however often its owner takes it again; with the times of its wait and its hold."""
+    for sku in ("4711", "4712"):
+        with zk_lock(NAME, fields={"sku": sku}) as hold, zk_lock(NAME, fields={"sku": sku}):
+            assert hold.template == NAME
+            collected.becomes(1, "holds")
+        collected.becomes(0, "holds")
+    assert collected("acquired_total") == 2
+    assert collected("wait_seconds_count") == 2
+    assert collected("hold_seconds_count") == 2
+    assert 0 < (collected("hold_seconds_sum") or 0) < 60
+    assert collected("lost_total") is None
+
+
+def test_no_label_has_a_key(collected: Collected) -> None:
+    """But only what many locks have in common; of a function that is locked, too."""
+
+    @zk_locked(NAME, timeout=0, on_conflict="raise")
+    def sell(sku: str) -> None:
+        with pytest.raises(LockBusy):
+            Elsewhere(lambda: sell(sku)).result()
+
+    sell("4711")
+    collected.becomes(1, "hold_seconds_count")
+    assert "4711" not in collected.text
+    assert set(re.findall(r' ?lock="(.*?)"', collected.text)) == {NAME}
+
+
+def test_too_many_names_of_locks_are_one_label(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who puts keys into the names has no unbounded number of time series from it."""
+    monkeypatch.setattr(counting, "MOST_LOCKS", 2)
+    for number in range(4):
+        with zk_lock(f"inventory/{number}"):
+            pass
+    collected.becomes(2, "acquired_total", "(others)")
+    collected.becomes(0, "holds", "(others)")
+    assert collected("acquired_total", "inventory/1") == 1
+    assert collected("acquired_total", "inventory/2") is None
+
+
+def test_readers_writers_and_permits_are_told_apart(collected: Collected) -> None:
+    rw = ReadWriteLock("k")
+    with zk_locks(zk_lock("p", limit=3), rw.read()):
+        for name, kind in (("p", "semaphore"), ("k", "read")):
+            collected.becomes(1, "holds", name, kind)
+    for name, kind in (("p", "semaphore"), ("k", "read")):
+        collected.becomes(0, "holds", name, kind)
+        assert collected("acquired_total", name, kind) == 1
+    with rw.write() as hold:
+        collected.becomes(1, "holds", "k", "write")
+        hold.downgrade()
+    collected.becomes(0, "holds", "k", "write")
+    assert collected("hold_seconds_count", "k", "write") == 1
+    assert collected("holds", "k", "read") == 0
+
+
+@pytest.mark.parametrize("layout", ["own", "kazoo"])
+def test_permits_of_several_threads_add_up(collected: Collected, layout: str) -> None:
+    """In a layout with a gate, which is a lock of its own, that is not counted."""
+
+    def take() -> None:
+        with zk_lock("p", limit=2, layout=layout):
+            pass
+
+    with zk_lock("p", limit=2, layout=layout):
+        Elsewhere(take).result()
+        collected.becomes(1, "hold_seconds_count", "p", "semaphore")
+        assert collected("holds", "p", "semaphore") == 1
+    collected.becomes(0, "holds", "p", "semaphore")
+    assert collected("acquired_total", "p", "semaphore") == 2
+    assert set(re.findall(r'kind="(.*?)"', collected.text)) == {"semaphore"}
+
+
+def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
+    """Of a block, and of what was taken by `acquire` and is released after the loss; the session's end is told, too."""
+    lock = zk_lock("kept")
+    kept = lock.acquire()
+    assert kept
+    with pytest.raises(LockLost), zk_lock("k") as hold:
+        collected.becomes(1, "holds", "k")
+        collected.becomes(1, "session_state", state="connected")
+        (path,) = zoo.children("k")
+        session = zoo.client.exists(f"{zoo.base}/k/{path}").ephemeralOwner
+        thief = Elsewhere(lambda: end_session(zoo, session))  # the abort strikes this thread
+        hold.wait_lost(20)
+        eventually(lambda: False, 20)
+    thief.result()
+    assert kept.wait_lost(20)
+    lock.release()
+    with zk_lock("after"):
+        collected.becomes(1, "holds", "after")
+    for name in ("k", "kept"):
+        collected.becomes(1, "lost_total", name)
+        collected.becomes(0, "holds", name)
+        assert collected("hold_seconds_count", name) == 1
+    assert collected("session_state", state="lost") == 0
+    assert collected("session_state", state="connected") == 1
+
+
+def test_a_hold_that_takes_too_long_is_warned_of_and_lost(collected: Collected) -> None:
+    with pytest.raises(LockLost), zk_lock("k", max_hold=0.4, warn_after=0.1):
+        eventually(lambda: False, 20)
+    collected.becomes(1, "lost_total", "k")
+    collected.becomes(0, "holds", "k")
+    assert collected("held_long_total", "k") == 1
+    assert (collected("hold_seconds_sum", "k") or 0) >= 0.4
+
+
+def test_what_was_not_to_be_had_is_counted(zoo: Zoo, collected: Collected) -> None:
+    """By the kind that was asked for; it is neither an acquisition nor a wait."""
+
+    def tries() -> None:
+        with pytest.raises(LockBusy), zk_lock("k", timeout=0):
+            pass
+        assert not zk_lock("k", kind="read").acquire(timeout=0.05)
+
+    with zk_lock("k", kind="write"):
+        Elsewhere(tries).result()
+    collected.becomes(1, "contended_total", "k")
+    collected.becomes(1, "contended_total", "k", "read")
+    assert collected("acquired_total", "k") is None
+    assert collected("wait_seconds_count", "k") is None
+
+
+def test_requests_to_let_go_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
+    """A break where it was done, without a label; the loss of it where it was held."""
+    with pytest.raises(LockLost), zk_lock("k") as hold:
+        revoke("k", "deploy", by="anna")
+        hold.wait_revoked(10)
+        (name,) = zoo.children("k")
+        break_lock("k", guid=counted_guid(name), token=hold.token, reason="deploy", by="anna")
+        eventually(lambda: False, 20)
+    collected.becomes(1, "lost_total", "k")
+    collected.becomes(1, "revoke_requests_total", "k")
+    assert collected.registry.get_sample_value("zklock_broken_total") == 1
+
+
+def counted_guid(name: str) -> str:
+    """Return the guid in the name of a node."""
+    found = re.match(r"_c_([0-9a-f-]{36})-", name)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
+def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Collected) -> None:
+    """It has no signal of its end; the next event of any lock finds it gone."""
+    entered = zk_lock("k")
+    entered.__enter__()
+    collected.becomes(1, "holds", "k")
+    del entered
+    gc.collect()
+    zoo.wait_contenders("k", 0)
+
+    def gone() -> bool:
+        gc.collect()
+        with zk_lock("other"):
+            pass
+        return collected("holds", "k") == 0
+
+    eventually(gone)
+
+
+def test_connecting_twice_counts_once(collected: Collected) -> None:
+    connect(collected.registry)
+    with zk_lock("k"):
+        pass
+    collected.becomes(1, "hold_seconds_count", "k")
+    assert collected("acquired_total", "k") == 1
+
+
+def test_a_forked_child_holds_nothing(collected: Collected) -> None:
+    """Nor is it connected; its gauges begin at 0, those of the parent go on."""
+    with zk_lock("k"):
+        collected.becomes(1, "holds", "k")
+        child = os.fork()
+        if child == 0:
+            ok = collected("holds", "k") == 0 and collected("session_state", state="connected") == 0
+            os._exit(0 if ok else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert collected("holds", "k") == 1
+    collected.becomes(0, "holds", "k")
+
+
+SEVERAL = """
+import os, threading
+from prometheus_client import CollectorRegistry, multiprocess
+from django_zklock.contrib.metrics import connect
+from support.zoo import eventually
+
+connect()
+
+def value(name, **labels):
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
+    return registry.get_sample_value("zklock_" + name, labels)
+
+def becomes(expected, name, **labels):
+    eventually(lambda: value(name, **labels) == expected, 20, f"{value(name, **labels)} is not {expected} of {name}")
+
+read = dict(lock="k", kind="read")
+with zk_lock("k", kind="read"):
+    becomes(1, "holds", **read)
+    if os.fork() == 0:
+        try:
+            with zk_lock("k", kind="read"):
+                becomes(2, "holds", **read)
+                becomes(2, "session_state", state="connected")
+            becomes(1, "holds", **read)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    becomes(2, "acquired_total", **read)
+    becomes(1, "holds", **read)
+becomes(0, "holds", **read)
+print("added up")
+"""
+
+
+def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
+    """In the library's mode for them, of which each process may be asked."""
+    process = zoo.spawn(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    try:
+        said, problems = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert said == "added up\n", problems
+
+
+WITHOUT = 'import sys; sys.modules["prometheus_client"] = None'
+ADDED = 'from django.conf import settings; settings.INSTALLED_APPS += ["django_zklock.contrib.metrics"]'
+WHAT_TO_DO = (
+    "ImproperlyConfigured: django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
+    'pip install "django-zklock[metrics]".\n'
+)
+
+
+def told(zoo: Zoo, script: str, first: str) -> tuple[str, str]:
+    """Return what a process says, and its complaints."""
+    process = zoo.spawn(script, first=first)
+    try:
+        return process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+
+def test_without_the_library_the_app_says_what_to_install(zoo: Zoo) -> None:
+    """As Django is set up, so that nobody misses metrics later; `connect` says the same."""
+    for script, first in (
+        ("", f"{WITHOUT}\n{ADDED}"),
+        ("from django_zklock.contrib.metrics import connect; connect()", WITHOUT),
+    ):
+        _, problems = told(zoo, script, first)
+        assert problems.endswith(WHAT_TO_DO)
+
+
+def test_without_the_library_and_the_app_locks_work(zoo: Zoo) -> None:
+    said, problems = told(zoo, "with zk_lock('k') as hold: print(hold.template)", WITHOUT)
+    assert said == "k\n", problems
+
+
+def test_the_app_counts_in_the_registry_of_the_library(zoo: Zoo) -> None:
+    script = """
+from prometheus_client import REGISTRY
+from support.zoo import eventually
+with zk_lock("k"):
+    eventually(lambda: REGISTRY.get_sample_value("zklock_holds", {"lock": "k", "kind": "lock"}) == 1)
+print("counted")
+"""
+    said, problems = told(zoo, script, ADDED)
+    assert said == "counted\n", problems
