@@ -2,17 +2,19 @@
 Knows which metrics there are, and how the signals of this package change them.
 
 Labels are few by intent: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind` that of the
-hold. All signals come on one thread, so nothing here is locked.
+hold. All signals come on one thread, and no fork comes in the middle of one: the library's locks are free in a child.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -34,6 +36,20 @@ _HOLD_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 _LOCK: Final = ("lock", "kind")
 
 
+_FORKS: Final = threading.RLock()  # held by a receiver while it counts, and by who forks
+
+
+def _whole(receiver: Callable[..., None]) -> Callable[..., None]:
+    """Let no fork come while a receiver is at it, as the child's copy of what it had locked would stay locked."""
+
+    @functools.wraps(receiver)
+    def run(self: Metrics, **kwargs: object) -> None:
+        with _FORKS:
+            receiver(self, **kwargs)
+
+    return run
+
+
 class Level:
     """
     A gauge of what is so now in this process, so it is empty in a forked child.
@@ -53,7 +69,7 @@ class Level:
         if self._written:
             self._gauge.labels(*labels).set(value)
         else:
-            self._gauge.labels(*labels).set_function(partial(self.get, labels))
+            self._gauge.labels(*labels).set_function(functools.partial(self.get, labels))
 
     def get(self, labels: tuple[str, ...]) -> int:
         """Return the value for some labels."""
@@ -160,6 +176,7 @@ class Metrics:
         counted = self._open.get(hold._grant)
         return self._labels(hold.template, hold.kind) if counted is None else counted.labels
 
+    @_whole
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
         self._end_dropped()
         labels = self._labels(hold.template, hold.kind)
@@ -169,9 +186,11 @@ class Metrics:
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)
 
+    @_whole
     def _on_released(self, *, hold: Hold, held: float, **kwargs: object) -> None:
         self._end(hold, held)
 
+    @_whole
     def _on_lost(self, *, hold: Hold, **kwargs: object) -> None:
         self._lost.labels(*self._labels_of(hold)).inc()
         self._end(hold, time.monotonic() - hold._grant.since)
@@ -191,18 +210,23 @@ class Metrics:
                 if counted is not None:
                     self._held.add(counted.labels, -1)
 
+    @_whole
     def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
         self._contended.labels(*self._labels(template, kind)).inc()
 
+    @_whole
     def _on_held_long(self, *, hold: Hold, **kwargs: object) -> None:
         self._held_long.labels(*self._labels_of(hold)).inc()
 
+    @_whole
     def _on_revoke_requested(self, *, hold: Hold, **kwargs: object) -> None:
         self._revoke_requests.labels(*self._labels_of(hold)).inc()
 
+    @_whole
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # what it is a lock of, only its holder can be trusted to know
 
+    @_whole
     def _on_state(self, *, state: str, **kwargs: object) -> None:
         for each in STATES:
             self._state.set((each,), int(each == state))
@@ -226,10 +250,11 @@ def disconnect(registry: CollectorRegistry | None) -> None:
         metrics.stop()
 
 
-def _forget_in_child() -> None:
+def _begin_child() -> None:
     for metrics in _connected.values():
         metrics.forget()
+    _FORKS.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(before=_FORKS.acquire, after_in_parent=_FORKS.release, after_in_child=_begin_child)
