@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.strike import LineStrike, Struck, first_line, functions_of, strides
+from support.strike import LineStrike, Struck, first_line, functions_of, long_strides
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
@@ -79,7 +79,7 @@ def is_left(zoo: Zoo, key: str) -> bool:
 
 
 @pytest.mark.scenario("F13")
-@strides
+@long_strides
 @pytest.mark.parametrize(
     "work",
     [work_read_in_write, work_write_let_go_first, work_downgrade, work_permit, work_gated, work_at_least],

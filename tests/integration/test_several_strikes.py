@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of
+from support.strike import LineStrike, Struck, alarm, first_line, functions_of, long_strides
 from support.zoo import Zoo, eventually
 
 from django_zklock import transactions
@@ -29,10 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
     pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
 ]
-
-strides = pytest.mark.parametrize(
-    "stride", [pytest.param(41, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
-)
 
 FUNCTIONS = functions_of(several, entries, plans, multihold, lock, blocks, taking)
 
@@ -77,7 +73,7 @@ def work_in_vain(locks: MultiLock) -> None:
 
 
 @pytest.mark.scenario("F13")
-@strides
+@long_strides
 @pytest.mark.parametrize("work", [work_block, work_acquire, work_in_vain])
 def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[MultiLock], None], stride: int) -> None:
     """Whatever line the caller is struck in, of taking and of letting go, no contender and no listed hold is left."""
@@ -86,7 +82,7 @@ def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[Mu
 
 
 @pytest.mark.scenario("F13")
-@strides
+@long_strides
 def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger, stride: int) -> None:
     """The one that is begun inside all locks ends before them."""
 

@@ -20,6 +20,11 @@ strides = pytest.mark.parametrize(
 )
 """For a sweep over all lines of some code: from one line that is struck to the next."""
 
+long_strides = pytest.mark.parametrize(
+    "stride", [pytest.param(61, id="some lines"), pytest.param(11, id="many lines", marks=pytest.mark.chaos)]
+)
+"""The same, for code of so many lines that to strike all of them takes minutes; each run begins at another line."""
+
 
 def first_line(stride: int) -> int:
     """Return the first one to be struck, another one in each run."""
