@@ -293,6 +293,7 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
         if grant.claims:
             share_with_readers(contender, grant)
             return
+        live_holds.forget_blocks(grant)
         contender.abandon()
         message = f"the hold of {grant.key!r} was dropped without being released"
         warnings.warn(message, ResourceWarning, stacklevel=1)
@@ -335,6 +336,12 @@ class Holds:
         if not guards:
             self._guards.pop(owner, None)
         return list(guards)
+
+    def forget_blocks(self, grant: Grant) -> None:
+        """List the guards of a grant no more, whose blocks were torn off; from any thread."""
+        for owner, guards in list(self._guards.items()):
+            for guard in [guard for guard in guards if guard.grant is grant]:
+                self.close_block(owner, guard)
 
     def guards(self, owner: Owner) -> list[Guard]:
         """Return the guards of the open blocks of an owner, outermost first."""

@@ -18,8 +18,10 @@ from support.zoo import Zoo, eventually
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, counting, disconnect
 from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.locks import hold as holds
 from django_zklock.locks.share import Share
 from django_zklock.operations import break_lock, revoke
+from django_zklock.owner import current_owner
 
 pytestmark = pytest.mark.zookeeper
 
@@ -209,6 +211,7 @@ def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Co
     del entered
     gc.collect()
     zoo.wait_contenders("k", 0)
+    assert not holds.live_holds.guards(current_owner())  # its block is no more the caller's
 
     def gone() -> bool:
         gc.collect()
