@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from django.http import HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
-from support.strike import LineStrike, Struck, first_line, strides
+from support.strike import first_line, strides, struck
 from support.zoo import Zoo, eventually
 
 from django_zklock import abort, bodies, signals, zk_lock, zk_locked
@@ -101,18 +100,10 @@ def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Calla
     """Whatever line its reader is struck in, nobody keeps the lock, nor is taken for its owner, nor stopped later."""
     functions = functions_of_a_body()
     work("warm/up")
-    at, leaks = first_line(stride), []
-    while True:
-        key = f"sweep/{at}"
-        strike = LineStrike(functions, at)
-        try:
-            with strike:
-                work(key)
-        except Struck:
-            pass
-        if not strike.where:
-            break
-        gc.collect()
+    first, leaks = first_line(stride), []
+    end = first
+    for at, where, key in struck(functions, work, first, stride):
+        end = at + stride
         try:
             zoo.assert_empty()
             assert not hold.live_holds._kept
@@ -122,11 +113,10 @@ def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Calla
             with Lock(key, timeout=2):
                 pass
         except Exception as error:
-            leaks.append((at, strike.where, repr(error)))
+            leaks.append((at, where, repr(error)))
             hold.live_holds._guards.clear()
             abort._main_thread_aborts.clear()
-        at += stride
-    assert at > 100
+    assert end > 100
     assert not leaks, leaks
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.strike import LineStrike, Struck, first_line, functions_of, long_strides
+from support.strike import first_line, functions_of, long_strides, struck
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
@@ -89,27 +89,18 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
 ) -> None:
     """Whatever line the caller is struck in; what stays of a hold that is to last a time ends as ever."""
     work("warm/up")
-    at, leaks = first_line(stride), []
-    while True:
-        key = f"sweep/{at}"
-        strike = LineStrike(FUNCTIONS, at)
-        try:
-            with strike:
-                work(key)
-        except Struck:
-            pass
-        if not strike.where:
-            break
-        gc.collect()
+    first, leaks = first_line(stride), []
+    end = first
+    for at, where, key in struck(FUNCTIONS, work, first, stride):
+        end = at + stride
         try:
             eventually(lambda key=key: not is_left(zoo, key), 2, "something is left")  # type: ignore[misc]
             assert not hold.live_holds._kept
             assert not list(hold.live_holds._blocks.values())
             assert not hold.live_holds._guards
         except AssertionError as error:
-            leaks.append((at, strike.where, repr(error)))
+            leaks.append((at, where, repr(error)))
             hold.live_holds._kept.clear()
             gc.collect()
-        at += stride
-    assert at > 40
+    assert end > 40
     assert not leaks, leaks[0]

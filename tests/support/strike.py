@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import linecache
 import random
 import signal
@@ -120,3 +121,23 @@ def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
         armed.clear()
         thread.join()
         signal.signal(signal.SIGUSR1, previous)
+
+
+def struck(
+    functions: list[Callable[..., Any]], work: Callable[[str], object], first: int, stride: int
+) -> Iterator[tuple[int, str, str]]:
+    """Do some work on one key after the other, struck at one line further each time; yield number, line and key."""
+    at = first
+    while True:
+        key = f"sweep/{at}"
+        strike = LineStrike(functions, at)
+        try:
+            with strike:
+                work(key)
+        except Struck:
+            pass
+        if not strike.where:
+            return
+        gc.collect()
+        yield at, strike.where, key
+        at += stride
