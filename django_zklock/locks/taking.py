@@ -33,7 +33,7 @@ from django_zklock.zk.session import Session
 if TYPE_CHECKING:
     from django_zklock.locks.blocks import Block
 
-RELEASE_PATIENCE = 0.9  # seconds that a release waits to hear that the node is gone; it goes on in the background
+RELEASE_PATIENCE = 0.7  # seconds that a release waits to hear that the node is gone; it goes on in the background
 
 
 class Take:

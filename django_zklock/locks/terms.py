@@ -22,11 +22,12 @@ from django_zklock.transactions import refuse_unknown
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
-ANSWER_PATIENCE = 0.8
+ANSWER_PATIENCE = 0.7
 """
 Seconds beyond the time to wait that ZooKeeper may take for its first answer.
 
-A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free.
+A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free. What is left of the
+promised second is for a process that gets no processor for a while.
 """
 
 
