@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
-from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import lifetime
 from django_zklock.locks.contender import Busy, Free, Outcome
 from django_zklock.locks.gated import make_contender
-from django_zklock.locks.grant import Grant
+from django_zklock.locks.grant import Grant, GrantObserver
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
@@ -32,10 +32,23 @@ class Attempt(Generic[_Waiter]):
         self.timeout = timeout
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._answered = False  # protocol's thread only
+        self._companions: list[_Companion] = []  # protocol's thread only
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
         self.contender = make_contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+
+    def start(self, beside: Iterable[Grant] = ()) -> None:
+        """Begin. It is called off if one of those `beside` it is lost, as it is of no use without them."""
+        self.contender.start()
+        companions = [_Companion(self, grant) for grant in beside]
+        if companions:
+            self._session.post(self._accompany, companions)
+
+    def give_up(self) -> None:
+        """Leave, whatever the outcome; doing it again changes nothing."""
+        self.contender.abandon()
+        self._session.post(self._part)
 
     def call_off(self, error: ZkLockError) -> None:
         """Leave, and have the caller raise `error`, unless there is an outcome already; on the protocol's thread."""
@@ -47,10 +60,22 @@ class Attempt(Generic[_Waiter]):
         if self._answered:
             return  # called off, and on its way out
         self._answered = True
+        self._part()
         if isinstance(outcome, Grant):
             self.grant = outcome
         if not self.waiter.set(outcome):
             self.contender.abandon()
+
+    def _accompany(self, companions: list[_Companion]) -> None:
+        for companion in companions:
+            if not self._answered:
+                self._companions.append(companion)
+                companion.grant.attach(companion)
+
+    def _part(self) -> None:
+        while self._companions:
+            companion = self._companions.pop()
+            companion.grant.detach(companion)
 
     @property
     def waited(self) -> float:
@@ -105,3 +130,14 @@ class Attempt(Generic[_Waiter]):
     def about(self) -> Mapping[str, str]:
         """The work that the lock is for."""
         return self.contender.request.about
+
+
+class _Companion(GrantObserver):
+    """Calls an attempt off when a lock is lost that the caller holds already, and needs together with this one."""
+
+    def __init__(self, attempt: Attempt[Any], grant: Grant) -> None:
+        self.grant = grant
+        self._attempt = attempt
+
+    def on_lost(self, reason: str) -> None:
+        self._attempt.call_off(LockLost(f"The lock {self.grant.key!r} was lost: {reason}.", lock=self.grant.key))

@@ -98,7 +98,7 @@ class Campaign:
             return False
         self.started = True
         report_waiting(self.attempt)
-        self.attempt.contender.start()
+        self.attempt.start()
         return True
 
     def conclude(self, outcome: Outcome) -> Hold:
@@ -113,4 +113,4 @@ class Campaign:
 
     def abandon(self) -> None:
         """Leave, from wherever it is, and let go of what was granted; nothing of it stays in ZooKeeper."""
-        self.attempt.contender.abandon()
+        self.attempt.give_up()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django_zklock import abort
 from django_zklock.exceptions import LockNotHeld, ZkLockError
 from django_zklock.locks.blocks import BlockEnd
+from django_zklock.locks.grant import Grant
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.taking import RELEASE_PATIENCE
@@ -44,6 +45,11 @@ class MultiEnd:
     @abort.shielded
     def __call__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self._lock._leave(self if self.blocks else self._lock._ends.innermost(), error)
+
+    @property
+    def grants(self) -> list[Grant]:
+        """The grants of the locks whose blocks are open."""
+        return [end.block.hold._grant for end in self.blocks if end.block is not None]
 
     def begin_block(self, lock: Lock) -> None:
         """The caller is about to open a block of one of the locks."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.lock import Beside, Lock
 from django_zklock.locks.taking import Take
 from django_zklock.locks.terms import Terms
 from django_zklock.queue.nodes import Kind
@@ -44,10 +44,14 @@ class LeadLock(Lock):
             )
         return terms
 
-    def _take(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+    def _take(
+        self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None
+    ) -> Hold:
         return self._alive._take(take, terms)
 
-    async def _atake(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+    async def _atake(
+        self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None
+    ) -> Hold:
         return await self._alive._atake(take, terms)
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -15,6 +15,7 @@ from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.blocks import Block, Blocks, Exit
 from django_zklock.locks.contender import Outcome
+from django_zklock.locks.grant import Grant
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.looking import alook, look
@@ -45,7 +46,8 @@ from django_zklock.queue.nodes import Kind
 from django_zklock.transactions import Transaction
 from django_zklock.zk import process
 
-DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
+Beside: TypeAlias = Sequence[Grant] | None
+"""The grants of the locks that were taken before one of several; None where it is alone."""
 
 
 class Lock:
@@ -232,13 +234,13 @@ class Lock:
     def __enter__(self) -> Hold:
         return self._enter()
 
-    def _enter(self, terms: Terms | None = None, transaction: Transaction | None = None, *, part: bool = False) -> Hold:
-        """Begin a block, which may be `part` of one of several locks, on other terms than the lock's own."""
+    def _enter(self, terms: Terms | None = None, transaction: Transaction | None = None, beside: Beside = None) -> Hold:
+        """Begin a block, which may be part of one of several locks, `beside` others, on terms other than its own."""
         take = Take()
         try:
             terms = terms or self._terms()
-            hold = self._open(take, self._take(take, terms, terms.timeout), terms, transaction)
-            return hold if part else begun(hold)
+            hold = self._open(take, self._take(take, terms, terms.timeout, beside=beside), terms, transaction)
+            return begun(hold) if beside is None else hold
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:
@@ -281,12 +283,12 @@ class Lock:
     async def __aenter__(self) -> Hold:
         return await self._aenter()
 
-    async def _aenter(self, terms: Terms | None = None, *, part: bool = False) -> Hold:
+    async def _aenter(self, terms: Terms | None = None, beside: Beside = None) -> Hold:
         take = Take()
         try:
             terms = terms or self._terms()
-            hold = self._open(take, await self._atake(take, terms, terms.timeout), terms)
-            return hold if part else begun(hold)
+            hold = self._open(take, await self._atake(take, terms, terms.timeout, beside=beside), terms)
+            return begun(hold) if beside is None else hold
         except BaseException as error:
             lost = self._back_out(take, error)
             if lost is not None:
@@ -345,7 +347,9 @@ class Lock:
 
     # --- small parts --------------------------------------------------------------------------------------------
 
-    def _take(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+    def _take(
+        self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None
+    ) -> Hold:
         refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
         owner = current_owner()
         held = take_again(take, owner, terms, keep=keep)
@@ -356,18 +360,20 @@ class Lock:
         attempt = Attempt(process.current(), terms, waiter, timeout=timeout)
         try:
             report_waiting(attempt)
-            attempt.contender.start()
+            attempt.start(beside or ())
             outcome = attempt.waiter.wait(timeout)
             if outcome is None:
                 outcome = attempt.waiter.wait(attempt.extra_patience)
             take.hold = attempt.conclude(outcome, owner)
             return listed(attempt, take.hold, keep=keep)
         except BaseException as error:
-            attempt.contender.abandon()
+            attempt.give_up()
             report_contention(attempt, error)
             raise
 
-    async def _atake(self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False) -> Hold:
+    async def _atake(
+        self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None
+    ) -> Hold:
         refuse_atomic("async code", terms)
         owner = current_owner()
         held = take_again(take, owner, terms, keep=keep)
@@ -376,14 +382,14 @@ class Lock:
         attempt = Attempt(process.current(), terms, TaskWaiter[Outcome](), timeout=timeout)
         try:
             report_waiting(attempt)
-            attempt.contender.start()
+            attempt.start(beside or ())
             outcome = await attempt.waiter.wait(timeout)
             if outcome is None:
                 outcome = await attempt.waiter.wait(attempt.extra_patience)
             take.hold = attempt.conclude(outcome, owner)
             return listed(attempt, take.hold, keep=keep)
         except BaseException as error:
-            attempt.contender.abandon()
+            attempt.give_up()
             report_contention(attempt, error)
             raise
 

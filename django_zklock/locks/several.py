@@ -23,6 +23,7 @@ from django_zklock.exceptions import (
     LockNotHeld,
 )
 from django_zklock.locks.entries import Ends, InsideAll, MultiEnd, MultiExit, await_all, leave, wait_all
+from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multihold import MultiHold
@@ -151,7 +152,7 @@ class MultiLock:
                 try:
                     for lock, terms in plan.parts(countdown):
                         takes.append(Take())
-                        lock._take(takes[-1], terms, terms.timeout)
+                        lock._take(takes[-1], terms, terms.timeout, beside=_taken(takes))
                     return _kept(plan, takes)
                 except BaseException as error:
                     undo(takes)
@@ -176,7 +177,7 @@ class MultiLock:
                 try:
                     for lock, terms in plan.parts(countdown):
                         takes.append(Take())
-                        await lock._atake(takes[-1], terms, terms.timeout)
+                        await lock._atake(takes[-1], terms, terms.timeout, beside=_taken(takes))
                     return _kept(plan, takes)
                 except BaseException as error:
                     undo(takes)
@@ -246,7 +247,7 @@ class MultiLock:
             try:
                 for lock, terms in plan.parts(countdown):
                     end.begin_block(lock)
-                    lock._enter(terms, _transaction(plan, end), part=True)
+                    lock._enter(terms, _transaction(plan, end), end.grants)
                 return self._opened(plan, end)
             except BaseException as error:  # noqa: BLE001 - raised again unless what was lost can be taken anew
                 failed = self._back_out(plan, end, error, fresh, countdown)
@@ -288,7 +289,7 @@ class MultiLock:
             try:
                 for lock, terms in plan.parts(countdown):
                     end.begin_block(lock)
-                    await lock._aenter(terms, part=True)
+                    await lock._aenter(terms, end.grants)
                 return self._opened(plan, end)
             except BaseException as error:  # noqa: BLE001 - raised again unless what was lost can be taken anew
                 failed = self._back_out(plan, end, error, fresh, countdown)
@@ -350,6 +351,10 @@ def _transaction(plan: Plan, end: MultiEnd) -> Transaction | None:
     outer = [(block.block.hold, block.block.guard) for block in end.blocks if block.block is not None]
     # Of the others, too, nobody is told of a loss after COMMIT.
     return InsideAll(plan.atomic, outer) if len(end.blocks) == len(plan.locks) else Transaction(())
+
+
+def _taken(takes: list[Take]) -> list[Grant]:
+    return [take.hold._grant for take in takes if take.hold is not None]
 
 
 def _kept(plan: Plan, takes: list[Take]) -> MultiHold:

@@ -245,11 +245,29 @@ def take_by_acquire(lock: MultiLock) -> None:
     lock.release()
 
 
-@pytest.mark.parametrize("take", [take_by_block, take_by_acquire])
+def take_by_async_block(lock: MultiLock) -> None:
+    async def take() -> None:
+        async with lock as hold:
+            hold.check()
+
+    asyncio.run(take())
+
+
+def take_by_aacquire(lock: MultiLock) -> None:
+    async def take() -> None:
+        hold = await lock.aacquire(timeout=10)
+        assert hold
+        hold.check()
+        await lock.arelease()
+
+    asyncio.run(take())
+
+
+@pytest.mark.parametrize("take", [take_by_block, take_by_acquire, take_by_async_block, take_by_aacquire])
 def test_one_that_is_lost_before_the_last_is_taken_is_taken_anew(
     zoo: Zoo, take: Callable[[MultiLock], None], where: Callable[[Callable[[], object]], object]
 ) -> None:
-    """Nothing was done under it, so nobody need hear of it."""
+    """At once, and not only when the wait for the other ends; nobody need hear of it, as nothing was done under it."""
 
     def lose_and_let_go() -> None:
         with zoo.hold_elsewhere("b"):
@@ -257,6 +275,8 @@ def test_one_that_is_lost_before_the_last_is_taken_is_taken_anew(
             zoo.wait_contenders("b", 2)
             [name] = zoo.children("a")
             zoo.client.delete(f"{zoo.base}/a/{name}")
+            eventually(lambda: zoo.children("a") not in ([], [name]), 10)
+            zoo.wait_contenders("b", 2)
 
     held = threading.Event()
     thief = Elsewhere(lose_and_let_go)
