@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import lifetime
 from django_zklock.locks.contender import Busy, Free, Outcome
 from django_zklock.locks.gated import make_contender
@@ -140,4 +140,4 @@ class _Companion(GrantObserver):
         self._attempt = attempt
 
     def on_lost(self, reason: str) -> None:
-        self._attempt.call_off(LockLost(f"The lock {self.grant.key!r} was lost: {reason}.", lock=self.grant.key))
+        self._attempt.call_off(self.grant.loss(reason))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django_zklock import abort, work
-from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockNotHeld, ZkLockError
 from django_zklock.locks import hold as holds
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
@@ -201,5 +201,5 @@ def _conclude(block: Block, error: BaseException | None, around: list[Guard]) ->
     outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
     committed = error is None and block.transaction is not None  # after the check; too late to speak of a failure
     if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
-        return LockLost(f"The lock {hold.key!r} was lost: {reason}.", lock=hold.key)
+        return hold._grant.loss(reason)
     return None

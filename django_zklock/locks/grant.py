@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_zklock import work
+from django_zklock.exceptions import LockLost
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk import clock
@@ -134,6 +135,10 @@ class Grant:
     def why_overdue(self) -> str:
         """Say so."""
         return f"it was held for longer than max_hold, {self.max_hold:g} s"
+
+    def loss(self, reason: str) -> LockLost:
+        """Return the error that tells its holder of the loss."""
+        return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
     def holds(self) -> list[Hold]:
         """Return the holds that were not let go of yet; a list made in one step, as others come and go."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from django_zklock import work
-from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockNotHeld, ZkLockError
 from django_zklock.locks import above
 from django_zklock.locks.alarms import Alarm, LostCallback, RevokeCallback
 from django_zklock.locks.grant import Claim, Grant, Policy
@@ -109,7 +109,7 @@ class Hold:
             raise LockNotHeld(lock=self.key)
         reason = self._grant.why_invalid()
         if reason is not None:
-            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
+            raise self._grant.loss(reason)
         if self.kind == "read":
             return
         if self._grant.kind is not Kind.WRITE:
@@ -181,7 +181,7 @@ class Hold:
             if since is not None and time.monotonic() - since >= self._policy.grace:
                 reason = self._grant.suspect_reason
         if reason is not None:
-            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
+            raise self._grant.loss(reason)
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """
@@ -338,9 +338,10 @@ class Holds:
         return list(guards)
 
     def forget_blocks(self, grant: Grant) -> None:
-        """List the guards of a grant no more, whose blocks were torn off; from any thread."""
+        """Have the guards of a grant, whose blocks were torn off, watch no more; from any thread."""
         for owner, guards in list(self._guards.items()):
             for guard in [guard for guard in guards if guard.grant is grant]:
+                guard.disarm()
                 self.close_block(owner, guard)
 
     def guards(self, owner: Owner) -> list[Guard]:

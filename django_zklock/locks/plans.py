@@ -84,7 +84,7 @@ class Plan:
         for hold in found:
             reason = hold._grant.why_invalid()
             if reason is not None:
-                raise LockLost(f"The lock {hold.key!r} was lost: {reason}.", lock=hold.key)
+                raise hold._grant.loss(reason)
         return MultiHold(found, self.names)
 
     def refuse_atomic(self, where: str) -> None:

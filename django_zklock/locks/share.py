@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from django_zklock import abort
-from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.exceptions import LockNotHeld
 from django_zklock.locks import hold as holds
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
@@ -89,7 +89,7 @@ class Share:
         holds.live_holds.open_block(owner, self._guard)
         reason = self._guard.why_lost()  # after it can be told, so that no loss comes in between
         if reason is not None and self._guard.matters:
-            raise self._lost(reason)
+            raise self._hold._grant.loss(reason)
         return hold
 
     @abort.shielded
@@ -106,7 +106,7 @@ class Share:
             self._finish()
         outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
         if reason is not None and ((stopped and not outer_stopped) or (error is None and self._guard.matters)):
-            raise self._lost(reason) from error
+            raise self._hold._grant.loss(reason) from error
         if released and error is None:
             raise LockNotHeld("The lock was released inside the body of the response.", lock=self.key)
 
@@ -158,9 +158,6 @@ class Share:
         self._guard.end_step()
         holds.live_holds.remove(self._hold)
         return holds.live_holds.close_block(self._hold._owner, self._guard)
-
-    def _lost(self, reason: str) -> LockLost:
-        return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
 
 class Shares:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal
 
 from django_zklock import abort, endings, signals, transactions
-from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired
+from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.locks import hold as holds
 from django_zklock.locks import lifetime
 from django_zklock.locks.attempt import Attempt
@@ -163,7 +163,7 @@ def take_again(take: Take, owner: Owner, terms: Terms, *, keep: bool) -> Hold | 
         )
     reason = held._grant.why_invalid()
     if reason is not None:
-        raise LockLost(f"The lock {terms.key!r} was lost: {reason}.", lock=terms.key)
+        raise held._grant.loss(reason)
     if held._reads is not reads:
         # What it holds excludes all others, and may go before this.
         held = Hold(held._contender, held._grant, owner, terms.policy, reads=True)

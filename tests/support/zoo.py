@@ -16,6 +16,7 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from django_zklock import abort
 from django_zklock.locks import hold as holds
 from django_zklock.queue import nodes, signs
 from django_zklock.queue.segments import SEQUENCE_TAIL
@@ -208,6 +209,11 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
             yield zoo
             zoo.assert_empty()
             assert not holds.live_holds._kept, "acquired and never released"
+            assert not holds.live_holds._guards, "a block that never ended"
+            assert not abort._main_thread_aborts, "work that could still be stopped, and has ended"
     finally:
-        holds.live_holds._kept.clear()  # or the next test's owner, or its count, would be wrong
+        # Or the next test's owner, or its count, would be wrong, or it would find what this one has left.
+        holds.live_holds._kept.clear()
+        holds.live_holds._guards.clear()
+        abort._main_thread_aborts.clear()
         zoo.close()
