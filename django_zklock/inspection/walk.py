@@ -18,6 +18,7 @@ from django_zklock.queue.order import Queue
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.queue.standing import Limits
 from django_zklock.zk import clock
+from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.loop import Timer
@@ -30,7 +31,6 @@ SLOW_SHARE: Final = 1 / 80  # of the session timeout: an answer that takes longe
 BIG: Final = 64 * 1024  # bytes in a node that no contender needs
 KEPT: Final = 256  # bytes kept of such a one
 LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading who is in the queues
-CONNECT_AGAIN: Final = 0.02  # seconds between two looks for a connection
 MAX_NOTES: Final = 10
 MOST_READ: Final = 5000  # nodes that are read, unless those of holders and first waiters are more, or all are wanted
 
@@ -127,14 +127,9 @@ class Walk:
             self._session.loop.call_later(self._patience * LISTING_SHARE, self._end_listing),
             self._session.loop.call_later(self._patience, self._stop),
         ]
-        self._connect()
+        self._session.attached(Awaiting).call(self._on_connected)
 
-    def _connect(self) -> None:
-        if self._done is None:
-            return
-        if not self._session.connected:
-            self._session.loop.call_later(CONNECT_AGAIN, self._connect)
-            return
+    def _on_connected(self) -> None:
         self._turn += 1
         self._reset()
         self._gateway = self._session.attached(Registry).gateway
@@ -195,7 +190,7 @@ class Walk:
                 self._at_once = LEAST
             if isinstance(answer, (OutcomeUnknown, SessionGone)):
                 self._turn += 1
-                self._session.loop.call_later(CONNECT_AGAIN, self._connect)
+                self._session.attached(Awaiting).call(self._on_connected)
                 return
             call(subject, answer)
             self._proceed()
@@ -299,6 +294,7 @@ class Walk:
 
     def _conclude(self) -> None:
         done, self._done = self._done, None
+        self._session.attached(Awaiting).call_off(self._on_connected)
         for timer in self._timers:
             timer.cancel()
         if done is None:

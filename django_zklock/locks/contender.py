@@ -21,7 +21,7 @@ from django_zklock.locks.operators import Bailiff
 from django_zklock.locks.phase import Phase
 from django_zklock.locks.place import Place, Request
 from django_zklock.locks.predecessors import Predecessors
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.registry import Member, Registry
 from django_zklock.locks.resting import rest_of
 from django_zklock.locks.turns import Turns
 from django_zklock.queue import nodes, order, rules
@@ -48,7 +48,7 @@ class Free:
 Outcome: TypeAlias = Grant | Busy | Free | ZkLockError
 
 
-class Contender:
+class Contender(Member):
     """One contender for one lock, from the first request until it has left the queue."""
 
     def __init__(self, session: Session, request: Request, done: Callable[[Outcome], object]) -> None:

@@ -20,6 +20,7 @@ from django_zklock.queue.nodes import Child, Payload, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
+from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Node
 from django_zklock.zk.session import Session
@@ -27,7 +28,6 @@ from django_zklock.zk.session import Session
 if TYPE_CHECKING:
     from django_zklock.locks.lock import Lock
 
-LOOK_AGAIN = 0.02  # seconds until it is asked again whether there is a connection
 MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
 
 
@@ -186,17 +186,17 @@ class _Round:
 
     def begin(self) -> None:
         """Ask, as soon as there is a connection."""
-        if self._done is None:
-            return
-        if self._session.connected:
-            gateway = self._session.attached(Registry).gateway
-            gateway.children(self._parent, self._turns.pass_on(self._on_listed))
-        else:
-            self._session.loop.call_later(LOOK_AGAIN, self.begin)
+        self._session.attached(Awaiting).call(self._list)
 
     def give_up(self) -> None:
-        """Ask no more."""
+        """Ask no more; from any thread."""
         self._done = None
+        self._session.post(lambda: self._session.attached(Awaiting).call_off(self._list))
+
+    def _list(self) -> None:
+        if self._done is not None:
+            gateway = self._session.attached(Registry).gateway
+            gateway.children(self._parent, self._turns.pass_on(self._on_listed))
 
     def _on_listed(self, answer: Any) -> None:
         if isinstance(answer, ZkError):

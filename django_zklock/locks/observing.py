@@ -28,6 +28,7 @@ from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node, Watch
 from django_zklock.zk.loop import Timer
+from django_zklock.zk.session import Observer
 
 LOOK_AGAIN = 5.0
 """Seconds until an observer looks again that may not make the directory it would watch; the one case of polling."""
@@ -117,7 +118,7 @@ class _Over:
 _News: TypeAlias = "Candidate | ZkLockError | _Over | None"
 
 
-class Observation:
+class Observation(Observer):
     """
     Tells one observer who leads, and of each change; it lives on the protocol's thread.
 
@@ -328,12 +329,3 @@ class Observation:
     def on_closed(self) -> None:
         """Who waits would wait in vain."""
         self._end(ZooKeeperUnavailable("The ZooKeeper session of this process was closed.", lock=self._key))
-
-    def on_suspect(self, reason: str) -> None:
-        """Nothing of it is of any concern here."""
-
-    def on_vouched(self) -> None:
-        """Nor is this."""
-
-    def on_lease_over(self) -> None:
-        """Nor is this."""

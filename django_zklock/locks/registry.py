@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from django_zklock import work
 from django_zklock.exceptions import UnreadableQueue
@@ -27,14 +27,14 @@ AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
-class Member(Observer, Protocol):
+class Member(Observer):
     """Who has a node in a queue, or is about to."""
 
     def on_failure(self, error: Exception) -> None:
         """It failed on the session's news."""
 
 
-class Registry:
+class Registry(Observer):
     """The members of one session's queues, the nodes on their way out, and the audit that finds any other."""
 
     def __init__(self, session: Session) -> None:

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from kazoo.protocol.serialization import Create2, Delete, Exists, GetACL, GetChildren
 
+from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.client import TlsOptions
 from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.session import Session
 
-CONNECT_AGAIN: Final = 0.02  # seconds between two looks for a connection
 FOLDER: Final = "!doctor"
 """Below the base; no key of a lock has this character. What is made there goes again."""
 
@@ -73,11 +73,9 @@ class Checkup:
 
     def begin(self) -> None:
         """Begin as soon as there is a connection."""
-        if self._done is None:
-            return
-        if not self._session.connected:
-            self._session.loop.call_later(CONNECT_AGAIN, self.begin)
-            return
+        self._session.attached(Awaiting).call(self._on_connected)
+
+    def _on_connected(self) -> None:
         self._gateway = self._session.attached(Gateway)
         self._found |= {
             "connected": True,
@@ -167,6 +165,7 @@ class Checkup:
 
     def _conclude(self, problem: str) -> None:
         done, self._done = self._done, None
+        self._session.attached(Awaiting).call_off(self._on_connected)
         if done is not None:
             done(Findings(**self._found, problem=problem, reads=tuple(self._reads), writes=tuple(self._writes)))
 

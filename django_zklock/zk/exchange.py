@@ -11,7 +11,7 @@ from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.zk.changes import Change
 from django_zklock.zk.errors import NodeExists, NodeMissing, NotEmpty, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Family, Gateway, Watch
-from django_zklock.zk.session import Session
+from django_zklock.zk.session import Observer, Session
 
 logger = logging.getLogger("django_zklock.zk")
 
@@ -54,7 +54,7 @@ MOST_MISSING: Final = 20
 """Writes that fail for want of a node until it is plain that it will not come: others are not first so often."""
 
 
-class Exchange:
+class Exchange(Observer):
     """
     A plan for one node, followed until it is done, over any number of broken connections and sessions.
 
@@ -249,15 +249,3 @@ class Exchange:
     def on_closed(self) -> None:
         """Nobody will carry this on."""
         self._conclude(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
-
-    def on_session_lost(self) -> None:
-        """It goes on in the next one."""
-
-    def on_suspect(self, reason: str) -> None:
-        """It holds no lease."""
-
-    def on_vouched(self) -> None:
-        """It holds no lease."""
-
-    def on_lease_over(self) -> None:
-        """It holds no lease."""

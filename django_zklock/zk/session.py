@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
@@ -47,8 +47,8 @@ class State(str, enum.Enum):
     __str__ = str.__str__
 
 
-class Observer(Protocol):
-    """What is told of the session's changes, on the loop's thread."""
+class Observer:
+    """What is told of the session's changes, on the loop's thread; it does nothing about those it has no method for."""
 
     def on_connected(self, *, resumed: bool) -> None:
         """There is a connection; `resumed` when it is the same session as before."""
@@ -148,8 +148,17 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        """Tell whether requests can be sent."""
+        """Tell whether there is a connection, as far as is known."""
         return self.state is State.CONNECTED
+
+    @property
+    def usable(self) -> bool:
+        """
+        Tell whether a request that is sent now would be carried out for this session.
+
+        The client may have a new one already, of which the news is still to come.
+        """
+        return self.connected and self._client is not None and self._client.session_id == self.session_id
 
     @property
     def server(self) -> str:
@@ -194,8 +203,7 @@ class Session:
         signal raises in it, and loses the request.
         """
         client = self._client
-        # The client may have a new session of which the news is still to come: the request would be carried out there.
-        if client is None or not self.connected or client.session_id != self.session_id:
+        if client is None or not self.usable:
             for _, callback in requests:
                 callback(OutcomeUnknown())
             return

@@ -14,16 +14,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, connected, proxied, within
+from support.faults import Elsewhere, connected, proxied, session, within
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
+from django_zklock.locks import looking
 from django_zklock.operations import clear_limit, set_limit
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
+from django_zklock.zk.awaiting import Awaiting
 
 pytestmark = pytest.mark.zookeeper
 
@@ -408,6 +410,28 @@ def test_when_zookeeper_is_away_the_last_snapshot_is_shown_with_its_age(zoo: Zoo
     proxy.cut_all()
     connected()
     assert fresh().connection.server == proxy.address
+
+
+def test_who_gave_up_during_an_outage_is_waited_for_no_more(zoo: Zoo, proxy: Proxy) -> None:
+    """A page that asks every second leaves nothing behind; who still waits is answered with the connection."""
+    contender(zoo, "k")
+    fresh()
+    proxy.refuse = True
+    proxy.cut_all()
+    awaiting = session().attached(Awaiting)
+    for _ in range(3):
+        snapshot(max_age=0, patience=0.05)
+        with pytest.raises(ZooKeeperUnavailable):
+            look_at("k", patience=0.05)
+        with pytest.raises(ZooKeeperUnavailable):
+            looking.seen(session(), "k", f"{zoo.base}/k", patience=0.05)
+    eventually(lambda: not awaiting._calls)
+    asker = Elsewhere(lambda: look_at("k", patience=10))
+    eventually(lambda: awaiting._calls)
+    proxy.heal()
+    found = asker.result()
+    assert found is not None
+    assert len(found.holders) == 1
 
 
 def test_a_silent_server_does_not_keep_anybody_waiting(zoo: Zoo, proxy: Proxy) -> None:

@@ -100,7 +100,9 @@ def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> N
         raise Struck
 
     big, bigger = set(range(1_000_000)), set(range(300_000, 1_300_000))
-    with zoo.configured(session_timeout=10):  # no other thread runs meanwhile, so that a busy machine may use up a lease
+    with zoo.configured(
+        session_timeout=10
+    ):  # no other thread runs meanwhile, so that a busy machine may use up a lease
         previous = signal.signal(signal.SIGALRM, handler)
         try:
             with contextlib.suppress(Struck):
