@@ -28,6 +28,15 @@ settings.register_profile("zklock", deadline=None, suppress_health_check=[Health
 settings.load_profile("zklock")
 
 
+TIERS = ("integration", "browser", "chaos", "model", "contract", "unit")
+"""Those whose files take long come first, so that several workers, each with a file, end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tier after tier, in random order within each; pages of the guides are as slow as the slowest."""
+    items.sort(key=lambda item: next((place for place, tier in enumerate(TIERS) if tier in item.path.parts), 0))
+
+
 @pytest.fixture(scope="session")
 def single() -> Iterator[Ensemble]:
     """One server for the whole run; a test that stops or pauses it starts or resumes it again."""
