@@ -40,8 +40,10 @@ def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -
     """Have one of theirs lead."""
     path = f"{zoo.base}/{key}"
     assert client.acquire("1", kind, path, 10, name).result(PATIENCE) == "true"
-    yield
-    client.release("1", kind, path)
+    try:
+        yield
+    finally:
+        client.release("1", kind, path)
 
 
 @pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
