@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import RequestFactory
+from support.faults import Elsewhere
 from support.project import SETTINGS, Project
 from support.zoo import Zoo, eventually
 from test_docs import BLOCK, DOCS
+
+from django_zklock import zk_leader
 
 pytestmark = pytest.mark.zookeeper
 
@@ -81,3 +85,32 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
     assert said.startswith("elected ")
     consumer.stop()
     views["follow"]()
+
+
+def test_an_election_of_kazoos_stands_in_the_queue_of_ours(zoo: Zoo) -> None:
+    """As the page on neighbours makes it: it waits for ours, and ours waits for it."""
+    page = (DOCS / "explanation" / "neighbours.md").read_text()
+    ((name, code),) = BLOCK.findall(page)
+    assert page.count("```python\n") == 1
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(code.replace("127.0.0.1:2181", zoo.hosts), name, "exec"), names)
+    zookeeper = names["zookeeper"]
+    zookeeper.start(timeout=10)
+    try:
+        told = threading.Event()
+        election = names["election"](f"{zoo.base}/lead", "web-7")
+        with zk_leader("lead") as hold:
+            theirs = Elsewhere(lambda: election.run(lambda: told.wait(20)))
+            zoo.wait_contenders("lead", 2)
+            ours = Elsewhere(lambda: zk_leader("lead").run(lambda hold: hold.token))
+            zoo.wait_contenders("lead", 3)
+            assert [len(said) > 100 for said in election.contenders()] == [True, False, True]
+            hold.check()
+        eventually(lambda: str(zk_leader("lead").who()).startswith("'web-7', a client of kazoo, "))
+        assert ours.is_alive()
+        told.set()
+        theirs.result()
+        assert (ours.result() or 0) > hold.token
+    finally:
+        zookeeper.stop()
+        zookeeper.close()

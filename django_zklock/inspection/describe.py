@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Mapping
 
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import ContenderInfo, LockInfo
-from django_zklock.inspection.walk import BIG, Found
+from django_zklock.inspection.walk import Found
+from django_zklock.queue import clients, revocations, standing
 from django_zklock.queue import limits as records
-from django_zklock.queue import revocations, standing
 from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
 from django_zklock.queue.standing import Limits
 from django_zklock.zk.gateway import Node
 
-_SHORT = 120  # characters shown of a host or thread, and of what another client wrote
+_SHORT = 120  # characters shown of a host or thread
 _ITEM = 64  # of the name of an item
 
 
@@ -101,10 +100,10 @@ def _contender(
     behind = standing.behind(queue, place, many)
     held_since = since.get((key, child.name), came) if not behind else None
     payload = Payload.decode(node.data)
-    client = _client(child, node, payload)
+    client = clients.client_of(child, payload)
     if payload is None:
-        host, what = _foreign(client, node.data)
-        payload = Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
+        said = clients.said(node.data)
+        payload = Payload(version=0, guid="", host=said.host, pid=0, thread="", what=said.what, since="", template="")
     about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
     operator = operator_hold(
         payload,
@@ -136,28 +135,3 @@ def _contender(
         kind=child.kind.word,
         revoke=revocations.requested(node.data),
     )
-
-
-def _client(child: Child, node: Node, payload: Payload | None) -> str:
-    if payload is not None and payload.is_of(child):
-        return "zklock"
-    if not child.in_grammar_of_curator:
-        return "kazoo"
-    if payload is not None:
-        return "unknown"
-    return "Curator" if not node.data or _address(node.data) else "unknown"
-
-
-def _foreign(client: str, data: bytes) -> tuple[str, str]:
-    """Return host and work of another client's contender: Curator writes an address, kazoo what it was told to."""
-    if client == "Curator":
-        return _address(data), ""
-    text = data[: 4 * _SHORT].decode(errors="replace")
-    return "", printable(text if len(data) <= BIG else text + "…", _SHORT)
-
-
-def _address(data: bytes) -> str:
-    try:
-        return str(ipaddress.ip_address(data[:64].decode("ascii")))
-    except ValueError:
-        return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.contender import Busy, Outcome
 from django_zklock.locks.registry import Registry
@@ -202,7 +202,11 @@ class _Round:
         if isinstance(answer, ZkError):
             self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
-        self._queue = self._read_names(answer)
+        try:
+            self._queue = self._read_names(answer)
+        except UnreadableQueue as error:
+            self._conclude(error)
+            return
         if not self._queue:
             self._conclude(_Picture(self._queue, ()))
         gateway = self._session.attached(Registry).gateway

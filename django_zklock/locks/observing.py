@@ -21,8 +21,8 @@ from django_zklock.locks.looking import aseen, seen
 from django_zklock.locks.operators import read_hold
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.turns import Turns
-from django_zklock.queue import order
-from django_zklock.queue.nodes import Payload
+from django_zklock.queue import clients, order
+from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.printable import printable
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -40,8 +40,10 @@ _LATEST = 253402300799.0  # seconds since 1970: the end of the year 9999
 class Candidate:
     """Who leads, or stands by to do so. What a node cannot tell is empty or 0: another client's says little."""
 
+    client: str
+    """Which client it is of: "zklock", "Curator", "kazoo", or "unknown" if its node is not what its name promises."""
     what: str
-    """The work it is for."""
+    """The work it is for; of another client what that wrote, as the id of a `LeaderSelector` or of an `Election`."""
     host: str
     pid: int
     token: int
@@ -55,16 +57,23 @@ class Candidate:
 
     def __str__(self) -> str:
         """Return who it is, in a line."""
-        if self.operator or not self.pid:
-            return self.operator or f"a client of another kind, {self.path.rpartition('/')[2]}"
-        return f"{self.what!r} on {self.host}, process {self.pid}"
+        if self.operator:
+            return self.operator
+        if self.client == clients.OURS:
+            return f"{self.what!r} on {self.host}, process {self.pid}"
+        name = f"{self.what!r}, " if self.what else ""
+        kind = "an unknown kind" if self.client == clients.UNKNOWN else self.client
+        host = f" on {self.host}" if self.host else ""
+        return f"{name}a client of {kind}{host}, {self.path.rpartition('/')[2]}"
 
 
-def _candidate(key: str, node: Node) -> Candidate:
+def _candidate(key: str, child: Child, node: Node) -> Candidate:
     payload = Payload.decode(node.data)
+    said = clients.said(node.data) if payload is None else clients.Said(payload.host, payload.what)
     return Candidate(
-        what="" if payload is None else printable(payload.what),
-        host="" if payload is None else printable(payload.host, _SHORT),
+        client=clients.client_of(child, payload),
+        what=printable(said.what),
+        host=printable(said.host, _SHORT),
         pid=0 if payload is None else payload.pid,
         token=node.czxid,
         since=datetime.fromtimestamp(min(max(node.ctime, 0.0), _LATEST), timezone.utc),
@@ -82,8 +91,9 @@ def who(key: str, parent: str) -> Candidate | None:
         queue = seen(process.current(), key, parent, most=1)
         if not queue:
             return None
-        if queue[0][1] is not None:  # else it has left since, and somebody else is first
-            return _candidate(key, queue[0][1])
+        child, node = queue[0]
+        if node is not None:  # else it has left since, and somebody else is first
+            return _candidate(key, child, node)
 
 
 async def awho(key: str, parent: str) -> Candidate | None:
@@ -92,20 +102,21 @@ async def awho(key: str, parent: str) -> Candidate | None:
         queue = await aseen(process.current(), key, parent, most=1)
         if not queue:
             return None
-        if queue[0][1] is not None:
-            return _candidate(key, queue[0][1])
+        child, node = queue[0]
+        if node is not None:
+            return _candidate(key, child, node)
 
 
 def candidates(key: str, parent: str, *, patience: float | None = None) -> tuple[Candidate, ...]:
     """Return who leads and who stands by, in order; the first fifty. Raises `ZooKeeperUnavailable`."""
     queue = seen(process.current(), key, parent, patience=patience)
-    return tuple(_candidate(key, node) for _, node in queue if node is not None)
+    return tuple(_candidate(key, child, node) for child, node in queue if node is not None)
 
 
 async def acandidates(key: str, parent: str) -> tuple[Candidate, ...]:
     """Do the same as `candidates`."""
     queue = await aseen(process.current(), key, parent)
-    return tuple(_candidate(key, node) for _, node in queue if node is not None)
+    return tuple(_candidate(key, child, node) for child, node in queue if node is not None)
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
@@ -280,25 +291,26 @@ class Observation(Observer):
             return
         if queue:
             self._made = False
-            self._follow(f"{self._parent}/{queue[0].name}")
+            self._follow(queue[0])
         else:
             otherwise()
 
-    def _follow(self, path: str) -> None:
+    def _follow(self, child: Child) -> None:
         """Read the node of who leads, and watch it."""
         self._rest()
+        path = f"{self._parent}/{child.name}"
 
         def on_read(answer: Any) -> None:
             if isinstance(answer, NodeMissing):
                 self._look()
             elif self._is_clear(answer):
-                self._say(_candidate(self._key, answer))
+                self._say(_candidate(self._key, child, answer))
 
         def on_event(deleted: bool) -> None:
             if deleted:
                 self._look()
             else:
-                self._follow(path)  # only its data changed
+                self._follow(child)  # only its data changed
 
         self._watch = self._gateway.read(path, self._turns.pass_on(on_read), self._turns.pass_on(on_event))
 

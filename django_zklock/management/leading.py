@@ -74,6 +74,7 @@ def _line(leader: Candidate) -> str:
 def candidate_json(candidate: Candidate) -> dict[str, Any]:
     """Return a candidate for JSON."""
     return {
+        "client": candidate.client,
         "what": candidate.what,
         "host": candidate.host,
         "pid": candidate.pid,

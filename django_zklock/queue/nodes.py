@@ -31,6 +31,7 @@ _CURATOR = re.compile(
     r"_c_(?P<guid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)"
     + _SEQUENCE
 )
+_LATCH = re.compile(r"_c_[0-9a-fA-F-]{36}-latch-" + _SEQUENCE)
 _KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _SEQUENCE)
 
 
@@ -118,6 +119,12 @@ def parse(name: str) -> Child | None:
     if not SEQUENCE_TAIL.search(name):
         return None
     match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
+    if match is None and _LATCH.fullmatch(name):
+        raise UnreadableQueue(
+            f"The queue of the lock holds {shown(name)}, of a LeaderLatch of Apache Curator, which does not wait for "
+            "nodes of other recipes, so both might lead. Give that program another path, or have it use Curator's "
+            "LeaderSelector, which shares a queue with zk_leader."
+        )
     if match is None:
         raise UnreadableQueue(
             f"The queue of the lock holds {shown(name)}, which no known client writes, so nobody can tell whose turn "

@@ -28,6 +28,9 @@ MIXTURES = [
     ("kazoo", ["read", "read", "write"], ["read+kazoo", "read+kazoo", "write+kazoo"], 0),
     ("kazoo", ["read+", "write+"], ["read", "write", "lock", "read+kazoo", "write+kazoo"], 0),
     ("kazoo", ["semaphore"], ["semaphore+kazoo"], LIMIT),
+    ("curator", ["selector", "mutex"], ["leader", "lock"], 0),
+    ("kazoo", ["election"], ["leader+kazoo"], 0),
+    ("kazoo", ["election+"], ["leader", "leader+kazoo"], 0),
 ]
 
 

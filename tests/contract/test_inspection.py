@@ -127,7 +127,9 @@ def test_clients_are_told_apart(zoo: Zoo) -> None:
     """By the grammar of their names and by what they write."""
     guid = str(uuid.uuid4())
     join(zoo, "k", nodes.prefix(guid), b"10.0.3.9")
-    join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"{nonsense")
+    join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"indexer on\x1b web-7")
+    join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"__REVOKE__")
+    join(zoo, "k", nodes.prefix(guids.new(guids.Mark.OWN)), b"{nonsense")
     join(
         zoo,
         "k",
@@ -138,6 +140,8 @@ def test_clients_are_told_apart(zoo: Zoo) -> None:
     found = (one for lock in (seen("k"), seen("l")) for one in (*lock.holders, *lock.waiters))
     assert [(one.client, one.host, one.what) for one in found] == [
         ("Curator", "10.0.3.9", ""),
+        ("Curator", "", "indexer on\\x1b web-7"),
+        ("Curator", "", ""),
         ("unknown", "", "{nonsense"),
         ("unknown", "evil", ""),
         ("kazoo", "", "cron on db-1"),

@@ -94,13 +94,14 @@ def test_who_leads_is_told_to_anybody(zoo: Zoo) -> None:
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
         assert leading.token == hold.token
         assert leading.path == hold.path
+        assert leading.client == "zklock"
         assert leading.operator == ""
         assert abs((leading.since - began).total_seconds()) < 60
         assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
         first, second = onlooker.candidates()
         assert first == leading
-        assert (second.path, second.pid, second.what) == (foreign, 0, "")
-        assert "another kind" in str(second)
+        assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
+        assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
     assert onlooker.who() is None
 
 

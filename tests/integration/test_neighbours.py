@@ -34,6 +34,9 @@ EXCLUSIVE = [
     ("kazoo", "write+", "write"),
     ("kazoo", "read+", "write"),
     ("kazoo", "write+", "read"),
+    ("curator", "selector", "leader"),
+    ("kazoo", "election", "leader+kazoo"),
+    ("kazoo", "election+", "leader"),
 ]
 SHARED = [
     ("curator", "read", "read", "write"),

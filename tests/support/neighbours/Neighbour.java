@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.Map;
@@ -9,6 +10,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
+import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
@@ -23,6 +26,8 @@ import org.apache.curator.retry.RetryNTimes;
  * An actor is a thread, as Curator's locks belong to threads, and has objects of its own.
  */
 public class Neighbour {
+    static final long GLANCE = 150; // milliseconds after which who has not come to lead is taken to stand by
+
     private static CuratorFramework client;
     private static final Map<String, Actor> actors = new ConcurrentHashMap<>();
 
@@ -63,14 +68,20 @@ public class Neighbour {
         private Object act(String verb, String kind, String path, String argument, String limit) throws Exception {
             switch (verb) {
                 case "acquire":
-                    return kind.equals("semaphore") ? lease(path, Long.parseLong(argument), limit) : lock(kind, path, Long.parseLong(argument));
+                    return acquire(kind, path, Long.parseLong(argument), limit);
                 case "release":
                     if (kind.equals("semaphore")) {
                         leases.remove(path).close();
+                    } else if (leads(kind)) {
+                        ((Leading) objects.get(kind + path)).leave();
                     } else {
-                        mutex(kind, path).release();
+                        lock(kind, path).release();
                     }
                     return true;
+                case "participants":
+                    return Leading.shown(Leading.of(kind, client, path, "").participants());
+                case "leader":
+                    return Leading.shown(Leading.of(kind, client, path, "").leader());
                 case "revocable":
                     mutex(kind, path).makeRevocable(lock -> revoked.put(kind + path, true));
                     return true;
@@ -87,8 +98,24 @@ public class Neighbour {
             }
         }
 
+        private boolean leads(String kind) {
+            return kind.equals("selector") || kind.equals("latch");
+        }
+
+        private boolean acquire(String kind, String path, long wait, String limit) throws Exception {
+            if (kind.equals("semaphore")) {
+                return lease(path, wait, limit);
+            }
+            if (leads(kind)) { // one candidate for each time; what else is the limit is its id
+                Leading candidate = Leading.of(kind, client, path, limit);
+                objects.put(kind + path, candidate);
+                return candidate.take(wait);
+            }
+            return lock(kind, path, wait);
+        }
+
         private boolean lock(String kind, String path, long wait) throws Exception {
-            InterProcessMutex lock = mutex(kind, path);
+            InterProcessLock lock = lock(kind, path);
             if (wait < 0) {
                 lock.acquire();
                 return true;
@@ -113,6 +140,13 @@ public class Neighbour {
                 leases.put(path, lease);
             }
             return lease != null;
+        }
+
+        private InterProcessLock lock(String kind, String path) { // of several, the path is theirs with commas between
+            if (!kind.equals("multi")) {
+                return mutex(kind, path);
+            }
+            return (InterProcessLock) objects.computeIfAbsent(kind + path, key -> new InterProcessMultiLock(client, Arrays.asList(path.split(","))));
         }
 
         private InterProcessMutex mutex(String kind, String path) {

@@ -28,7 +28,7 @@ NEEDED = (
     *(f"netty-{part}" for part in ("handler", "transport", "buffer", "common", "codec", "resolver")),
 )
 COMPILER = "eclipse-jdt-core"
-SOURCE = Path(__file__).with_name("Neighbour.java")
+SOURCES = sorted(Path(__file__).parent.glob("*.java"))
 
 
 class CuratorNotFound(RuntimeError):
@@ -55,14 +55,14 @@ def _classes() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     main = "org.eclipse.jdt.internal.compiler.batch.Main"
     options = ["-17", "-proc:none", "-nowarn", "-d", str(directory), "-cp", os.pathsep.join(map(str, jars))]
-    command = [find_java(), *_SMALL, "-cp", str(compiler), main, *options, str(SOURCE)]
+    command = [find_java(), *_SMALL, "-cp", str(compiler), main, *options, *map(str, SOURCES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise AssertionError(f"{SOURCE.name} does not compile:\n{done.stdout}{done.stderr}")
+        raise AssertionError(f"Curator's neighbour does not compile:\n{done.stdout}{done.stderr}")
     return directory
 
 
-_SMALL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+_SMALL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dfile.encoding=UTF-8"]
 
 
 def curator(hosts: str, session_timeout: float = 4.0) -> Neighbour:

@@ -7,14 +7,57 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
 
 KINDS = {"lock": "Lock", "read": "ReadLock", "write": "WriteLock"}
-PATTERNS = {"lock+": ["-lock-"], "read+": ["-lock-", "__WRIT__"], "write+": ["-lock-", "__WRIT__", "__READ__"]}
+PATTERNS = {
+    "election+": ["-lock-"],
+    "lock+": ["-lock-"],
+    "read+": ["-lock-", "__WRIT__"],
+    "write+": ["-lock-", "__WRIT__", "__READ__"],
+}
 """What makes kazoo's recipes see contenders in Curator's grammar."""
+GLANCE = 0.15  # seconds after which who has not come to lead is taken to stand by
+
+
+class Candidate:
+    """An election under the verbs of a lock; it is for one lead, or one try."""
+
+    def __init__(self, client: KazooClient, path: str, patterns: Sequence[str], name: str) -> None:
+        self._election = client.Election(path, name)
+        if patterns:
+            self._election.lock = client.Lock(path, name, extra_lock_patterns=patterns)
+        self._elected = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._election.run, args=(self._lead,), daemon=True)
+
+    def _lead(self) -> None:
+        self._elected.set()
+        self._over.wait()
+
+    def acquire(self, blocking: bool, timeout: float | None) -> bool:
+        """Wait for the lead; who does not get it is out of the queue after that."""
+        self._thread.start()
+        if self._elected.wait(timeout if blocking else GLANCE):
+            return True
+        self._election.cancel()
+        self._thread.join()
+        return False
+
+    def release(self) -> bool:
+        """Let the lead go, and return when it has."""
+        self._over.set()
+        self._thread.join()
+        return True
+
+    def contenders(self) -> list[str]:
+        """Return what kazoo says about who stands there."""
+        found: list[str] = self._election.contenders()
+        return found
 
 
 class Actor(threading.Thread):
@@ -36,6 +79,10 @@ class Actor(threading.Thread):
                 answer(number, "error", f"{type(error).__name__}: {error}")
 
     def _act(self, verb: str, kind: str, path: str, wait: str = "-1", limit: str = "") -> str:
+        if verb == "contenders":
+            return "\t".join(self._candidate(kind, path, "").contenders())
+        if verb == "acquire" and kind.startswith("election"):  # one candidate for each time; the limit is its name
+            self._objects[kind, path] = self._candidate(kind, path, limit)
         lock = self._object(kind, path, limit)
         if verb == "release":
             return str(lock.release()).lower()
@@ -45,6 +92,9 @@ class Actor(threading.Thread):
         except LockTimeout:
             taken = False
         return str(taken).lower()
+
+    def _candidate(self, kind: str, path: str, name: str) -> Candidate:
+        return Candidate(self._client, path, PATTERNS.get(kind, ()), name)
 
     def _object(self, kind: str, path: str, limit: str) -> Any:
         if (kind, path) not in self._objects:

@@ -17,6 +17,7 @@ from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
 from support.neighbours.sides import Side
 
 LONGEST = 0.01  # seconds that a lock is held
+EXCLUSIVE = {"mutex", "selector", "election", "leader"}  # plain locks by other names
 Start = Callable[[], Neighbour]
 
 
@@ -111,7 +112,8 @@ class Load:
     ) -> None:
         actor = threading.current_thread().name
         side = Side(process, chance.choice(kinds), self._path, str(self._limit or ""))
-        kind = side.kind.partition("+")[0].replace("mutex", "lock")
+        kind = side.kind.partition("+")[0]
+        kind = "lock" if kind in EXCLUSIVE else kind
         about: dict[str, Any] = {"op": next(numbers), "key": "k"}
         limit: dict[str, Any] = {"limit": self._limit} if self._limit else {}
         recorder.write("invoke", timeout=None, kind=kind, **about, **limit)

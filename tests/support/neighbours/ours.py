@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
-from support.neighbours.protocol import PATIENCE, Neighbour
+from support.neighbours.protocol import GLANCE, PATIENCE, Neighbour
 from support.zoo import TESTS, Zoo
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -19,6 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "read": {"kind": "read"},
     "write": {"kind": "write"},
     "semaphore": {},
+    "leader": {},
 }
 """Of `zk_lock`, for each kind that a command may name; a layout may be joined to it by a plus."""
 
@@ -29,6 +32,43 @@ def options_of(kind: str, limit: object = "") -> dict[str, Any]:
     return {**OPTIONS[name], **({"layout": layout} if layout else {}), **({"limit": int(str(limit))} if limit else {})}
 
 
+class Candidate:
+    """`Leader.run` under the methods of a lock; it is for one lead, or one try."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        from django_zklock import zk_leader
+
+        self._leader = zk_leader(name, **options)
+        self._elected: Future[Any] = Future()  # the hold, or what came instead
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._leader.run(self._lead)
+        except BaseException as error:
+            self._elected.set_exception(error)
+
+    def _lead(self, hold: Any) -> None:
+        self._elected.set_result(hold)
+        self._over.wait()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> Any:
+        """Wait for the lead, and return the hold; who does not get it is out of the queue after that."""
+        self._thread.start()
+        try:
+            return self._elected.result((None if timeout < 0 else timeout) if blocking else GLANCE)
+        except (NotYet, TimeoutError):
+            self._leader.stop()
+            self._thread.join(PATIENCE)
+            return None
+
+    def release(self) -> None:
+        """Let the lead go, and return when it has."""
+        self._over.set()
+        self._thread.join(PATIENCE)
+
+
 class Ours:
     """Locks of this process. An actor is a thread, which owns what it takes."""
 
@@ -37,12 +77,18 @@ class Ours:
         self._actors: dict[str, ThreadPoolExecutor] = {}
         self._locks: dict[tuple[str, str, str], Any] = {}
 
-    def _lock(self, actor: str, kind: str, path: str, limit: object) -> Any:
+    def _object(self, kind: str, path: str, limit: object) -> Any:
         from django_zklock import zk_lock
 
+        name = path.removeprefix(f"{self._base}/")
+        if kind.startswith("leader"):
+            return Candidate(name, **options_of(kind))
+        return zk_lock(name, **options_of(kind, limit))
+
+    def _lock(self, actor: str, kind: str, path: str, limit: object) -> Any:
         place = (actor, kind, path)
-        if place not in self._locks:
-            self._locks[place] = zk_lock(path.removeprefix(f"{self._base}/"), **options_of(kind, limit))
+        if place not in self._locks or isinstance(self._locks[place], Candidate):
+            self._locks[place] = self._object(kind, path, limit)
         return self._locks[place]
 
     def _send(self, actor: str, call: Any) -> Future[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PATIENCE = 30.0  # seconds that a busy machine may take
+GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
 
 
 class NeighbourError(Exception):
@@ -53,7 +54,7 @@ class Neighbour:
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
-            text=True,
+            encoding="utf-8",
             env=self._env or None,
             cwd=Path(__file__).parent,
         )

@@ -7,9 +7,7 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
 from support.neighbours.ours import Ours
-from support.neighbours.protocol import Neighbour
-
-GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
+from support.neighbours.protocol import GLANCE, Neighbour
 
 
 @dataclass(frozen=True)

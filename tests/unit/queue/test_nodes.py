@@ -99,6 +99,12 @@ def test_a_numbered_name_nobody_knows_is_refused(name: str) -> None:
     assert ascii(name)[:20] in str(caught.value)
 
 
+def test_a_leader_latch_of_curators_is_refused_by_its_name() -> None:
+    """It passes over other recipes; the message says what goes with a leader of ours."""
+    with pytest.raises(UnreadableQueue, match=r"-latch-0000000001.* of a LeaderLatch .* LeaderSelector"):
+        parse(f"_c_{GUID}-latch-0000000001")
+
+
 @given(st.text())
 def test_any_name_is_read_or_refused(name: str) -> None:
     """No child, whoever made it, raises anything but our error."""

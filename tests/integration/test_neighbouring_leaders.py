@@ -1,0 +1,178 @@
+"""Curator's `LeaderSelector` and `LeaderLatch`, and kazoo's `Election`, beside ours: who leads, and who is said to."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere
+from support.neighbours.protocol import PATIENCE, Neighbour
+from support.neighbours.sides import waits
+from support.zoo import Zoo
+
+from django_zklock import inspection, zk_leader, zk_lock, zk_locks
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.nodes import Payload
+
+pytestmark = pytest.mark.zookeeper
+
+# Their client and candidate, what that answers about who is there, and our layout.
+THEIRS = [
+    ("curator", "selector", "participants", "own"),
+    ("kazoo", "election", "contenders", "kazoo"),
+    ("kazoo", "election+", "contenders", "own"),
+]
+CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
+
+
+@pytest.fixture
+def theirs(request: pytest.FixtureRequest, which: str) -> Neighbour:
+    found: Neighbour = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
+    return found
+
+
+@contextmanager
+def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -> Iterator[None]:
+    """Have one of theirs lead."""
+    path = f"{zoo.base}/{key}"
+    assert client.acquire("1", kind, path, 10, name).result(PATIENCE) == "true"
+    try:
+        yield
+    finally:
+        client.release("1", kind, path)
+
+
+@pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
+def test_their_clients_name_our_candidates(
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, layout: str
+) -> None:
+    """By the text in the node: of ours a line of JSON with what it is for, its host and its process."""
+    path = f"{zoo.base}/a"
+    with zk_leader("a", layout=layout, what="index über") as hold:
+        waiter = theirs.acquire("1", kind, path, -1, "web-7")
+        zoo.wait_contenders("a", 2)
+        leader, other = theirs.ask("2", asked, kind, path).split("\t")
+        if which == "curator":
+            assert theirs.ask("2", "leader", kind, path) == leader
+            leader, other = leader.removeprefix("leads:"), other.removeprefix("waits:")
+        assert other == "web-7"
+        said = Payload.decode(leader.encode())
+        assert said is not None
+        assert (said.what, said.pid) == ("index über", os.getpid())
+        hold.check()
+    assert waiter.result(PATIENCE) == "true"
+    theirs.release("1", kind, path)
+
+
+@pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
+def test_ours_names_their_candidates(
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, layout: str
+) -> None:
+    """By what their program calls itself; whoever looks on is told, and an observer, too."""
+    onlooker = zk_leader("a", layout=layout)
+    with leading(zoo, theirs, kind, "web-7"):
+        found = onlooker.who()
+        assert found is not None
+        assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
+        assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
+        waiter = Elsewhere(lambda: zk_leader("a", layout=layout, what="ours").run(lambda hold: hold.token))
+        zoo.wait_contenders("a", 2)
+        first, second = onlooker.candidates()
+        assert (first, second.client, second.what) == (found, "zklock", "ours")
+        assert next(onlooker.observe()) == found
+        (holder,) = inspection.snapshot().locks[0].holders
+        assert (holder.client, holder.what) == (CLIENTS[which], "web-7")
+    assert waiter.result() == second.token > found.token
+
+
+def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbour) -> None:
+    """Which Curator writes for it."""
+    with leading(zoo, jvm, "selector", ""):
+        found = zk_leader("a").who()
+        assert found is not None
+        assert (found.client, found.what, found.host) == ("Curator", "", "127.0.0.1")
+        assert str(found).startswith("a client of Curator on 127.0.0.1, _c_")
+
+
+def test_an_election_without_patterns_passes_over_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
+    """If those are in our own layout, which nobody can notice. Said in the docs."""
+    with zk_leader("a"):
+        assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
+        with leading(zoo, plain_kazoo, "election", "web-7"):
+            assert [each.what for each in zk_leader("a").candidates()][1:] == ["web-7"]
+
+
+LOOKS: list[Callable[[], Any]] = [
+    lambda: zk_leader("a").run(lambda hold: hold.token),
+    lambda: zk_leader("a").wait(10),
+    lambda: zk_leader("a").who(),
+    lambda: zk_leader("a").candidates(),
+    lambda: next(zk_leader("a").observe()),
+    lambda: zk_lock("a").acquire(blocking=False),
+    lambda: zk_lock("a").locked(),
+]
+
+
+def test_ours_refuses_to_stand_beside_a_leader_latch(
+    zoo: Zoo, jvm: Neighbour, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error names it and says what to do, for who looks on, too; nothing is left, and it is no failure of ours."""
+    with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
+        for look in LOOKS:
+            with pytest.raises(UnreadableQueue, match="LeaderLatch") as caught:
+                look()
+            assert caught.value.lock == "a"
+        assert "LeaderLatch" in inspection.snapshot().locks[0].problem
+        zoo.wait_contenders("a", 1)
+    assert caplog.records == []
+    assert zk_leader("a").run(lambda hold: hold.token)
+
+
+def test_a_leader_latch_that_comes_second_leads_beside_ours(zoo: Zoo, jvm: Neighbour) -> None:
+    """It sees its own kind only, which cannot be prevented; whoever of ours looks or comes in is told."""
+    with zk_leader("a") as hold:
+        assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a").startswith('leads:{"version":1')
+        with leading(zoo, jvm, "latch", "web-7"):
+            assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a") == "leads:web-7"
+            hold.check()
+            for look in LOOKS:
+                with pytest.raises(UnreadableQueue, match="LeaderLatch"):
+                    Elsewhere(look).result()
+
+
+def test_several_locks_share_their_queues_with_those_of_curators(zoo: Zoo, jvm: Neighbour) -> None:
+    """Whoever takes them in the order of their keys is in no circle: each is kept out, and has its turn."""
+    paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
+    with zk_locks("b", "a", layout="curator"):
+        waiter = jvm.acquire("1", "multi", paths)
+        zoo.wait_contenders("a", 2)
+        assert waits(waiter)
+    assert waiter.result(PATIENCE) == "true"
+    assert zk_locks("a", "b").acquire(blocking=False) is None
+    ours = Elsewhere(take_both)
+    zoo.wait_contenders("a", 2)
+    jvm.release("1", "multi", paths)
+    ours.result()
+
+
+def take_both() -> None:
+    with zk_locks("a", "b", timeout=PATIENCE) as hold:
+        hold.check()
+
+
+def test_another_order_of_curators_makes_a_circle_that_our_timeout_ends(zoo: Zoo, jvm: Neighbour) -> None:
+    """Curator takes the locks in the order in which they are listed, and keeps what it has while it waits."""
+    paths = ",".join(f"{zoo.base}/{key}" for key in "bca")
+    with zk_lock("c"):
+        theirs = jvm.acquire("1", "multi", paths)
+        zoo.wait_contenders("c", 2)
+        ours = Elsewhere(lambda: zk_locks("a", "b").acquire(timeout=0.8))
+        zoo.wait_contenders("b", 2)
+    zoo.wait_contenders("a", 2)
+    assert ours.result() is None
+    assert theirs.result(PATIENCE) == "true"
+    jvm.release("1", "multi", paths)
