@@ -51,6 +51,7 @@ def _lock(info: LockInfo) -> dict[str, Any]:
             "reason": info.limit_set.reason,
             "when": info.limit_set.when and info.limit_set.when.isoformat(),
         },
+        "own_limits": list(info.own_limits),
         "problem": info.problem,
         "held_for": info.held_for,
         "waiting": info.waiting,

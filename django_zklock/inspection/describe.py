@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import ContenderInfo, LockInfo
@@ -13,7 +13,7 @@ from django_zklock.queue import limits as records
 from django_zklock.queue import revocations, standing
 from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.nodes import Child, Kind, Payload
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
@@ -40,33 +40,39 @@ def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], 
     if len(gone) == len(queue):
         return None
     limits = found.limits(key)
-    many = standing.holders(queue, limits)
+    held = frozenset(standing.held(queue, limits))
     shown = [
-        (place, _contender(found, key, queue, place, node, since, many))
+        (place, _contender(found, key, queue, place, node, since, held))
         for place, child in enumerate(queue)
         if (node := nodes.get((key, child.name))) is not None
     ]
-    holders = tuple(each for place, each in shown if place < many)
-    waiters = tuple(each for place, each in shown if place >= many)
-    unread = any(child.name not in gone and (key, child.name) not in nodes for child in queue[:many])
+    holders = tuple(each for place, each in shown if place in held)
+    waiters = tuple(each for place, each in shown if place not in held)
+    unread = any(queue[place].name not in gone and (key, queue[place].name) not in nodes for place in held)
     return LockInfo(
         key=key,
         path=path(found.base, key),
         kind=standing.kind(queue),
         holders=holders,
         waiters=waiters[: found.max_waiters],
-        waiting=sum(child.name not in gone for child in queue[many:]),
+        waiting=sum(child.name not in gone for place, child in enumerate(queue) if place not in held),
         longest_wait=max((each.age for each in waiters), default=None),
         problem="The node of its holder was not read." if unread else "",
         limit=_limit(queue, limits),
         limit_set=_limit_set(found, key, queue),
+        own_limits=_own_limits(queue, [each for _, each in shown]),
     )
 
 
 def _limit(queue: Queue, limits: Limits) -> int | None:
     if queue.limit is not None:
         return queue.limit.value
-    return next((limits[child.name] for child in queue if child.name in limits), None)
+    return max((limits[child.name] for child in queue if child.name in limits), default=None)
+
+
+def _own_limits(queue: Queue, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
+    told = {each.limit for each in contenders if each.limit is not None} if queue.limit is None else set()
+    return tuple(sorted(told)) if len(told) > 1 else ()
 
 
 def _limit_set(found: Found, key: str, queue: Queue) -> SetLimit | None:
@@ -94,11 +100,11 @@ def _contender(
     place: int,
     node: Node,
     since: Mapping[tuple[str, str], float],
-    many: int,
+    held: frozenset[int],
 ) -> ContenderInfo:
     child = queue[place]
     came = node.ctime
-    behind = standing.behind(queue, place, many)
+    behind = standing.behind(queue, place, held)
     held_since = since.get((key, child.name), came) if not behind else None
     payload = Payload.decode(node.data)
     client = _client(child, node, payload)
@@ -135,6 +141,7 @@ def _contender(
         waits_behind=behind,
         kind=child.kind.word,
         revoke=revocations.requested(node.data),
+        limit=(payload.limit or None) if child.kind is Kind.LEASE else None,
     )
 
 

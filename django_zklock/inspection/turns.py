@@ -46,7 +46,7 @@ class SeenTurns:
         before = self._seen.get(key)
         since: dict[str, float] = {}
         queue = found.queues[key]
-        for child in queue[: standing.holders(queue, found.limits(key))]:
+        for child in (queue[place] for place in standing.held(queue, found.limits(key))):
             node = found.nodes.get((key, child.name))
             if node is None:
                 continue

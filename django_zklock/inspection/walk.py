@@ -277,14 +277,19 @@ class Walk:
         path = f"{self._path(key)}/{name}"
         self._gateway.read(path, self._taking(read, path))
 
-    def _read_holders(self, key: str, first: Node) -> None:
-        """Have more of a semaphore read, once its first has told how many permits there are, if nobody else does."""
+    def _read_holders(self, key: str, told: Node) -> None:
+        """
+        Have more of a semaphore read, once one has told how many permits there are, if nobody else does.
+
+        Who knows of more permits than all those who were read is not found, if it stands behind as many.
+        """
         queue = self._chosen[key]
-        if queue.limit is not None or queue[0].kind is not Kind.LEASE or queue[0].name != first.name:
+        if queue.limit is not None or queue[0].kind is not Kind.LEASE:
             return
-        end = own_limit(first.data) + max(1, self._extent.max_waiters or 0)
-        for child in queue[1:end]:
+        end = own_limit(told.data) + max(1, self._extent.max_waiters or 0)
+        for child in queue[:end]:
             if (key, child.name) not in self._to_read:
+                self._to_read.add((key, child.name))
                 self._to_ask.append(functools.partial(self._read, key, child.name))
 
     def _path(self, key: str) -> str:

@@ -38,7 +38,8 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
     )
     queue = order.ordered(errand.follow(children))
     refused: NotRevocable | None = None
-    for child in queue[: standing.holders(queue, errand.limits_in(queue))]:
+    for place in standing.held(queue, errand.limits_in(queue)):
+        child = queue[place]
         if guid and child.guid != guid:
             continue
         try:

@@ -23,6 +23,19 @@ class Queue(Sequence[Child]):
     children: tuple[Child, ...] = ()
     limit: Limit | None = None
     """How many permits there are, if that was set for all processes."""
+    kept: int = -1
+    """The sequence number of the last contender that may have a permit by a limit that was cleared; it keeps it."""
+
+    @property
+    def through(self) -> int:
+        """The sequence number of the last contender that may have a permit by a limit of before; it keeps it."""
+        return self.kept if self.limit is None else max(self.kept, self.limit.through)
+
+    @property
+    def passed(self) -> str:
+        """The name of a sign that means nobody any more, for whoever sees it to delete; empty if there is none."""
+        over = self.kept >= 0 and (not self.children or self.children[0].sequence > self.kept)
+        return signs.keeps(self.kept) if over else ""
 
     @overload
     def __getitem__(self, place: int) -> Child: ...
@@ -62,6 +75,7 @@ def ordered(names: Iterable[str]) -> Queue:
     """
     children: list[Child] = []
     limits: list[Limit] = []
+    kept = -1
     readers: set[str] = set()
     for name in names:
         child = parse(name)
@@ -71,6 +85,7 @@ def ordered(names: Iterable[str]) -> Queue:
             limit = signs.limit(name)
             if limit is not None:
                 limits.append(limit)
+            kept = max(kept, signs.kept(name))
             readers.add(signs.reader(name))
     queue = sorted(children, key=lambda child: child.sequence)
     _refuse_numbers(queue)
@@ -78,7 +93,7 @@ def ordered(names: Iterable[str]) -> Queue:
     if readers:
         # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
         queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
-    return Queue(tuple(queue), _lowest(limits))
+    return Queue(tuple(queue), _lowest(limits), kept)
 
 
 def limit_of(names: Iterable[str]) -> Limit | None:

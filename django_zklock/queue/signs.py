@@ -37,6 +37,17 @@ def limit(name: str) -> Limit | None:
     return Limit(int(match["value"]), int(match["through"])) if match and int(match["value"]) else None
 
 
+def keeps(through: int) -> str:
+    """Return the name of the node that says: no limit is set any more, but those up to this number keep a permit."""
+    return f"!limit:0:{through}:"
+
+
+def kept(name: str) -> int:
+    """Return the number that such a name says, or -1 if it says another thing."""
+    match = _LIMIT.fullmatch(name)
+    return int(match["through"]) if match and not int(match["value"]) else -1
+
+
 def reads(guid: str) -> str:
     """Return the name of the node that says: the write contender of this guid only reads from now on."""
     return f"!reads:{guid}:"

@@ -96,6 +96,17 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
         assert (found["semaphores"], found["read_write"], found["limits_set"]) == (1, 0, 1)
 
 
+def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
+    """By the lock's page and by the doctor, who takes them for a mistake, but no failure."""
+    with taken(1, 1, limit=2), taken(1, 1, limit=3):
+        assert "different limits in their code, 2 and 3" in zklock("show", "k")
+        assert as_json("list")["locks"][0]["own_limits"] == [2, 3]
+        (line,) = [line for line in zklock("doctor").splitlines() if "different limits" in line]
+        assert line.split()[:3] == ["warning", "limits", "k:"]
+        zklock("limit", "k", 3, WHY)
+        assert "different limits" not in zklock("show", "k") + zklock("doctor")
+
+
 def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
     """All that share the lock, or the one that is named; the others hear nothing."""
     with taken(3, 3, limit=3) as holds:
