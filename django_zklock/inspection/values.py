@@ -98,6 +98,8 @@ class LockInfo:
     """Who has set the limit for all, and why; None if nobody has, or who it was is not known."""
     own_limits: tuple[int, ...] = ()
     """The limits of those in it, from the lowest on, if they are not the same and none was set for all: a mistake."""
+    layout: str = "own"
+    """ "curator" or "kazoo", if it is a semaphore by their recipe, with a gate; who waits stands at the gate then."""
 
     @property
     def contended(self) -> bool:

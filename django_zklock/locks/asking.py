@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, NotRevocable
-from django_zklock.locks.errand import Errand, children
+from django_zklock.locks.errand import Errand
+from django_zklock.locks.leases import ranks
 from django_zklock.locks.operators import read_hold
-from django_zklock.queue import operators, order, revocations, standing
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue import operators, revocations
+from django_zklock.queue.nodes import Child, Kind, Payload
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.zk.gateway import Node
@@ -36,10 +37,10 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
     request = revocations.revocation(
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
-    queue = order.ordered(errand.follow(children))
+    found = ranks(errand)
+    errand = found.errand
     refused: NotRevocable | None = None
-    for place in standing.held(queue, errand.limits_in(queue)):
-        child = queue[place]
+    for child in found.held():
         if guid and child.guid != guid:
             continue
         try:
@@ -90,7 +91,13 @@ def _refuse(key: str, child: Child, node: Node) -> None:
             f"The lock {key!r} is held by {hold or 'an operator'}, whom no program asks; end that by end_hold.",
             lock=key,
         )
-    if Payload.decode(node.data) is None and not child.name.startswith("_c_"):
+    stranger = Payload.decode(node.data) is None
+    if stranger and child.kind is Kind.LEASE and child.in_grammar_of_curator:
+        raise NotRevocable(
+            f"The lock {key!r} is held by a semaphore of Curator's, which does not hear that it is asked to let go.",
+            lock=key,
+        )
+    if stranger and not child.name.startswith("_c_"):
         raise NotRevocable(
             f"The lock {key!r} is held by a client of kazoo, which does not hear that it is asked to let go.", lock=key
         )

@@ -35,7 +35,8 @@ def run(
         write_json(out, lock_json(found))
         return
     permits = f", {kind(found)} permits" if found.limit is not None else ""
-    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}) at {clean(found.path, 2000)}\n")
+    layout = f", layout {found.layout}" if found.layout != "own" else ""
+    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}{layout}) at {clean(found.path, 2000)}\n")
     _write_notes(out, found)
     rows = [("holds", *_cells(each)) for each in found.holders]
     rows += [(str(place), *_cells(each)) for place, each in enumerate(found.waiters, start=1)]
