@@ -92,7 +92,8 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     Take a lock from the one who holds it now, who is told at once that it is lost; the next in the queue gets it.
 
     Exactly the node with this guid and token (its czxid) is deleted, and only if it is the holder's. Nobody who waits
-    is ever touched. Goes to the log `zklock.audit`; then the signal `lock_broken` is sent.
+    is ever touched, unless nobody can tell (`ContenderInfo.may_hold`): if it waited, it comes last then. Goes to the
+    log `zklock.audit`; then the signal `lock_broken` is sent.
 
     Args:
         key: of the lock.
@@ -124,7 +125,8 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     where = broken.place(errand.base, holder.name)
     # Who has a permit behind a gate has it until its node is gone; of the others, that is to be true at the change.
     beside = (Make(path=where, data=note.encode()),)
-    removal = Removal(errand.parent, holder.name, beside, held=not gated, limit=own_limit(node.data))
+    held = not gated and not found_in.may_hold(holder, node)
+    removal = Removal(errand.parent, holder.name, beside, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(holder, node), reason=reason, by=by)
     try:
         done = errand.follow(removal, directory=broken.directory(errand.base))

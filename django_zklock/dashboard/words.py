@@ -64,6 +64,8 @@ def kind(lock: LockInfo) -> str:
 
 def role(contender: ContenderInfo) -> str:
     """Say what a contender wants of a lock that can be shared, or has; empty for a plain lock."""
+    if contender.may_hold:
+        return _("may have a permit still")
     return {"read": _("reader"), "write": _("writer"), "semaphore": _("permit")}.get(contender.kind, "")
 
 

@@ -197,7 +197,13 @@ def _contender(
         kind=child.kind.word,
         revoke=revocations.requested(node.data),
         limit=payload.limit or None,
+        may_hold=_may_hold(found, key, queue, place, node) if behind else False,
     )
+
+
+def _may_hold(found: Found, key: str, queue: Queue, place: int, node: Node) -> bool:
+    sign = found.nodes.get((key, queue.sign.name)) if queue.sign is not None else None
+    return sign is not None and standing.may_hold(queue, place, node.czxid, sign.czxid)
 
 
 def _client(child: Child, node: Node, payload: Payload | None) -> str:

@@ -71,6 +71,8 @@ class ContenderInfo:
     """Who has asked it to let go last, and why; None if nobody has."""
     limit: int | None = None
     """Of who wants a permit, how many there are, as its code says; None if it does not tell."""
+    may_hold: bool = False
+    """Whether nobody can tell if it waits, or has kept a permit when the limit was changed; it is among the waiters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

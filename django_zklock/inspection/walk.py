@@ -295,7 +295,7 @@ class Walk:
             del to_read[max(MOST_READ, sum(each[0] < 2 for each in to_read)) :]
         self._to_ask.extend(functools.partial(self._read, key, name) for _, key, name in to_read)
         self._to_read = {(key, name) for _, key, name in to_read}
-        set_ = ((key, queue.limit.name) for key, queue in self._chosen.items() if queue.limit is not None)
+        set_ = ((key, queue.sign.name) for key, queue in self._chosen.items() if queue.sign is not None)
         self._to_ask.extend(functools.partial(self._read, key, name) for key, name in set_)
 
     def _whole(self, keys: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, NotRevocable
 from django_zklock.locks.errand import Errand
-from django_zklock.locks.leases import ranks
+from django_zklock.locks.leases import Ranks, ranks
 from django_zklock.locks.operators import read_hold
 from django_zklock.queue import operators, revocations
 from django_zklock.queue.nodes import Child, Kind, Payload
@@ -40,7 +40,10 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
     found = ranks(errand)
     errand = found.errand
     refused: NotRevocable | None = None
-    for child in found.held():
+    holders = found.held()
+    if guid and all(child.guid != guid for child in holders):
+        holders = _perhaps(found, guid)
+    for child in holders:
         if guid and child.guid != guid:
             continue
         try:
@@ -56,6 +59,13 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
             else f"Nobody holds the lock {errand.key!r}.",
             lock=errand.key,
         )
+
+
+def _perhaps(found: Ranks, guid: str) -> tuple[Child, ...]:
+    """Return the one with this guid if nobody can tell whether it has a permit."""
+    meant = [child for child in found.queue if child.guid == guid]
+    nodes = [(child, found.errand.read(child.name)) for child in meant]
+    return tuple(child for child, node in nodes if node is not None and found.may_hold(child, node))
 
 
 def _ask_one(errand: Errand, told: list[Asked], child: Child, request: Revocation, token: int) -> None:

@@ -37,6 +37,14 @@ class Ranks:
         waiting = self._waiting(self.gate)
         return tuple(child for child in self.queue if child.name != waiting)
 
+    def may_hold(self, child: Child, node: Node) -> bool:
+        """Tell whether nobody can tell if one that has no permit by the rule has one. Raises likewise."""
+        place = self.queue.place(child.name)
+        if self.gate is not None or place is None or self.queue.sign is None or self.queue.sign.sure:
+            return False
+        sign = self.errand.read(self.queue.sign.name)
+        return sign is not None and standing.may_hold(self.queue, place, node.czxid, sign.czxid)
+
     def _waiting(self, gate: Errand) -> str:
         """Return the name of the permit that waits for its turn; empty if none does."""
         at_gate = order.ordered(_contending(gate.follow(family)))

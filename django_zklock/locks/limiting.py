@@ -8,7 +8,7 @@ Nobody loses a permit. Who has been granted by the limit before keeps its own, a
 and so may exceed the new limit for a while. The sign names the last of them by its number (`through`), so that all
 who look can tell: a contender up to that number has a permit, and others count their places by the new limit. When the
 limit is cleared while some have permits beyond what they know of themselves, such a sign stays that sets none
-(`signs.keeps`). Whoever comes once they are all gone deletes it.
+(with the value 0). Whoever comes once they are all gone deletes it.
 
 What makes `through` right. Of those in the queue at the moment of the change, the ones that have a permit by the old
 limit are the first few; call the last of them L.
@@ -24,7 +24,8 @@ limit are the first few; call the last of them L.
   that have a permit, and the first that has none, are still there, and if there is room behind, that nobody has come.
   For the last ZooKeeper has no word, but it numbers sequential nodes by the children ever made in the directory. So
   the transaction makes one and deletes it by the name that it has if nobody came; else all of it fails. Where the
-  queue never holds still, or is too long to require it of all, the last word is the one above.
+  queue never holds still, or is too long to require it of all, the last word is the one above. The sign says so then,
+  and whoever looks does not know of those that came before it whether they wait (`standing.may_hold`).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Changing:
         self._tries = 0
 
     def _still(self, found: Family, queue: Queue, many: int) -> tuple[Change, ...]:
-        """Return what requires that the same have permits at the change, unless that was tried often enough."""
+        """Return what requires that the same have permits at the change; empty if that was tried often enough."""
         self._tries += 1
         decisive = [self._path(child.name) for child in queue[: many + 1]]
         if self._tries > STEADY or sum(map(len, decisive)) > MOST_REQUIRED:
@@ -124,8 +125,9 @@ class _Setting(_Changing):
         if self.unknown:
             return Answer(False)
         write = Put(path=self._parent, data=self._data, version=found.version)
-        changes = (write, *self._still(found, queue, many), *self._gone(found))
-        return self._write(changes, Limit(self._limit, _through(queue, many)))
+        still = self._still(found, queue, many)
+        limit = Limit(self._limit, _through(queue, many), _is_sure(queue, many, still))
+        return self._write((write, *still, *self._gone(found)), limit)
 
     def _write(self, changes: tuple[Change, ...], limit: Limit) -> Write:
         return Write((*changes, Make(path=self._path(limit.name), data=self._data)), True)
@@ -139,7 +141,7 @@ class _Clearing(_Changing):
         self.tried = False  # so if there is none any more, that may be the work of a request whose answer was lost
 
     def __call__(self, found: Family | None, session_id: int) -> Step:
-        if found is None or not any(limits.is_limit(name) and signs.kept(name) < 0 for name in found.children):
+        if found is None or not any(map(_sets, found.children)):
             return Answer(False)
         try:
             queue = order.ordered(found.children)
@@ -151,10 +153,23 @@ class _Clearing(_Changing):
             return Answer(None)
         self.tried = True
         write = Put(path=self._parent, data=b"", version=found.version)
-        changes = (write, *self._still(found, queue, many), *self._gone(found))
+        still = self._still(found, queue, many)
         beyond = any(place >= self.limits[queue[place].name] for place in range(1, many))
-        keep = (Make(path=self._path(signs.keeps(_through(queue, many)))),) if beyond else ()
-        return Write((*changes, *keep), True)
+        past = Limit(0, _through(queue, many), _is_sure(queue, many, still))
+        keep = (Make(path=self._path(past.name)),) if beyond or not past.sure else ()
+        return Write((write, *still, *self._gone(found), *keep), True)
+
+
+def _sets(name: str) -> bool:
+    """Tell whether the name of a child sets a limit, if only one that nobody can read."""
+    found = signs.sign(name)
+    return limits.is_limit(name) and (found is None or bool(found.value))
+
+
+def _is_sure(queue: Queue, many: int, still: tuple[Change, ...]) -> bool:
+    """Tell whether all who have permits are known: now, and by the change before if others are left from then."""
+    before = queue.sign is None or queue.sign.sure or many == len(queue)
+    return bool(still) and before
 
 
 def _through(queue: Queue, many: int) -> int:

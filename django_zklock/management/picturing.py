@@ -98,6 +98,7 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "waits_behind": contender.waits_behind or None,
         "revoke": None if contender.revoke is None else asdict(contender.revoke),
         "limit": contender.limit,
+        "may_hold": contender.may_hold,
     }
 
 

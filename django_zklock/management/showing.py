@@ -39,7 +39,10 @@ def run(
     out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}{layout}) at {clean(found.path, 2000)}\n")
     _write_notes(out, found)
     rows = [("holds", *_cells(each)) for each in found.holders]
-    rows += [(str(place), *_cells(each)) for place, each in enumerate(found.waiters, start=1)]
+    rows += [
+        (f"{place}, may hold" if each.may_hold else str(place), *_cells(each))
+        for place, each in enumerate(found.waiters, start=1)
+    ]
     write_table(out, HEAD, rows, numbers=("age", "token"))
     if found.waiting > len(found.waiters):
         out.write(f"{len(found.waiters)} of {found.waiting} that wait are shown\n")

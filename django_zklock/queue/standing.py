@@ -55,6 +55,18 @@ def undecided(queue: Queue, limits: Limits) -> tuple[str, ...]:
     return tuple(name for name in alike if name not in limits)
 
 
+def may_hold(queue: Queue, place: int, came: int, changed: int) -> bool:
+    """
+    Tell whether one that has no permit by the rule may have had one when the limit was changed, and so have it still.
+
+    `came` and `changed` are the transactions that made its node and the sign of the change.
+    """
+    child = queue[place]
+    if queue.sign is None or queue.sign.sure:
+        return False
+    return place < _alike(queue) and child.kind is Kind.LEASE and child.sequence > queue.through and came < changed
+
+
 def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
     """Tell whether the contender of this name has the lock; `limit` is what it knows of, if it wants a permit."""
     place = queue.place(name)

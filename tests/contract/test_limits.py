@@ -26,9 +26,10 @@ from django_zklock.inspection import look_at
 from django_zklock.locks import limiting
 from django_zklock.locks.errand import Errand
 from django_zklock.operations import break_lock, clear_limit, limit_of, revoke, set_limit
-from django_zklock.queue import nodes, order, signs, standing
+from django_zklock.queue import guids, nodes, order, standing
 from django_zklock.queue.limits import Record
 from django_zklock.queue.order import Queue
+from django_zklock.queue.signs import Limit
 from django_zklock.signals import limit_changed
 from django_zklock.zk.gateway import Family
 
@@ -197,7 +198,7 @@ def test_who_has_not_heard_of_its_permit_has_it_all_the_same(zoo: Zoo) -> None:
         waiting = zoo.wait_contenders("k", 2)[1]
         eventually(lambda: f"{zoo.base}/k" in watched(zoo))
         change = zoo.client.transaction()
-        change.create(f"{zoo.base}/k/{signs.keeps(int(waiting[-10:]))}")
+        change.create(f"{zoo.base}/k/{Limit(0, int(waiting[-10:])).name}")
         change.set_data(f"{zoo.base}/k", b"")
         change.commit()
         thread.result()
@@ -317,7 +318,7 @@ def leave(zoo: Zoo, place: int) -> None:
 def enter(zoo: Zoo) -> str:
     """Have a contender come that is nobody's, with three permits in its code."""
     data = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="k", limit=3).encode()
-    prefix = nodes.prefix("0c1a0000-0000-8000-8000-000000000000", nodes.Kind.LEASE)
+    prefix = nodes.prefix(guids.new(guids.Mark.OWN), nodes.Kind.LEASE)
     return str(zoo.client.create(f"{zoo.base}/k/{prefix}", data, ephemeral=True, sequence=True, makepath=True))
 
 
@@ -398,6 +399,41 @@ def test_in_a_queue_that_never_holds_still_nobody_is_granted_beyond_both_limits(
     assert race.write(step)
     assert sign(zoo).through == before[2].sequence
     assert standing.holders(queue_of(zoo)) == 2  # a third has a permit
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("clears", [False, True])
+def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zoo, clears: bool) -> None:
+    """Of those that came before a change for which the queue never stood still; by name, and no other."""
+    for _ in range(4):
+        enter(zoo)
+    race = Race(zoo)
+    if clears:
+        set_limit("k", 4, **WHY)
+        race.setting = limiting._Clearing(race.errand.parent)  # type: ignore[assignment]
+    race.setting.limits = dict.fromkeys(zoo.children("k"), 1)
+    race.setting._tries = limiting.STEADY
+    step = race.look()
+    leave(zoo, 0)
+    late = enter(zoo).rpartition("/")[2]
+    assert race.write(step)
+    after = enter(zoo).rpartition("/")[2]
+    info = look_at("k")
+    assert info is not None
+    doubtful = [each.name for each in info.waiters if each.may_hold]
+    assert late in doubtful
+    assert after not in doubtful
+    assert after in [each.name for each in info.waiters]
+    assert not any(each.may_hold for each in info.holders)
+    meant = {each.name: each for each in info.waiters}
+    (asked,) = revoke("k", "drain", by="anna", guid=meant[late].guid, token=meant[late].token).holders
+    assert asked.name == late
+    with pytest.raises(LockChangedHands):
+        break_lock("k", guid=meant[after].guid, token=meant[after].token, **WHY)
+    break_lock("k", guid=meant[late].guid, token=meant[late].token, **WHY)
+    assert late not in zoo.children("k")
+    set_limit("k", 1, **WHY)
+    assert not sign(zoo).sure  # the queue stood still, but who had a permit before is still not known
 
 
 def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:

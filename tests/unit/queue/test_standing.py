@@ -54,7 +54,7 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(
     came: list[tuple[Kind, int]], limit: Limit | None, kept: int
 ) -> None:
     """If all limits are known, also where they differ; each of the others waits for somebody."""
-    children = replace(queue([kind for kind, _ in came]), limit=limit, kept=kept)
+    children = replace(queue([kind for kind, _ in came]), limit=limit, past=Limit(0, kept))
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     granted = [
         place
