@@ -13,8 +13,10 @@ from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockLost
 from django_zklock.management.exits import Exit
 from django_zklock.operations import clear_limit
+from django_zklock.queue.signs import Limit
 
 pytestmark = pytest.mark.zookeeper
 
@@ -105,6 +107,18 @@ def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
         assert line.split()[:3] == ["warning", "limits", "k:"]
         zklock("limit", "k", 3, WHY)
         assert "different limits" not in zklock("show", "k") + zklock("doctor")
+
+
+def test_who_may_have_a_permit_is_told_and_broken_by_its_token_only(zoo: Zoo) -> None:
+    """As the sign of a change says for which the queue never stood still."""
+    with pytest.raises(LockLost), taken(2, 2, limit=2) as holds:
+        first, second = zoo.children("k")
+        zoo.client.create(f"{zoo.base}/k/{Limit(1, int(first[-10:]), sure=False).name}")
+        assert "1, may hold" in zklock("show", "k")
+        (waiter,) = as_json("show", "k")["waiters"]
+        assert (waiter["name"], waiter["may_hold"]) == (second, True)
+        zklock("break", "k", "--no-input", f"--token={waiter['token']}", WHY)
+        eventually(lambda: [str(hold.token) for hold in holds if hold.lost] == [waiter["token"]])
 
 
 def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
