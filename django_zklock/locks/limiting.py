@@ -19,7 +19,7 @@ limit are the first few; call the last of them L.
 * Below L it takes and grants nothing: who is granted looks no more, and everybody counts all who are ahead, whatever
   they are. Say z is the last in the queue of those that have a permit. If the new limit granted it, its place is below
   that, so there are no more permits in use than it has; if the old one did, no more than the old one has. But one
-  between `through` and L would look as if it waited, and could not be broken.
+  between `through` and L would look as if it waited.
 * So it is L, as long as the queue holds still between the look and the change. The transaction requires it: that all
   that have a permit, and the first that has none, are still there, and if there is room behind, that nobody has come.
   For the last ZooKeeper has no word, but it numbers sequential nodes by the children ever made in the directory. So
