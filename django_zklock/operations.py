@@ -31,16 +31,18 @@ from django_zklock.locks.audits import (
 )
 from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.holding import end_in_time, take
+from django_zklock.locks.leases import has_gate, ranks
 from django_zklock.locks.notes import left, sweep
 from django_zklock.locks.operators import read_hold
 from django_zklock.locks.refusals import refuse_running_loop
 from django_zklock.locks.taking import send_from
-from django_zklock.queue import broken, operators, order
+from django_zklock.queue import broken, operators
 from django_zklock.queue.broken import Note
 from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
+from django_zklock.queue.recipes import GATED
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
 
@@ -90,7 +92,8 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     Take a lock from the one who holds it now, who is told at once that it is lost; the next in the queue gets it.
 
     Exactly the node with this guid and token (its czxid) is deleted, and only if it is the holder's. Nobody who waits
-    is ever touched. Goes to the log `zklock.audit`; then the signal `lock_broken` is sent.
+    is ever touched, unless nobody can tell (`ContenderInfo.may_hold`): if it waited, it comes last then. Goes to the
+    log `zklock.audit`; then the signal `lock_broken` is sent.
 
     Args:
         key: of the lock.
@@ -109,16 +112,21 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     refuse_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
     by, reason = named(by), reasoned(reason)
     errand = Errand(key, patience)
-    names = errand.follow(children)
-    holder = next((child for child in order.ordered(names) if child.guid == guid), None)
+    found_in = ranks(errand)
+    errand = found_in.errand
+    holder = next((child for child in found_in.queue if child.guid == guid), None)
     node = None if holder is None else errand.read(holder.name)
     if holder is None or node is None or node.czxid != token:
         raise _changed_hands(key)
+    gated = found_in.gate is not None
+    if gated and holder not in found_in.held():
+        raise _changed_hands(key)
     note = Note(by, reason)
     where = broken.place(errand.base, holder.name)
-    removal = Removal(
-        errand.parent, holder.name, (Make(path=where, data=note.encode()),), held=True, limit=own_limit(node.data)
-    )
+    # Who has a permit behind a gate has it until its node is gone; of the others, that is to be true at the change.
+    beside = (Make(path=where, data=note.encode()),)
+    held = not gated and not found_in.may_hold(holder, node)
+    removal = Removal(errand.parent, holder.name, beside, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(holder, node), reason=reason, by=by)
     try:
         done = errand.follow(removal, directory=broken.directory(errand.base))
@@ -182,7 +190,8 @@ def hold_lock(
         LockBusy: somebody has the lock, and `wait` is 0.
         LockTimeout: it was not free within `wait` seconds.
         ZooKeeperUnavailable: ZooKeeper did not answer; what may have been written ends by itself.
-        ValueError: there is no reason, nobody who asks, or `seconds` is not within 0 and a week.
+        ValueError: there is no reason, nobody who asks, or `seconds` is not within 0 and a week; or the lock is a
+            semaphore by another client's recipe, at whose gate nobody would heed it.
 
     """
     refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
@@ -192,6 +201,12 @@ def hold_lock(
     if not 0 <= wait < math.inf:
         raise ValueError(f"wait is a number of seconds, not {wait!r}.")
     errand = Errand(key, patience + wait)
+    settings = conf.current().options_of_key(key)
+    if (settings.layout in GATED and isinstance(settings.limit, int)) or has_gate(errand):
+        raise ValueError(
+            f"The lock {key!r} is a semaphore by another client's recipe: who wants a permit of it would not see a "
+            "hold of yours. Stop those who take it instead."
+        )
     hold = take(errand, by=by, reason=reason, seconds=seconds, wait=wait)
     audit.warning("lock %s is held by %s", printable(key), hold, extra={**logged(key, by, reason), "token": hold.token})
     errand.session.post(end_in_time, errand, hold)
@@ -258,7 +273,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
     errand = Errand(key, patience)
     layout = conf.current().options_of_key(key).layout
-    if layout in ("curator", "kazoo"):
+    if layout in GATED:
         raise ValueError(
             f'The lock {key!r} has layout="{layout}" in ZKLOCK, so clients of {layout} may take part, which would not '
             "heed the limit; change it in the code of all of them."

@@ -51,6 +51,8 @@ def _lock(info: LockInfo) -> dict[str, Any]:
             "reason": info.limit_set.reason,
             "when": info.limit_set.when and info.limit_set.when.isoformat(),
         },
+        "own_limits": list(info.own_limits),
+        "layout": info.layout,
         "problem": info.problem,
         "held_for": info.held_for,
         "waiting": info.waiting,

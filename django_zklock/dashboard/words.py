@@ -64,6 +64,8 @@ def kind(lock: LockInfo) -> str:
 
 def role(contender: ContenderInfo) -> str:
     """Say what a contender wants of a lock that can be shared, or has; empty for a plain lock."""
+    if contender.may_hold:
+        return _("may have a permit still")
     return {"read": _("reader"), "write": _("writer"), "semaphore": _("permit")}.get(contender.kind, "")
 
 
@@ -98,7 +100,13 @@ def reasons(lock: LockInfo) -> list[str]:
         return [_("Its queue cannot be read, so nobody is granted: %(problem)s") % {"problem": clean(lock.problem)}]
     if not lock.holders:
         return [_("It is being handed over to the first who waits.")] if lock.waiting else []
-    return [_held_by(lock), *([_ahead(lock.waiting)] if lock.waiting else [])]
+    told = [_held_by(lock)]
+    if lock.waiting:
+        told.append(_ahead(lock.waiting))
+    if lock.own_limits:
+        text = _("Its holders and waiters have different limits in their code (%(limits)s); set one for all.")
+        told.append(text % {"limits": ", ".join(map(str, lock.own_limits))})
+    return told
 
 
 def _held_by(lock: LockInfo) -> str:

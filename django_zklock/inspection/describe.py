@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from django_zklock.inspection.found import Found
+from django_zklock.inspection.pools import Pool
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import ContenderInfo, LockInfo
-from django_zklock.inspection.walk import Found
 from django_zklock.queue import clients, revocations, standing
 from django_zklock.queue import limits as records
 from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Payload
+from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
+from django_zklock.queue.signs import Limit
 from django_zklock.queue.standing import Limits
 from django_zklock.zk.gateway import Node
 
@@ -25,47 +28,104 @@ _ITEM = 64  # of the name of an item
 
 def describe(found: Found, since: Mapping[tuple[str, str], float]) -> tuple[LockInfo, ...]:
     """Return the locks that were found, by key; `since` tells when each holder got its lock, by key and name."""
-    described = []
+    described: list[LockInfo | None] = []
+    parts = {part for pool in found.pools.values() for part in (pool.gate, pool.leases)}
+    described += [_pool(found, key, pool, since) for key, pool in found.pools.items()]
     for key, queue in found.queues.items():
-        described.append(_lock(found, key, queue, since))
+        if key not in parts:
+            described.append(_lock(found, key, queue, since))
         time.sleep(0)  # the threads of the protocol first, as this may be the work of a second
     described += [_unreadable(found, key, count, why) for key, (count, why) in found.unreadable.items()]
     return tuple(sorted((lock for lock in described if lock is not None), key=lambda lock: lock.key))
 
 
 def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], float]) -> LockInfo | None:
-    nodes = found.nodes
-    gone = {child.name for child in queue if nodes.get((key, child.name), child) is None}
+    held, shown, gone = _look(found, key, since)
     if len(gone) == len(queue):
         return None
     limits = found.limits(key)
-    many = standing.holders(queue, limits)
-    shown = [
-        (place, _contender(found, key, queue, place, node, since, many))
-        for place, child in enumerate(queue)
-        if (node := nodes.get((key, child.name))) is not None
-    ]
-    holders = tuple(each for place, each in shown if place < many)
-    waiters = tuple(each for place, each in shown if place >= many)
-    unread = any(child.name not in gone and (key, child.name) not in nodes for child in queue[:many])
+    waiters = tuple(each for place, each in shown if place not in held)
     return LockInfo(
         key=key,
         path=path(found.base, key),
         kind=standing.kind(queue),
-        holders=holders,
+        holders=tuple(each for place, each in shown if place in held),
         waiters=waiters[: found.max_waiters],
-        waiting=sum(child.name not in gone for child in queue[many:]),
+        waiting=sum(child.name not in gone for place, child in enumerate(queue) if place not in held),
         longest_wait=max((each.age for each in waiters), default=None),
-        problem="The node of its holder was not read." if unread else "",
+        problem=_unread(found, key, held),
         limit=_limit(queue, limits),
         limit_set=_limit_set(found, key, queue),
+        own_limits=_own_limits(queue.limit, [each for _, each in shown]),
+        layout=_layout(found, key, queue),
     )
+
+
+def _pool(found: Found, key: str, pool: Pool, since: Mapping[tuple[str, str], float]) -> LockInfo | None:
+    """Return a semaphore with a gate: who has a permit holds it, and who stands at the gate waits."""
+    held, leases, _ = _look(found, pool.leases, since)
+    _, at_gate, gone = _look(found, pool.gate, since)
+    holders = tuple(each for place, each in leases if place in held)
+    waiting = len(found.queues.get(pool.gate, ())) - len(gone)
+    if not holders and not waiting:
+        return None
+    first = holders[-1].name if holders else ""  # whose end the first at the gate waits for: anybody's would do
+    waiters = tuple(
+        replace(each, kind=Kind.LEASE.word, waits_behind=each.waits_behind if place else first)
+        for place, each in at_gate
+    )
+    told = [each.limit for each in holders if each.limit is not None]
+    return LockInfo(
+        key=key,
+        path=path(found.base, key),
+        kind="semaphore",
+        holders=holders,
+        waiters=waiters[: found.max_waiters],
+        waiting=waiting,
+        longest_wait=max((each.age for each in waiters), default=None),
+        problem=_unread(found, pool.leases, held),
+        limit=pool.limit or max(told, default=None),
+        own_limits=_own_limits(None, (*holders, *waiters)),
+        layout=pool.layout,
+    )
+
+
+def _look(
+    found: Found, key: str, since: Mapping[tuple[str, str], float]
+) -> tuple[frozenset[int], list[tuple[int, ContenderInfo]], set[str]]:
+    """Return who holds a queue, by place; those that were read, with their places; and the names of those gone."""
+    queue = found.queues.get(key, Queue())
+    held = frozenset(found.held(key)) if queue else frozenset()
+    shown = [
+        (place, _contender(found, key, queue, place, node, since, held))
+        for place, child in enumerate(queue)
+        if (node := found.nodes.get((key, child.name))) is not None
+    ]
+    return held, shown, {child.name for child in queue if found.nodes.get((key, child.name), child) is None}
+
+
+def _layout(found: Found, key: str, queue: Queue) -> str:
+    """Return the recipe of a semaphore with a gate at which nobody stands, so that it looks like any."""
+    node = found.nodes.get((key, queue[0].name))
+    payload = Payload.decode(node.data) if node is not None else None
+    return "kazoo" if payload is not None and payload.layout == "kazoo" and queue[0].kind is Kind.LEASE else "own"
+
+
+def _unread(found: Found, key: str, held: frozenset[int]) -> str:
+    queue = found.queues.get(key, Queue())
+    unread = any((key, queue[place].name) not in found.nodes for place in held)
+    return "The node of its holder was not read." if unread else ""
 
 
 def _limit(queue: Queue, limits: Limits) -> int | None:
     if queue.limit is not None:
         return queue.limit.value
-    return next((limits[child.name] for child in queue if child.name in limits), None)
+    return max((limits[child.name] for child in queue if child.name in limits), default=None)
+
+
+def _own_limits(limit: Limit | None, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
+    told = {each.limit for each in contenders if each.limit is not None} if limit is None else set()
+    return tuple(sorted(told)) if len(told) > 1 else ()
 
 
 def _limit_set(found: Found, key: str, queue: Queue) -> SetLimit | None:
@@ -93,11 +153,11 @@ def _contender(
     place: int,
     node: Node,
     since: Mapping[tuple[str, str], float],
-    many: int,
+    held: frozenset[int],
 ) -> ContenderInfo:
     child = queue[place]
     came = node.ctime
-    behind = standing.behind(queue, place, many)
+    behind = standing.behind(queue, place, held)
     held_since = since.get((key, child.name), came) if not behind else None
     payload = Payload.decode(node.data)
     client = clients.client_of(child, payload)
@@ -134,4 +194,11 @@ def _contender(
         waits_behind=behind,
         kind=child.kind.word,
         revoke=revocations.requested(node.data),
+        limit=payload.limit or None,
+        may_hold=_may_hold(found, key, queue, place, node) if behind else False,
     )
+
+
+def _may_hold(found: Found, key: str, queue: Queue, place: int, node: Node) -> bool:
+    sign = found.nodes.get((key, queue.sign.name)) if queue.sign is not None else None
+    return sign is not None and standing.may_hold(queue, place, node.czxid, sign.czxid)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django_zklock.inspection.describe import describe
+from django_zklock.inspection.found import Found
 from django_zklock.inspection.turns import SeenTurns
 from django_zklock.inspection.values import LockInfo, Wait
 from django_zklock.inspection.waits import cycles, waits
-from django_zklock.inspection.walk import Extent, Found, Walk
+from django_zklock.inspection.walk import Extent, Walk
 from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
@@ -136,7 +137,7 @@ class Desk:
         shelf.walk.begin()
 
     def _on_found(self, shelf: _Shelf, extent: Extent, found: Found) -> None:
-        sight = Sight(found, self._turns.take(found, complete=found.listed and found.total == len(found.queues)))
+        sight = Sight(found, self._turns.take(found, complete=found.complete))
         if found.listed:
             shelf.good = self._good = sight
         last = sight if found.listed else shelf.good or self._good

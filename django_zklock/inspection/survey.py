@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django_zklock.inspection.walk import Extent, Found, Walk
+from django_zklock.inspection.found import Found
+from django_zklock.inspection.walk import Extent, Walk
 from django_zklock.locks.looking import Contending
 from django_zklock.locks.waiting import ThreadWaiter
-from django_zklock.queue import standing
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk import process
 
@@ -20,9 +20,9 @@ class Survey:
     """What was found in all queues."""
 
     queues: Mapping[str, tuple[Contending, ...]]
-    """By key, the contenders in their order: those who hold it first."""
-    held_by: Mapping[str, int]
-    """By key, how many of them hold it: several if they read, or have permits."""
+    """By key, the contenders in their order."""
+    held_by: Mapping[str, frozenset[str]]
+    """By key, the names of those who hold it: several if they read, or have permits."""
     problem: str
     """Why there may be more; empty if this is all."""
 
@@ -45,7 +45,7 @@ def survey(patience: float) -> Survey:
         key: tuple(Contending(child.name, _payload(found, key, child.name)) for child in queue)
         for key, queue in found.queues.items()
     }
-    held_by = {key: standing.holders(queue, found.limits(key)) for key, queue in found.queues.items()}
+    held_by = {key: frozenset(queue[place].name for place in found.held(key)) for key, queue in found.queues.items()}
     odd = [f"{key}: {why}" for key, (_, why) in found.unreadable.items()] + list(found.notes)
     return Survey(queues, held_by, found.problem or "; ".join(odd))
 

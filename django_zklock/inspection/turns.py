@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from django_zklock.inspection.walk import Found
-from django_zklock.queue import standing
+from django_zklock.inspection.found import Found
 
 MOST: Final = 10_000  # locks that are remembered
 
@@ -46,7 +45,7 @@ class SeenTurns:
         before = self._seen.get(key)
         since: dict[str, float] = {}
         queue = found.queues[key]
-        for child in queue[: standing.holders(queue, found.limits(key))]:
+        for child in (queue[place] for place in found.held(key)):
             node = found.nodes.get((key, child.name))
             if node is None:
                 continue

@@ -69,6 +69,10 @@ class ContenderInfo:
     is one who reads."""
     revoke: Revocation | None = None
     """Who has asked it to let go last, and why; None if nobody has."""
+    limit: int | None = None
+    """Of who wants a permit, how many there are, as its code says; None if it does not tell."""
+    may_hold: bool = False
+    """Whether nobody can tell if it waits, or has kept a permit when the limit was changed; it is among the waiters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +95,13 @@ class LockInfo:
     problem: str
     """Why nobody can tell whose turn it is, or who holds it; empty if all is well."""
     limit: int | None = None
-    """Of a semaphore, how many permits there are: as was set for all, or else as the first in it knows."""
+    """Of a semaphore, how many permits there are: as was set for all, or else the most that one in it knows of."""
     limit_set: SetLimit | None = None
     """Who has set the limit for all, and why; None if nobody has, or who it was is not known."""
+    own_limits: tuple[int, ...] = ()
+    """The limits of those in it, from the lowest on, if they are not the same and none was set for all: a mistake."""
+    layout: str = "own"
+    """ "curator" or "kazoo", if it is a semaphore by their recipe, with a gate; who waits stands at the gate then."""
 
     @property
     def contended(self) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, NotRevocable
-from django_zklock.locks.errand import Errand, children
+from django_zklock.locks.errand import Errand
+from django_zklock.locks.leases import Ranks, ranks
 from django_zklock.locks.operators import read_hold
-from django_zklock.queue import operators, order, revocations, standing
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue import operators, revocations
+from django_zklock.queue.nodes import Child, Kind, Payload
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.zk.gateway import Node
@@ -36,9 +37,13 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
     request = revocations.revocation(
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
-    queue = order.ordered(errand.follow(children))
+    found = ranks(errand)
+    errand = found.errand
     refused: NotRevocable | None = None
-    for child in queue[: standing.holders(queue, errand.limits_in(queue))]:
+    holders = found.held()
+    if guid and all(child.guid != guid for child in holders):
+        holders = _perhaps(found, guid)
+    for child in holders:
         if guid and child.guid != guid:
             continue
         try:
@@ -54,6 +59,13 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
             else f"Nobody holds the lock {errand.key!r}.",
             lock=errand.key,
         )
+
+
+def _perhaps(found: Ranks, guid: str) -> tuple[Child, ...]:
+    """Return the one with this guid if nobody can tell whether it has a permit."""
+    meant = [child for child in found.queue if child.guid == guid]
+    nodes = [(child, found.errand.read(child.name)) for child in meant]
+    return tuple(child for child, node in nodes if node is not None and found.may_hold(child, node))
 
 
 def _ask_one(errand: Errand, told: list[Asked], child: Child, request: Revocation, token: int) -> None:
@@ -89,7 +101,13 @@ def _refuse(key: str, child: Child, node: Node) -> None:
             f"The lock {key!r} is held by {hold or 'an operator'}, whom no program asks; end that by end_hold.",
             lock=key,
         )
-    if Payload.decode(node.data) is None and not child.name.startswith("_c_"):
+    stranger = Payload.decode(node.data) is None
+    if stranger and child.kind is Kind.LEASE and child.in_grammar_of_curator:
+        raise NotRevocable(
+            f"The lock {key!r} is held by a semaphore of Curator's, which does not hear that it is asked to let go.",
+            lock=key,
+        )
+    if stranger and not child.name.startswith("_c_"):
         raise NotRevocable(
             f"The lock {key!r} is held by a client of kazoo, which does not hear that it is asked to let go.", lock=key
         )

@@ -6,7 +6,9 @@ is replaced in one transaction, which writes the directory, too: those who wait 
 
 Nobody loses a permit. Who has been granted by the limit before keeps its own, also if its answer is still on the way,
 and so may exceed the new limit for a while. The sign names the last of them by its number (`through`), so that all
-who look can tell: a contender up to that number has a permit, and others count their places by the new limit.
+who look can tell: a contender up to that number has a permit, and others count their places by the new limit. When the
+limit is cleared while some have permits beyond what they know of themselves, such a sign stays that sets none
+(with the value 0). Whoever comes once they are all gone deletes it.
 
 What makes `through` right. Of those in the queue at the moment of the change, the ones that have a permit by the old
 limit are the first few; call the last of them L.
@@ -17,20 +19,22 @@ limit are the first few; call the last of them L.
 * Below L it takes and grants nothing: who is granted looks no more, and everybody counts all who are ahead, whatever
   they are. Say z is the last in the queue of those that have a permit. If the new limit granted it, its place is below
   that, so there are no more permits in use than it has; if the old one did, no more than the old one has. But one
-  between `through` and L would look as if it waited, and could not be broken.
+  between `through` and L would look as if it waited.
 * So it is L, as long as the queue holds still between the look and the change. The transaction requires it: that all
   that have a permit, and the first that has none, are still there, and if there is room behind, that nobody has come.
   For the last ZooKeeper has no word, but it numbers sequential nodes by the children ever made in the directory. So
   the transaction makes one and deletes it by the name that it has if nobody came; else all of it fails. Where the
-  queue never holds still, or is too long to require it of all, the last word is the one above.
+  queue never holds still, or is too long to require it of all, the last word is the one above. The sign says so then,
+  and whoever looks does not know of those that came before it whether they wait (`standing.may_hold`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks.errand import AT_ONCE, Errand, children
-from django_zklock.queue import limits, nodes, order, standing
+from django_zklock.queue import limits, nodes, order, signs, standing
 from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.order import Queue
@@ -57,7 +61,8 @@ def set_limit(errand: Errand, limit: int, record: Record) -> None:
 def clear_limit(errand: Errand) -> bool:
     """Have each contender's own limit count again; tell whether another one was set. Raises `ZooKeeperUnavailable`."""
     clearing = _Clearing(errand.parent)
-    done: bool = errand.follow(clearing)
+    while (done := errand.follow(clearing)) is None:
+        clearing.limits.update(errand.limits(clearing.unknown))
     errand.session.post(lambda: errand.session.attached(Gateway).tidy(errand.parent))
     return done or clearing.tried
 
@@ -73,16 +78,41 @@ def limit_of(errand: Errand) -> SetLimit | None:
             return limits.set_limit(found.name, node.data, node.ctime)
 
 
-class _Setting:
-    """The plan that sets a limit; its value is False if it has to know the limits of `unknown` contenders first."""
+class _Changing:
+    """A plan that changes the limit; it has to know the limits of `unknown` contenders first."""
 
-    def __init__(self, parent: str, limit: int, record: Record) -> None:
+    def __init__(self, parent: str) -> None:
         self.limits: dict[str, int] = {}  # of contenders, by name: their own, which count as long as none is set
         self.unknown: tuple[str, ...] = ()
         self._parent = parent
+        self._tries = 0
+
+    def _still(self, found: Family, queue: Queue, many: int) -> tuple[Change, ...]:
+        """Return what requires that the same have permits at the change; empty if that was tried often enough."""
+        self._tries += 1
+        decisive = [self._path(child.name) for child in queue[: many + 1]]
+        if self._tries > STEADY or sum(map(len, decisive)) > MOST_REQUIRED:
+            return ()
+        require = tuple(Require(path=path) for path in decisive)
+        if many < len(queue):
+            return require
+        probe = self._path(_PROBE)
+        return (*require, Make(path=probe, sequential=True), Remove(path=nodes.numbered(probe, found.made)))
+
+    def _gone(self, found: Family) -> tuple[Change, ...]:
+        return tuple(Remove(path=self._path(name)) for name in found.children if limits.is_limit(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._parent}/{name}"
+
+
+class _Setting(_Changing):
+    """Sets a limit; its value is False if it has to know more."""
+
+    def __init__(self, parent: str, limit: int, record: Record) -> None:
+        super().__init__(parent)
         self._limit = limit
         self._data = record.encode()  # of the sign and of the directory, by which the change is known for one's own
-        self._tries = 0
 
     def __call__(self, found: Family | None, session_id: int) -> Step:
         if found is None:
@@ -94,48 +124,55 @@ class _Setting:
         self.unknown = standing.undecided(queue, self.limits)[:AT_ONCE]
         if self.unknown:
             return Answer(False)
-        self._tries += 1
         write = Put(path=self._parent, data=self._data, version=found.version)
-        gone = tuple(Remove(path=self._path(name)) for name in found.children if limits.is_limit(name))
-        still = self._still(found, queue, many) if self._tries <= STEADY else ()
-        return self._write((write, *still, *gone), Limit(self._limit, _through(queue, many)))
+        still = self._still(found, queue, many)
+        limit = Limit(self._limit, _through(queue, many), _is_sure(queue, many, still))
+        return self._write((write, *still, *self._gone(found)), limit)
 
     def _write(self, changes: tuple[Change, ...], limit: Limit) -> Write:
         return Write((*changes, Make(path=self._path(limit.name), data=self._data)), True)
 
-    def _still(self, found: Family, queue: Queue, many: int) -> tuple[Change, ...]:
-        """Return what requires that the same have permits at the change."""
-        decisive = [self._path(child.name) for child in queue[: many + 1]]
-        if sum(map(len, decisive)) > MOST_REQUIRED:
-            return ()
-        require = tuple(Require(path=path) for path in decisive)
-        if many < len(queue):
-            return require
-        probe = self._path(_PROBE)
-        return (*require, Make(path=probe, sequential=True), Remove(path=nodes.numbered(probe, found.made)))
 
-    def _path(self, name: str) -> str:
-        return f"{self._parent}/{name}"
-
-
-class _Clearing:
-    """The plan that removes the limit; its value is whether it did."""
+class _Clearing(_Changing):
+    """Removes the limit; its value is whether it did, None if it has to know more."""
 
     def __init__(self, parent: str) -> None:
+        super().__init__(parent)
         self.tried = False  # so if there is none any more, that may be the work of a request whose answer was lost
-        self._parent = parent
 
     def __call__(self, found: Family | None, session_id: int) -> Step:
-        gone = tuple(name for name in (found.children if found is not None else ()) if limits.is_limit(name))
-        if found is None or not gone:
+        if found is None or not any(map(_sets, found.children)):
             return Answer(False)
+        try:
+            queue = order.ordered(found.children)
+        except UnreadableQueue:
+            queue = Queue()  # nobody can tell who has a permit, and nobody is granted one
+        many = standing.holders(queue)
+        self.unknown = tuple(child.name for child in queue[1:many] if child.name not in self.limits)[:AT_ONCE]
+        if self.unknown:
+            return Answer(None)
         self.tried = True
-        removals = tuple(Remove(path=f"{self._parent}/{name}") for name in gone)
-        return Write((Put(path=self._parent, data=b"", version=found.version), *removals), True)
+        write = Put(path=self._parent, data=b"", version=found.version)
+        still = self._still(found, queue, many)
+        beyond = any(place >= self.limits[queue[place].name] for place in range(1, many))
+        past = Limit(0, _through(queue, many), _is_sure(queue, many, still))
+        keep = (Make(path=self._path(past.name)),) if beyond or not past.sure else ()
+        return Write((write, *still, *self._gone(found), *keep), True)
+
+
+def _sets(name: str) -> bool:
+    """Tell whether the name of a child sets a limit, if only one that nobody can read."""
+    found = signs.sign(name)
+    return limits.is_limit(name) and (found is None or bool(found.value))
+
+
+def _is_sure(queue: Queue, many: int, still: tuple[Change, ...]) -> bool:
+    """Tell whether all who have permits are known: now, and by the change before if others are left from then."""
+    before = queue.sign is None or queue.sign.sure or many == len(queue)
+    return bool(still) and before
 
 
 def _through(queue: Queue, many: int) -> int:
     """Return the number of the last that has a permit, or had one by a higher limit before."""
-    before = -1 if queue.limit is None else queue.limit.through
     last = queue[many - 1] if many else None
-    return max(before, last.sequence) if last is not None and last.kind is Kind.LEASE else before
+    return max(queue.through, last.sequence) if last is not None and last.kind is Kind.LEASE else queue.through

@@ -106,6 +106,7 @@ class Terms:
             template=self.template,
             about=about,
             limit=self.limit or 0,
+            layout=self.layout if recipe_of(self.kind, self.layout) is not None else "",
         ).encode()
 
 

@@ -90,6 +90,7 @@ def _holder(found: LockInfo, token: int | None) -> ContenderInfo:
     if found.problem and not found.holders:
         raise failure(f"Nobody can tell who holds {found.key}: {found.problem}")
     meant = [each for each in found.holders if token is None or each.token == token]
+    meant += [each for each in found.waiters if each.may_hold and each.token == token]
     if not meant:
         raise failure(f"{found.key} has changed hands: no holder has token {token}.", Exit.CHANGED)
     if len(meant) > 1:

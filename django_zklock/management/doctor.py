@@ -20,7 +20,7 @@ from django_zklock.inspection.reserved import Reserved, reserved
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.management.answering import add_answer
 from django_zklock.management.exits import Exit, failure, told
-from django_zklock.management.picturing import circle, whose
+from django_zklock.management.picturing import circle, differing, whose
 from django_zklock.management.printing import Output, write_json, write_table
 from django_zklock.zk import process
 from django_zklock.zk.checkup import Checkup, Findings, server_version
@@ -167,6 +167,8 @@ def _locks(snapshot: Snapshot) -> Iterator[Check]:
     for lock in snapshot.locks:
         if lock.problem:
             yield Check("queue", "error", f"{lock.key}: {lock.problem}")
+        if lock.own_limits:
+            yield Check("limits", "warning", f"{lock.key}: {differing(lock)}")
         for contender in (*lock.holders, *lock.waiters):
             orphan = _why_orphan(contender)
             if orphan:

@@ -65,6 +65,8 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "kind": lock.kind,
         "limit": lock.limit,
         "limit_set": None if lock.limit_set is None else limit_json(lock.limit_set),
+        "own_limits": list(lock.own_limits),
+        "layout": lock.layout,
         "holders": [contender_json(each) for each in lock.holders],
         "waiters": [contender_json(each) for each in lock.waiters],
         "waiting": lock.waiting,
@@ -95,6 +97,8 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "operator": None if contender.operator is None else hold_json(contender.operator),
         "waits_behind": contender.waits_behind or None,
         "revoke": None if contender.revoke is None else asdict(contender.revoke),
+        "limit": contender.limit,
+        "may_hold": contender.may_hold,
     }
 
 
@@ -112,6 +116,18 @@ def limit_text(limit: SetLimit) -> str:
     """Return a limit that was set in one line."""
     when = f" on {limit.when:%Y-%m-%d %H:%M:%S} UTC" if limit.when is not None else ""
     return f"limit {limit.limit}, set by {limit.by or 'an unknown person'}{when}: {limit.reason}"
+
+
+def differing(lock: LockInfo) -> str:
+    """Return what is wrong with the limits of those who hold a semaphore or wait for it; empty if nothing is."""
+    if not lock.own_limits:
+        return ""
+    limits = ", ".join(map(str, lock.own_limits[:-1]))
+    mend = "set one for all, or give all the same" if lock.layout == "own" else "give all the same"
+    return (
+        f"its holders and waiters have different limits in their code, {limits} and {lock.own_limits[-1]}, and each "
+        f"goes by its own; {mend}"
+    )
 
 
 def connection_json(connection: Connection) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from django_zklock.management import naming
 from django_zklock.management.answering import add_answer
 from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
-from django_zklock.management.picturing import kind, limit_json, limit_text, lock_json, runs, whose
+from django_zklock.management.picturing import differing, kind, limit_json, limit_text, lock_json, runs, whose
 from django_zklock.management.printing import Output, clean, write_json, write_table
 
 HEAD = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
@@ -35,13 +35,14 @@ def run(
         write_json(out, lock_json(found))
         return
     permits = f", {kind(found)} permits" if found.limit is not None else ""
-    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}) at {clean(found.path, 2000)}\n")
-    if found.limit_set is not None:
-        out.write(f"{clean(limit_text(found.limit_set), 1000)}\n")
-    if found.problem:
-        out.write(f"{clean(found.problem, 1000)}\n")
+    layout = f", layout {found.layout}" if found.layout != "own" else ""
+    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}{layout}) at {clean(found.path, 2000)}\n")
+    _write_notes(out, found)
     rows = [("holds", *_cells(each)) for each in found.holders]
-    rows += [(str(place), *_cells(each)) for place, each in enumerate(found.waiters, start=1)]
+    rows += [
+        (f"{place}, may hold" if each.may_hold else str(place), *_cells(each))
+        for place, each in enumerate(found.waiters, start=1)
+    ]
     write_table(out, HEAD, rows, numbers=("age", "token"))
     if found.waiting > len(found.waiters):
         out.write(f"{len(found.waiters)} of {found.waiting} that wait are shown\n")
@@ -52,6 +53,13 @@ def run(
         details = ", ".join(f"{name} {text}" for name, text in each.about.items())
         if details:
             out.write(f"{clean(details, 1000)}\n")
+
+
+def _write_notes(out: Output, found: LockInfo) -> None:
+    limit_set = "" if found.limit_set is None else limit_text(found.limit_set)
+    for text in (limit_set, differing(found), found.problem):
+        if text:
+            out.write(f"{clean(text, 1000)}\n")
 
 
 def _free(out: Output, key: str, patience: float, *, json: bool) -> NoReturn:

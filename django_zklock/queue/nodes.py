@@ -19,6 +19,7 @@ _READABLE = 64 * 1024
 # A guid and a time are of no use when cut, and have at most 36 characters. The other texts are cut to the first limit
 # that fits; the last one always does, as JSON writes no character in more than six bytes.
 _KEPT = frozenset({"guid", "since"})
+_OPTIONAL = frozenset({"limit", "layout"})
 _SHORT = 40
 _LIMITS = (512, 256, 128, 64, 32, 16)
 _MOST_ITEMS = 8
@@ -153,6 +154,8 @@ class Payload:
     its method and route."""
     limit: int = 0
     """How many permits there are, as this contender knows; 0 if it wants none."""
+    layout: str = ""
+    """By whose recipe it wants a permit, if that has a gate (`queue.recipes`); else empty."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes; what does not fit is cut, and ends in an ellipsis."""
@@ -163,7 +166,7 @@ class Payload:
         fields: dict[str, object] = {
             name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
             for name, value in ((name, getattr(self, name)) for name in self.__slots__ if name != "about")
-            if name != "limit" or value
+            if name not in _OPTIONAL or value
         }
         items = list(self.about.items())[:_MOST_ITEMS] if item else ()
         fields["about"] = {_cut(name, _ITEM): _cut(value, item) for name, value in items}
@@ -196,6 +199,7 @@ class Payload:
             template=_text(found.get("template")),
             about=_items(found.get("about")),
             limit=_number(found.get("limit")),
+            layout=_text(found.get("layout")),
         )
 
     def is_of(self, child: Child) -> bool:

@@ -23,6 +23,25 @@ class Queue(Sequence[Child]):
     children: tuple[Child, ...] = ()
     limit: Limit | None = None
     """How many permits there are, if that was set for all processes."""
+    past: Limit | None = None
+    """Who may have a permit by a limit that was cleared, and keeps it; its value is 0."""
+
+    @property
+    def through(self) -> int:
+        """The sequence number of the last contender that may have a permit by a limit of before; it keeps it."""
+        return max((each.through for each in (self.limit, self.past) if each is not None), default=-1)
+
+    @property
+    def sign(self) -> Limit | None:
+        """What the last change of the limit has left; None if there was none that anybody here has seen."""
+        return self.limit or self.past
+
+    @property
+    def passed(self) -> str:
+        """The name of a sign that means nobody any more, for whoever sees it to delete; empty if there is none."""
+        if self.past is None or (self.children and self.children[0].sequence <= self.past.through):
+            return ""
+        return self.past.name
 
     @overload
     def __getitem__(self, place: int) -> Child: ...
@@ -68,7 +87,7 @@ def ordered(names: Iterable[str]) -> Queue:
         if child is not None:
             children.append(child)
         elif signs.is_sign(name):
-            limit = signs.limit(name)
+            limit = signs.sign(name)
             if limit is not None:
                 limits.append(limit)
             readers.add(signs.reader(name))
@@ -78,7 +97,8 @@ def ordered(names: Iterable[str]) -> Queue:
     if readers:
         # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
         queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
-    return Queue(tuple(queue), _lowest(limits))
+    past = max((limit for limit in limits if not limit.value), key=lambda limit: limit.through, default=None)
+    return Queue(tuple(queue), _lowest(limit for limit in limits if limit.value), past)
 
 
 def limit_of(names: Iterable[str]) -> Limit | None:

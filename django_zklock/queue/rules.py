@@ -91,7 +91,8 @@ class Permits:
     """
     Grant the lock to as many as there are permits, if none but such are ahead.
 
-    The limit that was set for all counts more than `limit`, the caller's own.
+    The limit that was set for all counts more than `limit`, the caller's own. Who had a permit by one that was set
+    before keeps it, and is granted it even if it has not heard of it yet.
     """
 
     limit: int
@@ -110,7 +111,7 @@ class Permits:
         if others:
             return _wait_for(others[-1], alone=place == 1)
         limit = self.limit if queue.limit is None else queue.limit.value
-        if place < limit or (queue.limit is not None and queue[place].sequence <= queue.limit.through):
+        if place < limit or queue[place].sequence <= queue.through:
             return Granted()
         ahead = queue[place - limit : place]
         alone = place == limit and not any(child.rests for child in ahead)

@@ -18,27 +18,53 @@ UNKNOWN: Final[Limits] = MappingProxyType({})
 _SHARE: Final = (Kind.READ, Kind.LEASE)
 
 
-def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
-    """Return how many, from the first on, have the lock: one; or all that share it; or as many as there are permits."""
+def held(queue: Queue, limits: Limits = UNKNOWN) -> tuple[int, ...]:
+    """
+    Return the places of those that have the lock: one; or all that share it; or as many as there are permits.
+
+    They are the first, but where own limits differ, one that knows of few permits may wait among those that know of
+    more.
+    """
     if not queue:
-        return 0
+        return ()
     kind = queue[0].kind
     if kind not in _SHARE:
-        return 1
-    alike = next((place for place, child in enumerate(queue) if child.kind is not kind), len(queue))
-    if kind is Kind.READ:
-        return alike
-    return next((place for place in range(alike) if not _has_permit(queue, place, limits)), alike)
+        return (0,)
+    alike = range(_alike(queue))
+    return tuple(alike) if kind is Kind.READ else tuple(place for place in alike if _has_permit(queue, place, limits))
+
+
+def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
+    """Return how many, from the first on, have the lock or stand before one that has."""
+    places = held(queue, limits)
+    return places[-1] + 1 if places else 0
 
 
 def undecided(queue: Queue, limits: Limits) -> tuple[str, ...]:
-    """Return the names of those whose own limits decide how many have a permit, and are not among `limits`."""
+    """
+    Return the names of those whose own limits decide who has a permit, and are not among `limits`.
+
+    Who stands further back than the highest limit that is known of has none, if it knows of none that is higher.
+    """
     if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
         return ()
-    many = holders(queue, limits)
-    if many == len(queue) or queue[many].kind is not Kind.LEASE or queue[many].name in limits:
+    alike = [child.name for child in queue[: _alike(queue)]]
+    highest = max((limits[name] for name in alike if name in limits), default=1)
+    if all(name in limits for name in alike[:highest]):
         return ()
-    return tuple(child.name for child in queue[many:] if child.kind is Kind.LEASE and child.name not in limits)
+    return tuple(name for name in alike if name not in limits)
+
+
+def may_hold(queue: Queue, place: int, came: int, changed: int) -> bool:
+    """
+    Tell whether one that has no permit by the rule may have had one when the limit was changed, and so have it still.
+
+    `came` and `changed` are the transactions that made its node and the sign of the change.
+    """
+    child = queue[place]
+    if queue.sign is None or queue.sign.sure:
+        return False
+    return place < _alike(queue) and child.kind is Kind.LEASE and child.sequence > queue.through and came < changed
 
 
 def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
@@ -47,13 +73,13 @@ def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
     return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
 
 
-def behind(queue: Queue, place: int, many: int | None = None) -> str:
+def behind(queue: Queue, place: int, places: Container[int] | None = None) -> str:
     """
     Return the name of the one whose end the contender at `place` waits for; empty if it waits for none.
 
-    `many` is what `holders` tells of the queue; without it, no own limits are known.
+    `places` is what `held` tells of the queue; without it, no own limits are known.
     """
-    if place < (holders(queue) if many is None else many):
+    if place in (held(queue) if places is None else places):
         return ""
     kind = queue[place].kind
     if kind in _SHARE:
@@ -90,8 +116,12 @@ def kind(queue: Queue) -> str:
     return "lock" if kinds <= {Kind.LOCK} else "read-write"
 
 
+def _alike(queue: Queue) -> int:
+    """Return how many, from the first on, want the same."""
+    return next((place for place, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
+
+
 def _has_permit(queue: Queue, place: int, limits: Limits) -> bool:
     child = queue[place]
-    if queue.limit is None:
-        return place < limits.get(child.name, 1)
-    return place < queue.limit.value or child.sequence <= queue.limit.through
+    limit = limits.get(child.name, 1) if queue.limit is None else queue.limit.value
+    return place < limit or child.sequence <= queue.through

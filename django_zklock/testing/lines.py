@@ -56,5 +56,5 @@ def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
         for child in queue
         if child.kind is Kind.LEASE and queue.limit is None
     }
-    many = standing.holders(queue, limits)
-    return {f"{directory}/{child.name}": (place < many, child.kind.word) for place, child in enumerate(queue)}
+    held = standing.held(queue, limits)
+    return {f"{directory}/{child.name}": (place in held, child.kind.word) for place, child in enumerate(queue)}

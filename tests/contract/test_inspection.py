@@ -22,7 +22,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
 from django_zklock.locks import looking
-from django_zklock.operations import clear_limit, set_limit
+from django_zklock.operations import clear_limit, revoke, set_limit
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.awaiting import Awaiting
@@ -177,6 +177,27 @@ def test_the_holders_of_a_semaphore_are_as_many_as_there_are_permits(zoo: Zoo, m
     assert {each.kind for each in (*lock.holders, *lock.waiters)} == {"semaphore"}
     assert all(each.held_since is not None and not each.waits_behind for each in lock.holders)
     assert [(each.held_since, each.waits_behind) for each in lock.waiters[:1]] == [(None, names[2])][:max_waiters]
+
+
+@pytest.mark.parametrize("max_waiters", [0, 1, 50])
+def test_holders_whose_code_says_different_limits_are_all_seen_and_that_they_differ(zoo: Zoo, max_waiters: int) -> None:
+    """Each goes by its own: one who knows of few permits may wait before one who has one. A set limit mends it."""
+    limits = [2, 1, 3, 4, 2, 2, 2]
+    names = [lease(zoo, "k", limit) for limit in limits]
+    (lock,) = fresh(max_waiters=max_waiters).locks
+    assert [each.name for each in lock.holders] == [names[0], names[2], names[3]]
+    assert [each.name for each in lock.waiters] == [names[1], *names[4:]][:max_waiters]
+    assert (lock.limit, lock.waiting) == (4, 4)
+    assert lock.own_limits[:1] == (1,)
+    assert lock.own_limits[-1:] == (4,)
+    assert [each.limit for each in lock.holders] == [2, 3, 4]
+    holders = [(each.guid, each.token) for each in lock.holders]
+    assert [(each.guid, each.token) for each in revoke("k", "drain", by="anna").holders] == holders
+    set_limit("k", 2, by="anna", reason="they differ")
+    (lock,) = fresh(max_waiters=max_waiters).locks
+    assert (lock.limit, lock.own_limits) == (2, ())
+    assert [each.name for each in lock.holders] == names[:4]  # and one more, as one behind it has a permit
+    clear_limit("k", by="anna", reason="mended")
 
 
 def test_a_limit_that_was_set_is_seen_with_who_set_it_and_why(zoo: Zoo) -> None:

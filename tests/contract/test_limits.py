@@ -16,17 +16,20 @@ from typing import Any
 
 import pytest
 from support.faults import Elsewhere, connected, proxied
+from support.primitives import watched
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy, ZooKeeperUnavailable
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZooKeeperUnavailable
+from django_zklock.inspection import look_at
 from django_zklock.locks import limiting
 from django_zklock.locks.errand import Errand
-from django_zklock.operations import clear_limit, limit_of, set_limit
-from django_zklock.queue import nodes, order, standing
+from django_zklock.operations import break_lock, clear_limit, limit_of, revoke, set_limit
+from django_zklock.queue import guids, nodes, order, standing
 from django_zklock.queue.limits import Record
 from django_zklock.queue.order import Queue
+from django_zklock.queue.signs import Limit
 from django_zklock.signals import limit_changed
 from django_zklock.zk.gateway import Family
 
@@ -40,6 +43,7 @@ class Crowd:
 
     def __init__(self, zoo: Zoo, key: str, limit: int) -> None:
         self.held: list[int] = []  # numbers, in the order of the grants
+        self.holds: dict[int, Hold] = {}
         self._zoo = zoo
         self._key = key
         self._limit = limit
@@ -56,10 +60,12 @@ class Crowd:
             self._zoo.wait_contenders(self._key, before + 1)
 
     def _take(self, number: int) -> None:
-        with zk_lock(self._key, limit=self._limit, timeout=30):
+        with zk_lock(self._key, limit=self._limit, timeout=30) as self.holds[number]:
             self.held.append(number)
-            self._stops[number].wait(30)
-            self.held.remove(number)
+            try:
+                self._stops[number].wait(30)
+            finally:
+                self.held.remove(number)
 
     def go(self, *numbers: int) -> None:
         """Have these let go; wait until they have."""
@@ -130,6 +136,73 @@ def test_a_cleared_limit_lets_that_of_the_code_count_again(zoo: Zoo, crowd: Crow
     assert signs_of(zoo) == []
     assert zoo.client.get(f"{zoo.base}/k")[0] == b""
     assert not clear_limit("k", **WHY)
+
+
+def test_who_holds_beyond_what_its_code_says_is_seen_and_can_be_reached_when_the_limit_is_cleared(zoo: Zoo) -> None:
+    """And nobody is let in for it; the sign that says so goes with the next who comes once they are gone."""
+    crowd = Crowd(zoo, "k", 1)
+    crowd.come(3)
+    set_limit("k", 3, **WHY)
+    crowd.hold(0, 1, 2)
+    assert clear_limit("k", **WHY)
+    crowd.come(1)
+    crowd.hold(0, 1, 2)
+    info = look_at("k")
+    assert info is not None
+    assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (3, 1, 1, None)
+    assert limit_of("k") is None
+    assert not clear_limit("k", **WHY)
+    assert len(revoke("k", "drain", by="anna").holders) == 3
+    third = info.holders[2]
+    break_lock("k", guid=third.guid, token=third.token, **WHY)
+    eventually(lambda: crowd.holds[2].lost)
+    with pytest.raises(LockLost):
+        crowd.go(2)
+    (waiter,) = info.waiters
+    with pytest.raises(LockChangedHands):
+        break_lock("k", guid=waiter.guid, token=waiter.token, **WHY)
+    crowd.go(0)
+    crowd.hold(1)
+    crowd.go(1)
+    crowd.hold(3)
+    crowd.come(1)
+    eventually(lambda: signs_of(zoo) == [])
+    crowd.go(3, 4)
+
+
+def test_a_limit_that_is_set_knows_those_who_hold_by_one_that_was_cleared(zoo: Zoo) -> None:
+    """However often it is set and cleared."""
+    crowd = Crowd(zoo, "k", 1)
+    crowd.come(4)
+    for limit in (3, 2):
+        set_limit("k", limit, **WHY)
+        crowd.hold(0, 1, 2)
+        clear_limit("k", **WHY)
+        assert len(signs_of(zoo)) == 1
+    set_limit("k", 1, **WHY)
+    assert standing.holders(queue_of(zoo)) == 3
+    crowd.go(0, 1, 2, 3)
+    clear_limit("k", **WHY)
+    assert signs_of(zoo) == []
+
+
+def test_who_has_not_heard_of_its_permit_has_it_all_the_same(zoo: Zoo) -> None:
+    """Who looks sees that it has one, and so does it: a limit may be set and cleared while its answer is on the way."""
+
+    def take() -> None:
+        with zk_lock("k", limit=1, timeout=30):
+            pass
+
+    with zk_lock("k", limit=1) as hold:
+        thread = Elsewhere(take)
+        waiting = zoo.wait_contenders("k", 2)[1]
+        eventually(lambda: f"{zoo.base}/k" in watched(zoo))
+        change = zoo.client.transaction()
+        change.create(f"{zoo.base}/k/{Limit(0, int(waiting[-10:])).name}")
+        change.set_data(f"{zoo.base}/k", b"")
+        change.commit()
+        thread.result()
+        assert not hold.lost
 
 
 def test_who_held_by_an_older_limit_counts_for_a_newer_one(zoo: Zoo, crowd: Crowd) -> None:
@@ -245,7 +318,7 @@ def leave(zoo: Zoo, place: int) -> None:
 def enter(zoo: Zoo) -> str:
     """Have a contender come that is nobody's, with three permits in its code."""
     data = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="k", limit=3).encode()
-    prefix = nodes.prefix("0c1a0000-0000-8000-8000-000000000000", nodes.Kind.LEASE)
+    prefix = nodes.prefix(guids.new(guids.Mark.OWN), nodes.Kind.LEASE)
     return str(zoo.client.create(f"{zoo.base}/k/{prefix}", data, ephemeral=True, sequence=True, makepath=True))
 
 
@@ -326,6 +399,41 @@ def test_in_a_queue_that_never_holds_still_nobody_is_granted_beyond_both_limits(
     assert race.write(step)
     assert sign(zoo).through == before[2].sequence
     assert standing.holders(queue_of(zoo)) == 2  # a third has a permit
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("clears", [False, True])
+def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zoo, clears: bool) -> None:
+    """Of those that came before a change for which the queue never stood still; by name, and no other."""
+    for _ in range(4):
+        enter(zoo)
+    race = Race(zoo)
+    if clears:
+        set_limit("k", 4, **WHY)
+        race.setting = limiting._Clearing(race.errand.parent)  # type: ignore[assignment]
+    race.setting.limits = dict.fromkeys(zoo.children("k"), 1)
+    race.setting._tries = limiting.STEADY
+    step = race.look()
+    leave(zoo, 0)
+    late = enter(zoo).rpartition("/")[2]
+    assert race.write(step)
+    after = enter(zoo).rpartition("/")[2]
+    info = look_at("k")
+    assert info is not None
+    doubtful = [each.name for each in info.waiters if each.may_hold]
+    assert late in doubtful
+    assert after not in doubtful
+    assert after in [each.name for each in info.waiters]
+    assert not any(each.may_hold for each in info.holders)
+    meant = {each.name: each for each in info.waiters}
+    (asked,) = revoke("k", "drain", by="anna", guid=meant[late].guid, token=meant[late].token).holders
+    assert asked.name == late
+    with pytest.raises(LockChangedHands):
+        break_lock("k", guid=meant[after].guid, token=meant[after].token, **WHY)
+    break_lock("k", guid=meant[late].guid, token=meant[late].token, **WHY)
+    assert late not in zoo.children("k")
+    set_limit("k", 1, **WHY)
+    assert not sign(zoo).sure  # the queue stood still, but who had a permit before is still not known
 
 
 def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:

@@ -177,7 +177,9 @@ def test_who_would_not_hear_is_not_asked(zoo: Zoo) -> None:
     with pytest.raises(NotRevocable, match=r"operator ben until .* end_hold"):
         revoke("k", WHY, **WHO)
     end_hold("k", token=hold.token, by="ben")
-    path = zoo.client.create(f"{zoo.base}/k/{uuid.uuid4().hex}__lock__", b"x", ephemeral=True, sequence=True)
+    name = f"{zoo.base}/k/{uuid.uuid4().hex}__lock__"
+    # The server may have reaped the directory, which was empty for a moment.
+    path = zoo.client.create(name, b"x", ephemeral=True, sequence=True, makepath=True)
     with pytest.raises(NotRevocable, match="kazoo"):
         revoke("k", WHY, **WHO)
     assert zoo.client.get(path)[0] == b"x"

@@ -103,6 +103,27 @@ def test_the_page_of_a_semaphore_shows_all_who_have_permits(zoo: Zoo, printing: 
     assert "one is broken" in page
 
 
+def test_the_page_says_that_limits_differ(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    """Until one is set for all."""
+    with zk_lock("printers", limit=4):
+        page = operator.get(f"{LIST}printers/change/").content.decode()
+        assert "3 of 4 permits" in page
+        assert "different limits in their code (2, 4)" in page
+        set_limit("printers", 4, by="anna", reason="all four work")
+        assert "different limits" not in operator.get(f"{LIST}printers/change/").content.decode()
+
+
+@pytest.mark.parametrize("layout", ["curator", "kazoo"])
+def test_a_semaphore_with_a_gate_has_one_page_and_one_line(zoo: Zoo, operator: Client, layout: str) -> None:
+    """By its own key, with who has a permit as its holder."""
+    with zk_lock("gated", limit=1, layout=layout) as hold:
+        (listed,) = operator.get(LIST).context["cl"].result_list
+        assert listed.key == "gated"
+        shown = operator.get(f"{LIST}gated/change/").context["lock"]
+        assert [row.token for row in shown.holders] == [hold.token]
+        assert (shown.kind_label, shown.waiting) == ("1 of 1 permits", 0)
+
+
 def test_a_limit_is_set_and_cleared_with_a_reason(
     zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

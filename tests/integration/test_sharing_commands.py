@@ -13,8 +13,10 @@ from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockLost
 from django_zklock.management.exits import Exit
 from django_zklock.operations import clear_limit
+from django_zklock.queue.signs import Limit
 
 pytestmark = pytest.mark.zookeeper
 
@@ -94,6 +96,29 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
         assert "the printer is slow" in zklock("show", "k")
         found = as_json("status")
         assert (found["semaphores"], found["read_write"], found["limits_set"]) == (1, 0, 1)
+
+
+def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
+    """By the lock's page and by the doctor, who takes them for a mistake, but no failure."""
+    with taken(1, 1, limit=2), taken(1, 1, limit=3):
+        assert "different limits in their code, 2 and 3" in zklock("show", "k")
+        assert as_json("list")["locks"][0]["own_limits"] == [2, 3]
+        (line,) = [line for line in zklock("doctor").splitlines() if "different limits" in line]
+        assert line.split()[:3] == ["warning", "limits", "k:"]
+        zklock("limit", "k", 3, WHY)
+        assert "different limits" not in zklock("show", "k") + zklock("doctor")
+
+
+def test_who_may_have_a_permit_is_told_and_broken_by_its_token_only(zoo: Zoo) -> None:
+    """As the sign of a change says for which the queue never stood still."""
+    with pytest.raises(LockLost), taken(2, 2, limit=2) as holds:
+        first, second = zoo.children("k")
+        zoo.client.create(f"{zoo.base}/k/{Limit(1, int(first[-10:]), sure=False).name}")
+        assert "1, may hold" in zklock("show", "k")
+        (waiter,) = as_json("show", "k")["waiters"]
+        assert (waiter["name"], waiter["may_hold"]) == (second, True)
+        zklock("break", "k", "--no-input", f"--token={waiter['token']}", WHY)
+        eventually(lambda: [str(hold.token) for hold in holds if hold.lost] == [waiter["token"]])
 
 
 def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:

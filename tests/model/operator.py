@@ -40,7 +40,7 @@ class Operator:
         before, _, through = reference.limit(tree, parent)
         having = (path for path in reference.entitled(tree, parent) if "-lease-" in path)
         through = max([through, *(int(path[-10:]) for path in having)])
-        sign = "" if change.value is None else f"!limit:{change.value}:{through}:"
+        sign = f"!limit:{change.value or 0}:{through}:" if change.value or through >= 0 else ""
         self._world.after(THINKS, self._change, parent, before, sign)
 
     def _change(self, parent: str, before: str, sign: str) -> None:

@@ -138,6 +138,7 @@ def test_why_somebody_waits_is_said_in_sentences() -> None:
     assert words.reasons(replace(INFO, waiting=0)) == words.reasons(INFO)[:1]
     assert words.reasons(replace(INFO, holders=(), waiting=0)) == []
     assert "handed over" in words.reasons(replace(INFO, holders=()))[0]
+    assert "different limits in their code (2, 3)" in words.reasons(replace(INFO, own_limits=(2, 3)))[-1]
 
 
 def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:

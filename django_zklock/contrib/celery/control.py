@@ -51,7 +51,7 @@ def _listed(found: Survey, processes: set[int]) -> dict[str, Any]:
                 "pid": payload.pid,
                 "since": payload.since,
             }
-            if ahead < found.held_by[key]:
+            if contender.name in found.held_by[key]:
                 held.append(item)
             else:
                 waiting.append({**item, "ahead": ahead})

@@ -48,33 +48,37 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from([Kind.LEASE, Kind.LEASE, Kind.LOCK]), st.integers(1, 4))),
     st.none() | st.builds(Limit, st.integers(1, 4), st.integers(-1, 8)),
+    st.integers(-1, 8),
 )
-def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind, int]], limit: Limit | None) -> None:
-    """If all limits are known; where own ones differ, one further back may have one, too, which is not counted."""
-    children = replace(queue([kind for kind, _ in came]), limit=limit)
+def test_who_has_a_permit_from_outside_has_one_by_the_rule(
+    came: list[tuple[Kind, int]], limit: Limit | None, kept: int
+) -> None:
+    """If all limits are known, also where they differ; each of the others waits for somebody."""
+    children = replace(queue([kind for kind, _ in came]), limit=limit, past=Limit(0, kept))
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
-    many = standing.holders(children, own)
     granted = [
-        isinstance(rules.rule_for(child.kind, own[child.name])(children, child.name), rules.Granted)
-        for child in children
+        place
+        for place, child in enumerate(children)
+        if isinstance(rules.rule_for(child.kind, own[child.name])(children, child.name), rules.Granted)
     ]
-    assert all(granted[:many])
-    assert many == len(children) or not granted[many]
-    if limit is not None or len(set(own.values())) < 2:
-        assert sum(granted) == many
+    assert standing.held(children, own) == tuple(granted)
+    assert standing.holders(children, own) == max((place + 1 for place in granted), default=0)
     assert standing.undecided(children, own) == ()
+    for place in range(len(children)):
+        assert bool(standing.behind(children, place, granted)) == (place not in granted)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1))
-def test_limits_are_asked_for_until_it_is_plain_who_has_a_permit(own: list[int]) -> None:
-    """And of nobody whose own limit does not matter, once the first that has none is known."""
+def test_limits_are_asked_for_as_far_as_the_highest_that_is_known(own: list[int]) -> None:
+    """So nobody is missed, but who knows of more permits than all that stand ahead; and no crowd is read in vain."""
     children = queue([Kind.LEASE] * len(own))
     known: dict[str, int] = {}
     while wanted := standing.undecided(children, known):
         known[wanted[0]] = own[int(wanted[0][1:])]
-    every = {child.name: limit for child, limit in zip(children, own, strict=True)}
-    assert standing.holders(children, known) == standing.holders(children, every)
-    assert len(known) <= standing.holders(children, every)
+    highest = max(own[: len(known)])
+    assert len(known) == min(len(own), highest)
+    every = {child.name: min(limit, highest) for child, limit in zip(children, own, strict=True)}
+    assert standing.held(children, known) == standing.held(children, every)
 
 
 def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:

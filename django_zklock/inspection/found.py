@@ -1,0 +1,68 @@
+"""Knows what a walk has found: the queues, and what their nodes say; and who has the lock in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django_zklock.inspection.pools import Pool, passing
+from django_zklock.queue import standing
+from django_zklock.queue.nodes import Kind, own_limit
+from django_zklock.queue.order import Queue
+from django_zklock.queue.standing import Limits
+from django_zklock.zk.gateway import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found."""
+
+    base: str
+    queues: Mapping[str, Queue]
+    """By key; those that are read, in the order of their keys."""
+    nodes: Mapping[tuple[str, str], Node | None]
+    """By key and name; None for one that was gone by then. What is missing was not read."""
+    unreadable: Mapping[str, tuple[int, str]]
+    """By key: how many contend, and why nobody can tell more."""
+    max_waiters: int | None
+    """How many of those who wait are wanted; None: all."""
+    total: int
+    """How many queues there are."""
+    notes: tuple[str, ...]
+    ended: float
+    """On `clock.now()`."""
+    began_at: float
+    """In seconds since 1970 by ZooKeeper's clock."""
+    taken_at: float
+    """When it ended, by the same."""
+    listed: bool
+    """Whether all queues were found."""
+    problem: str
+    """Why this is not all; empty if it is."""
+    pools: Mapping[str, Pool]
+    """By key, semaphores of other clients' recipes, of which `queues` has the parts."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all queues are among these."""
+        apart = sum(pool.gate in self.queues and pool.leases in self.queues for pool in self.pools.values())
+        return self.listed and self.total + apart == len(self.queues)
+
+    def held(self, key: str) -> tuple[int, ...]:
+        """Return the places of those in a queue that have the lock, or a permit."""
+        queue = self.queues[key]
+        for pool in self.pools.values():
+            if key == pool.gate:
+                return ()
+            if key == pool.leases:
+                waiting = passing(pool, self.queues, self.nodes)
+                return tuple(place for place in range(len(queue)) if place != waiting)
+        return standing.held(queue, self.limits(key))
+
+    def limits(self, key: str) -> Limits:
+        """Return by name how many permits those in a queue know of, where that counts."""
+        queue = self.queues[key]
+        if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+            return standing.UNKNOWN
+        found = ((child.name, self.nodes.get((key, child.name))) for child in queue)
+        return {name: own_limit(node.data) for name, node in found if node is not None}

@@ -1,0 +1,106 @@
+"""
+Knows where those are who hold a lock, for who steps in from outside: in its queue, or behind the gate of a semaphore.
+
+The permits of a semaphore with a gate (`queue.recipes`) are not in the queue of its key. All that are there are held,
+but that of the first at the gate, which may have to wait yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django_zklock.locks.errand import Errand
+from django_zklock.queue import order, recipes, standing
+from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.order import Queue
+from django_zklock.queue.recipes import Recipe
+from django_zklock.queue.segments import SEQUENCE_TAIL
+from django_zklock.zk.exchange import Answer, Step
+from django_zklock.zk.gateway import Family, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Those among whom the holders are."""
+
+    errand: Errand
+    """For the directory in which they are."""
+    queue: Queue
+    gate: Errand | None = None
+    """For the directory of the gate, if there is one."""
+
+    def held(self) -> tuple[Child, ...]:
+        """Return those who hold the lock. Raises `ZooKeeperUnavailable`."""
+        if self.gate is None:
+            return tuple(self.queue[place] for place in standing.held(self.queue, self.errand.limits_in(self.queue)))
+        waiting = self._waiting(self.gate)
+        return tuple(child for child in self.queue if child.name != waiting)
+
+    def may_hold(self, child: Child, node: Node) -> bool:
+        """Tell whether nobody can tell if one that has no permit by the rule has one. Raises likewise."""
+        place = self.queue.place(child.name)
+        if self.gate is not None or place is None or self.queue.sign is None or self.queue.sign.sure:
+            return False
+        sign = self.errand.read(self.queue.sign.name)
+        return sign is not None and standing.may_hold(self.queue, place, node.czxid, sign.czxid)
+
+    def _waiting(self, gate: Errand) -> str:
+        """Return the name of the permit that waits for its turn; empty if none does."""
+        at_gate = order.ordered(_contending(gate.follow(family)))
+        first = gate.read(at_gate[0].name) if at_gate else None
+        if first is None:
+            return ""
+        last = self.errand.read(self.queue[-1].name) if self.queue else None
+        return last.name if last is not None and has_to_wait(self.queue, last, first) else ""
+
+
+def has_to_wait(leases: Queue, last: Node, first: Node) -> bool:
+    """
+    Tell whether the last of the permits is that of the first at the gate, and waits for its turn.
+
+    Nobody else can wait there, as the first leaves the gate when it has its turn. kazoo's clients make none before
+    that, and theirs have no number.
+    """
+    told = Payload.decode(last.data)
+    beyond = told is None or not told.limit or len(leases) > told.limit
+    return beyond and leases[-1].sequence >= 0 and last.owner == first.owner and last.czxid > first.czxid
+
+
+def ranks(errand: Errand) -> Ranks:
+    """Return where the holders of a lock are. Raises `UnreadableQueue` and `ZooKeeperUnavailable`."""
+    found: Family | None = errand.follow(family)
+    if found is not None and _is_kazoos(errand, found):
+        return _behind_gate(errand, recipes.KAZOO, found)
+    queue = order.ordered(() if found is None else found.children)
+    if not queue and found is not None and recipes.may_be_curators(found.children):
+        return _behind_gate(errand, recipes.CURATOR, errand.at(recipes.CURATOR.leases).follow(family))
+    return Ranks(errand, queue)
+
+
+def has_gate(errand: Errand) -> bool:
+    """Tell whether a lock is a semaphore of kazoo's that somebody has a permit of. Raises `ZooKeeperUnavailable`."""
+    found: Family | None = errand.follow(family)
+    return found is not None and bool(recipes.permits(found.children)) and _is_kazoos(errand, found)
+
+
+def family(found: Family | None, session_id: int) -> Step:
+    """Answer with all there is to see of a directory; a plan."""
+    return Answer(found)
+
+
+def _is_kazoos(errand: Errand, found: Family) -> bool:
+    if recipes.posted_limit(found.data) is None:
+        return False
+    witness = recipes.witness(found.children)
+    node = errand.read(witness) if witness else None
+    return not witness or (node is not None and recipes.testifies(node.data))
+
+
+def _behind_gate(errand: Errand, recipe: Recipe, leases: Family | None) -> Ranks:
+    names = recipes.permits(leases.children) if leases is not None else []
+    return Ranks(errand.at(recipe.leases), order.leases(names), errand.at(recipe.gate))
+
+
+def _contending(found: Any) -> list[str]:
+    return [name for name in (found.children if found is not None else ()) if SEQUENCE_TAIL.search(name)]
