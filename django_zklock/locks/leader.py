@@ -252,6 +252,7 @@ class Leader(Onlooker):
         campaign = self._campaign
         if campaign is None or campaign.over:
             campaign = self._begin(self._lock._terms(), ThreadWaiter[Outcome]())
+            campaign.belong_to(self)
         outcome = campaign.wait(timeout)
         if outcome is None:
             return None

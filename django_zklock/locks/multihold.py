@@ -28,7 +28,9 @@ class MultiHold:
         self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
 
     def __repr__(self) -> str:
-        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {'lost' if self.lost else 'held'}>"
+        over = any(hold._is_over for hold in self._holds)
+        state = "released" if over else "lost" if self.lost else "held"
+        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
 
     def __iter__(self) -> Iterator[Hold]:
         return iter(self._holds)

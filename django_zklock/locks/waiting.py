@@ -31,9 +31,10 @@ class ThreadWaiter(Generic[_Value]):
         return True
 
     def wait(self, timeout: float | None) -> _Value | None:
-        """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
+        """Return the value, or None when it did not come within `timeout` seconds (None: for ever; below 0: as 0)."""
         if self.value is None:
-            self._latch.acquire(timeout=-1 if timeout is None else timeout)
+            # To the lock, -1 is for ever, and so would be a caller's `deadline - now`.
+            self._latch.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         return self.value
 
 
