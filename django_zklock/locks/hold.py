@@ -109,7 +109,7 @@ class Hold:
             raise LockNotHeld(lock=self.key)
         reason = self._grant.why_invalid()
         if reason is not None:
-            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
+            raise LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
         if self.kind == "read":
             return
         if self._grant.kind is not Kind.WRITE:
@@ -181,7 +181,7 @@ class Hold:
             if since is not None and time.monotonic() - since >= self._policy.grace:
                 reason = self._grant.suspect_reason
         if reason is not None:
-            raise LockLost(f"The lock was lost: {reason}.", lock=self.key)
+            raise LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """

@@ -191,7 +191,10 @@ class Leader(Onlooker):
             try:
                 async with self._lock as hold:
                     elected = True
-                    value = await function(hold)
+                    work = function(hold)
+                    if not inspect.isawaitable(work):
+                        raise TypeError(f"{function!r} returned nothing to await; leader.run() is for plain functions.")
+                    value = await work
                     if not hold.lost:
                         return value
             except (LockLost, StaleToken, LockNotAcquired, ZooKeeperUnavailable) as error:

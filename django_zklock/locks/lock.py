@@ -20,6 +20,7 @@ from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.looking import alook, look
 from django_zklock.locks.refusals import (
+    not_held,
     refuse_atomic,
     refuse_open_transaction,
     refuse_own_task,
@@ -433,7 +434,7 @@ class Lock:
     def _held(self) -> Hold:
         hold = self._find()
         if hold is None or hold._count <= 0:  # the transaction's own share is not to be given back here
-            raise LockNotHeld(lock=self._terms().key)
+            raise not_held(self._terms().key)
         return hold
 
 

@@ -78,9 +78,10 @@ class Template:
 def check_type(name: object) -> None:
     """Raise `InvalidLockName` for what is no text, and so cannot even be looked up: a value that was never set, say."""
     if not isinstance(name, str):
-        raise InvalidLockName(
-            f"a lock name is of type {shown(type(name).__name__)}; use a text that says what it guards."
-        )
+        use = "use a text that says what it guards."
+        if isinstance(name, (list, tuple, set, frozenset)):
+            use = "several locks are taken by zk_locks(*names), or by a list of names in @zk_locked."
+        raise InvalidLockName(f"a lock name is of type {shown(type(name).__name__)}; {use}")
 
 
 def path(base: str, key: str) -> str:

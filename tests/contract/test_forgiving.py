@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from support.faults import Elsewhere
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_leader, zk_lock, zk_locks
+from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locks
+from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld
+from django_zklock.operations import revoke
 
 pytestmark = pytest.mark.zookeeper
 
@@ -76,3 +81,56 @@ def test_several_say_that_they_were_released(zoo: Zoo) -> None:
     with zk_locks("a", "b") as hold:
         assert repr(hold) == "<MultiHold of 'a', 'b', held>"
     assert repr(hold) == "<MultiHold of 'a', 'b', released>"
+
+
+def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
+    """The value that was given, the name of the lock, and the call that was meant."""
+    with pytest.raises(ValueError, match=r'\["timeout"\] is -1, which means nothing'):
+        zk_lock("k", timeout=-1)
+    names: Any = ["a", "b"]
+    with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):
+        zk_lock(names).acquire()
+    with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):
+        zk_locks(names).acquire()
+    for wrong in (None, "5", timedelta(seconds=1)):
+        timeout: Any = wrong
+        for lock in (zk_lock("k"), zk_locks("a", "b")):
+            with pytest.raises(TypeError, match="-1, to wait for ever"):
+                lock.acquire(timeout=timeout)
+    with pytest.raises(LockNotHeld, match="'k'"):
+        zk_lock("k").release()
+    with pytest.raises(LockNotHeld, match="'k'"):
+        current_hold("k")
+    bounded = zk_lock("k", max_hold=0.1)
+    hold = bounded.acquire()
+    assert hold
+    assert hold.wait_lost(5)
+    with pytest.raises(LockLost, match="'k' was lost"):
+        hold.check()
+    bounded.release()
+
+
+def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be called is refused at once, and what fails later is no failure of the protocol."""
+    nothing: Any = None
+    with zk_lock("k") as hold:
+        for add in (hold.add_lost_callback, hold.add_revoke_callback):
+            with pytest.raises(TypeError, match="None"):
+                add(nothing)
+
+        def fail(hold: Hold) -> None:
+            raise ZeroDivisionError
+
+        hold.add_revoke_callback(fail)
+        revoke("k", "enough", by="anna")
+        (record,) = eventually(lambda: [each for each in caplog.records if each.exc_info])
+    assert "callback of the hold of k " in record.message
+    assert "fail" in record.message
+
+
+def test_only_what_can_be_awaited_leads_in_async_code(zoo: Zoo) -> None:
+    """A plain function would have done its work, in the loop's thread, before anybody noticed."""
+    called: Any = lambda hold: 5  # noqa: E731 - it is to be no coroutine function
+    with pytest.raises(TypeError, match=r"leader\.run\(\)"):
+        asyncio.run(zk_leader("lead").arun(called))
+    zoo.assert_empty()
