@@ -154,9 +154,9 @@ class Lock:
         """
         Take the lock, as `threading.RLock.acquire` does; return the hold, or None if it was not to be had.
 
-        `timeout` is in seconds, -1 waits for ever. No work is aborted when a lock that was acquired this way is lost:
-        ask `hold.check()`, or use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer: then nobody
-        knows who has the lock.
+        `timeout` is in seconds, -1 waits for ever; the option of that name is for `with`. No work is aborted when a
+        lock that was acquired this way is lost: ask `hold.check()`, or use `with`. Raises `ZooKeeperUnavailable` when
+        ZooKeeper does not answer: then nobody knows who has the lock.
         """
         wait = threading_timeout(blocking, timeout)
         take = Take()
