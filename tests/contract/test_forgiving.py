@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import gc
+import pickle
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from support.faults import Elsewhere
 from support.zoo import Zoo, eventually
 
-from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locks
+from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld
 from django_zklock.operations import revoke
 
@@ -134,3 +136,24 @@ def test_only_what_can_be_awaited_leads_in_async_code(zoo: Zoo) -> None:
     with pytest.raises(TypeError, match=r"leader\.run\(\)"):
         asyncio.run(zk_leader("lead").arun(called))
     zoo.assert_empty()
+
+
+def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
+    """Who would hand one to a task, or to a pool of processes, is told what to hand over instead."""
+    for make in (pickle.dumps, copy.copy, copy.deepcopy):
+        with zk_lock("k") as hold, zk_locks("a", "b") as several:
+            for each in (hold, several):
+                with pytest.raises(TypeError, match=r"hold\.token"):
+                    make(each)
+            hold.check()
+
+
+def test_a_lock_goes_below_the_decorator_that_makes_a_class_method() -> None:
+    """What is above it is no function, and would be one of another owner."""
+
+    def work(cls: object) -> int:
+        return 1
+
+    wrong: Any = classmethod(work)
+    with pytest.raises(TypeError, match="below @classmethod"):
+        zk_locked("k")(wrong)
