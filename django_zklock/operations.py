@@ -38,6 +38,7 @@ from django_zklock.locks.taking import send_from
 from django_zklock.queue import broken, operators, order
 from django_zklock.queue.broken import Note
 from django_zklock.queue.limits import Record, SetLimit
+from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
@@ -192,6 +193,7 @@ def hold_lock(
     if not 0 <= wait < math.inf:
         raise ValueError(f"wait is a number of seconds, not {wait!r}.")
     errand = Errand(key, patience + wait)
+    check_escaped(key)
     hold = take(errand, by=by, reason=reason, seconds=seconds, wait=wait)
     audit.warning("lock %s is held by %s", printable(key), hold, extra={**logged(key, by, reason), "token": hold.token})
     errand.session.post(end_in_time, errand, hold)
@@ -257,6 +259,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     if not options.is_limit(limit):
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
     errand = Errand(key, patience)
+    check_escaped(key)
     layout = conf.current().options_of_key(key).layout
     if layout in ("curator", "kazoo"):
         raise ValueError(
@@ -287,6 +290,7 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
     refuse_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
     by, reason = named(by), reasoned(reason)
     errand = Errand(key, patience)
+    check_escaped(key)
     try:
         done = limiting.clear_limit(errand)
     except ZooKeeperUnavailable:
@@ -305,7 +309,9 @@ def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
     It tells of a semaphore that nobody is in, too, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
     """
     refuse_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
-    return limiting.limit_of(Errand(key, patience))
+    errand = Errand(key, patience)
+    check_escaped(key)
+    return limiting.limit_of(errand)
 
 
 def _changed_hands(key: str) -> LockChangedHands:
