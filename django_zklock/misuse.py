@@ -34,6 +34,8 @@ def refuse_unlockable(function: object) -> None:
             "@zk_locked got a task, not a function, so calling the task would not take the lock; put @zk_locked below "
             "the decorator that makes the task:\n    @shared_task\n    @zk_locked(...)\n    def ..."
         )
+    if isinstance(function, classmethod):
+        raise TypeError("@zk_locked got a class method, which is no function yet; put it below @classmethod.")
     if not callable(function):
         raise TypeError(
             f'@zk_locked needs the name of a lock first, as in @zk_locked("inventory/{{sku}}"); it got {function!r}.'

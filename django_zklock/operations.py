@@ -39,6 +39,7 @@ from django_zklock.locks.taking import send_from
 from django_zklock.queue import broken, operators
 from django_zklock.queue.broken import Note
 from django_zklock.queue.limits import Record, SetLimit
+from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
@@ -201,6 +202,7 @@ def hold_lock(
     if not 0 <= wait < math.inf:
         raise ValueError(f"wait is a number of seconds, not {wait!r}.")
     errand = Errand(key, patience + wait)
+    check_escaped(key)
     settings = conf.current().options_of_key(key)
     if (settings.layout in GATED and isinstance(settings.limit, int)) or has_gate(errand):
         raise ValueError(
@@ -272,6 +274,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     if not options.is_limit(limit):
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
     errand = Errand(key, patience)
+    check_escaped(key)
     layout = conf.current().options_of_key(key).layout
     if layout in GATED:
         raise ValueError(
@@ -302,6 +305,7 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
     refuse_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
     by, reason = named(by), reasoned(reason)
     errand = Errand(key, patience)
+    check_escaped(key)
     try:
         done = limiting.clear_limit(errand)
     except ZooKeeperUnavailable:
@@ -320,7 +324,9 @@ def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
     It tells of a semaphore that nobody is in, too, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
     """
     refuse_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
-    return limiting.limit_of(Errand(key, patience))
+    errand = Errand(key, patience)
+    check_escaped(key)
+    return limiting.limit_of(errand)
 
 
 def _changed_hands(key: str) -> LockChangedHands:

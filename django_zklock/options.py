@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock.findings import Findings, is_text, seconds
 from django_zklock.queue.operators import LONGEST
+from django_zklock.queue.printable import printable
 
 ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
 ON_LOST: Final = ("fail", "retry")
@@ -21,6 +22,7 @@ RELEASE: Final = ("block", "on_commit")
 KIND: Final = ("lock", "read", "write")
 LAYOUT: Final = ("own", "curator", "kazoo")
 MOST_PERMITS: Final = 10_000
+_SHOWN: Final = 60  # characters of a value that is refused
 
 Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
 """What may be given as the option `atomic`: the default database, one, or several."""
@@ -121,7 +123,8 @@ def read_options(value: object, where: str, found: Findings, *, more: tuple[str,
         if key in value:
             options[key] = reader(value[key])
             if options[key] is UNSET:
-                found.add("E009", f'{where}["{key}"] has a value that means nothing here.', expected)
+                given = printable(repr(value[key]), _SHOWN)
+                found.add("E009", f'{where}["{key}"] is {given}, which means nothing here.', expected)
     return LockOptions(**options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from django_zklock.queue.revocations import Revocation
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
+
+logger = logging.getLogger("django_zklock.locks")
 
 
 class Alarm(GrantObserver):
@@ -42,6 +45,8 @@ class _Callback(GrantObserver):
     """A user's callback; it is called once."""
 
     def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
+        if not callable(callback):
+            raise TypeError(f"a callback is called with the hold, which {callback!r} cannot be.")
         self._hold = weakref.ref(hold)
         self._session = hold._grant.session
         self._callback: Callable[[Hold], object] | None = callback
@@ -50,7 +55,14 @@ class _Callback(GrantObserver):
         callback, self._callback = self._callback, None
         hold = self._hold()
         if hold is not None and callback is not None:
-            self._session.dispatch(callback, hold)
+            self._session.dispatch(_tell, callback, hold)
+
+
+def _tell(callback: Callable[[Hold], object], hold: Hold) -> None:
+    try:
+        callback(hold)
+    except Exception:
+        logger.exception("a callback of the hold of %s failed: %r", hold.key, callback, extra={"lock": hold.key})
 
 
 class LostCallback(_Callback):

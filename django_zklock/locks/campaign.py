@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
+import warnings
+import weakref
 from typing import Any
 
 from django_zklock.exceptions import ZkLockError
@@ -59,6 +61,8 @@ class Campaign:
         self._starts_at = time.monotonic() + pause
         self.started = False
         self._concluded = False
+        self._leaving = False  # or about to: somebody saw to that
+        self._keeper: weakref.finalize[Any, Any] | None = None
 
     @property
     def over(self) -> bool:
@@ -105,12 +109,32 @@ class Campaign:
         """Return the hold, which is the caller's, or raise what the outcome means; once."""
         hold = self.attempt.conclude(outcome, current_owner())
         self._concluded = True
+        if self._keeper is not None:
+            self._keeper.detach()
         return hold
 
     def call_off(self, error: ZkLockError) -> None:
         """Leave the queue, and have whoever waits raise `error`; from any thread. Too late if there is an outcome."""
+        self._leaving = True
         self.session.post(self.attempt.call_off, error)
 
     def abandon(self) -> None:
         """Leave, from wherever it is, and let go of what was granted; nothing of it stays in ZooKeeper."""
+        self._leaving = True
+        if self._keeper is not None:
+            self._keeper.detach()
         self.attempt.give_up()
+
+    def belong_to(self, candidate: object) -> None:
+        """Leave when `candidate` is dropped while nobody leads yet: nobody could lead then, and nobody withdraw."""
+        self._keeper = weakref.finalize(candidate, self._on_dropped)
+        self._keeper.atexit = False  # the session is closed then
+
+    def _on_dropped(self) -> None:
+        if self.over:
+            return  # the hold sees to itself
+        forgotten = self.started and not self._leaving
+        self.abandon()
+        if forgotten:
+            message = f"the candidate for {self.attempt.terms.key!r} was dropped without being withdrawn"
+            warnings.warn(message, ResourceWarning, stacklevel=1)

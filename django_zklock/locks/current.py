@@ -5,6 +5,7 @@ from __future__ import annotations
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.locks import hold as holds
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.refusals import not_held
 from django_zklock.owner import current_owner
 
 
@@ -27,5 +28,5 @@ def current_hold(key: str | None = None) -> Hold:
             return hold
     held = None if key is None else holds.live_holds.find(owner, key)
     if held is None or held._count <= 0:
-        raise LockNotHeld("The caller is under no lock." if key is None else "", lock=key)
+        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
     return held

@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from django_zklock import work
 from django_zklock.exceptions import LockNotHeld, ZkLockError
@@ -81,6 +81,9 @@ class Hold:
     def __repr__(self) -> str:
         state = "released" if self._is_over else "lost" if self.lost else "held"
         return f"<Hold of {self.key!r}, token {self.token}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a hold is its process's own; hand over hold.token, or hold.signed_token().")
 
     @property
     def key(self) -> str:

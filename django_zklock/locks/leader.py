@@ -191,7 +191,10 @@ class Leader(Onlooker):
             try:
                 async with self._lock as hold:
                     elected = True
-                    value = await function(hold)
+                    work = function(hold)
+                    if not inspect.isawaitable(work):
+                        raise TypeError(f"{function!r} returned nothing to await; leader.run() is for plain functions.")
+                    value = await work
                     if not hold.lost:
                         return value
             except (LockLost, StaleToken, LockNotAcquired, ZooKeeperUnavailable) as error:
@@ -252,6 +255,7 @@ class Leader(Onlooker):
         campaign = self._campaign
         if campaign is None or campaign.over:
             campaign = self._begin(self._lock._terms(), ThreadWaiter[Outcome]())
+            campaign.belong_to(self)
         outcome = campaign.wait(timeout)
         if outcome is None:
             return None

@@ -20,6 +20,7 @@ from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.looking import alook, look
 from django_zklock.locks.refusals import (
+    not_held,
     refuse_atomic,
     refuse_open_transaction,
     refuse_own_task,
@@ -153,9 +154,9 @@ class Lock:
         """
         Take the lock, as `threading.RLock.acquire` does; return the hold, or None if it was not to be had.
 
-        `timeout` is in seconds, -1 waits for ever. No work is aborted when a lock that was acquired this way is lost:
-        ask `hold.check()`, or use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer: then nobody
-        knows who has the lock.
+        `timeout` is in seconds, -1 waits for ever; the option of that name is for `with`. No work is aborted when a
+        lock that was acquired this way is lost: ask `hold.check()`, or use `with`. Raises `ZooKeeperUnavailable` when
+        ZooKeeper does not answer: then nobody knows who has the lock.
         """
         wait = threading_timeout(blocking, timeout)
         take = Take()
@@ -433,7 +434,7 @@ class Lock:
     def _held(self) -> Hold:
         hold = self._find()
         if hold is None or hold._count <= 0:  # the transaction's own share is not to be given back here
-            raise LockNotHeld(lock=self._terms().key)
+            raise not_held(self._terms().key)
         return hold
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn
 
 from django_zklock.locks.alarms import Alarm
 from django_zklock.locks.hold import Hold
@@ -28,7 +29,12 @@ class MultiHold:
         self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
 
     def __repr__(self) -> str:
-        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {'lost' if self.lost else 'held'}>"
+        over = any(hold._is_over for hold in self._holds)
+        state = "released" if over else "lost" if self.lost else "held"
+        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a hold is its process's own; hand over the hold.token of each, or its hold.signed_token().")
 
     def __iter__(self) -> Iterator[Hold]:
         return iter(self._holds)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import transactions
-from django_zklock.exceptions import LockInTransaction, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockInTransaction, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.terms import Terms
 from django_zklock.owner import loop_is_running
 from django_zklock.queue.nodes import Kind
@@ -24,11 +24,20 @@ def threading_timeout(blocking: bool, timeout: float) -> float | None:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
         return 0.0
+    if not isinstance(timeout, SupportsFloat):
+        raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
     if timeout == -1:
         return None
     if timeout < 0:
         raise ValueError("timeout value must be a non-negative number")
     return float(timeout)
+
+
+def not_held(key: str) -> LockNotHeld:
+    """Return what to raise where the caller does not hold the lock of this key."""
+    return LockNotHeld(
+        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
+    )
 
 
 def refuse_running_loop(method: str, instead: str) -> None:

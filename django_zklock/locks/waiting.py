@@ -31,9 +31,10 @@ class ThreadWaiter(Generic[_Value]):
         return True
 
     def wait(self, timeout: float | None) -> _Value | None:
-        """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
+        """Return the value, or None when it did not come within `timeout` seconds (None: for ever; below 0: as 0)."""
         if self.value is None:
-            self._latch.acquire(timeout=-1 if timeout is None else timeout)
+            # To the latch, -1 is for ever, and so would be a caller's `deadline - now`. In this order NaN stays NaN.
+            self._latch.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         return self.value
 
 

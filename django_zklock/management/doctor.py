@@ -191,8 +191,9 @@ def _reservations(found: Reserved) -> Iterator[Check]:
 
 
 def _why_orphan(contender: ContenderInfo) -> str:
-    if not contender.session_id and contender.operator is None:
-        return "belongs to no session, so it stays until somebody deletes it"
+    if not contender.session_id:
+        # That of an operator needs no process.
+        return "" if contender.operator else "belongs to no session, so it stays until somebody deletes it"
     if contender.client == "unknown":
         return f"is of a program that nobody knows ({whose(contender)})"
     if contender.client == "zklock" and contender.host == _host() and contender.pid and not _lives(contender.pid):

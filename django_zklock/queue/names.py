@@ -20,6 +20,7 @@ MAX_KEY = 1000
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
 _LAST_DIGIT = re.compile(r"%3([0-9])\Z")  # that was escaped, lest the segment look like a contender
+_ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
 
@@ -78,9 +79,17 @@ class Template:
 def check_type(name: object) -> None:
     """Raise `InvalidLockName` for what is no text, and so cannot even be looked up: a value that was never set, say."""
     if not isinstance(name, str):
-        raise InvalidLockName(
-            f"a lock name is of type {shown(type(name).__name__)}; use a text that says what it guards."
-        )
+        use = "use a text that says what it guards."
+        if isinstance(name, (list, tuple, set, frozenset)):
+            use = "several locks are taken by zk_locks(*names), or by a list of names in @zk_locked."
+        raise InvalidLockName(f"a lock name is of type {shown(type(name).__name__)}; {use}")
+
+
+def check_escaped(key: str) -> None:
+    """Raise `InvalidLockName` for what may be a path of another client's lock, but is the key of none of ours."""
+    if not _ESCAPED.fullmatch(key):
+        meant = "/".join(map(escape, key.split("/")))
+        raise InvalidLockName(f"{shown(key)} is no key, as it is not escaped; that of the lock is {meant!r}.")
 
 
 def path(base: str, key: str) -> str:

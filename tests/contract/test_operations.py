@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from django_zklock.exceptions import (
     LockTimeout,
     UnreadableQueue,
 )
-from django_zklock.operations import Broken, break_lock, end_hold, hold_lock
+from django_zklock.operations import Broken, break_lock, clear_limit, end_hold, hold_lock, limit_of, set_limit
 from django_zklock.queue import broken, nodes
 from django_zklock.signals import lock_broken
 from django_zklock.zk import process
@@ -216,6 +217,26 @@ def test_what_is_no_key_is_refused(zoo: Zoo, key: str) -> None:
     """Before anything is sent; it might be a path to something else."""
     with pytest.raises(InvalidLockName):
         hold_lock(key, seconds=1, **WHY)
+
+
+@pytest.mark.parametrize("name", ["shelf/a b", "shelf/ü", "{x}", "100%", "a%2f"])
+def test_what_no_lock_can_have_for_a_key_is_not_held_in_vain(zoo: Zoo, name: str) -> None:
+    """The name of a lock is escaped in its key, so a hold or a limit of the bare name would keep nobody out."""
+    key = zk_lock(name.replace("{", "{{").replace("}", "}}")).key
+    calls: list[Callable[[], object]] = [
+        lambda: hold_lock(name, seconds=1, **WHY),
+        lambda: set_limit(name, 1, **WHY),
+        lambda: clear_limit(name, **WHY),
+        lambda: limit_of(name),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidLockName, match=re.escape(f"'{key}'")):
+            call()
+    zoo.assert_empty()
+    hold = hold_lock(key, seconds=60, **WHY)
+    with pytest.raises(LockBusy, match="anna"), zk_lock(name.replace("{", "{{").replace("}", "}}"), timeout=0):
+        pass
+    end_hold(key, token=hold.token, by="anna")
 
 
 def test_a_queue_that_nobody_can_read_is_left_alone(zoo: Zoo) -> None:

@@ -188,6 +188,16 @@ def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
                 zoo.client.delete(path)
 
 
+def test_the_doctor_takes_no_hold_of_an_operator_for_an_orphan(zoo: Zoo) -> None:
+    """It is no session's, and the process that took it may end: that is what it is for."""
+    command = [*MANAGE, "hold", "drained", "--for=60", "--reason=deploy"]
+    subprocess.run(command, env=environment(zoo), check=True, capture_output=True)
+    try:
+        assert "orphan" not in ending("doctor")[1]
+    finally:
+        assert ending("end-hold", "drained")[0] == Exit.DONE
+
+
 def test_the_doctor_says_what_this_client_may_not_do(zoo: Zoo) -> None:
     """Rights that are missing fail the probe."""
     from kazoo.security import make_acl

@@ -1,0 +1,159 @@
+"""What a caller gets wrong costs no wait without end, and leaves nobody in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import gc
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld
+from django_zklock.operations import revoke
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
+    """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""
+    with zk_lock("own") as hold, zk_locks("a", "b") as several, zoo.hold_elsewhere("lead"):
+        for seconds in (0, -0.5, -1, -1.0, -2):
+            assert Elsewhere(functools.partial(hold.wait_lost, seconds)).result(5) is False
+            assert Elsewhere(functools.partial(several.wait_lost, seconds)).result(5) is False
+            assert Elsewhere(functools.partial(hold.wait_revoked, seconds)).result(5) is None
+        leader = zk_leader("lead")
+        assert Elsewhere(lambda: leader.wait(-1)).result(5) is None
+        leader.withdraw()
+
+
+def test_a_candidate_that_is_dropped_leaves_the_queue(zoo: Zoo) -> None:
+    """An exception between two waits takes the leader with it; nobody is left behind who would lead without work."""
+
+    def turn() -> None:
+        leader = zk_leader("lead")
+        assert leader.wait(0.2) is None
+        zoo.wait_contenders("lead", 2)
+
+    with zoo.hold_elsewhere("lead"):
+        with pytest.warns(ResourceWarning, match="the candidate for 'lead'"):
+            turn()
+        zoo.wait_contenders("lead", 1)
+
+
+def test_a_candidate_that_is_dropped_after_its_election_lets_go(zoo: Zoo) -> None:
+    """It was elected between two waits, and nobody has heard of that: the lead is free for the next one."""
+
+    def turn() -> None:
+        with zoo.hold_elsewhere("lead"):
+            leader = zk_leader("lead")
+            assert leader.wait(0.2) is None
+            queue = zoo.wait_contenders("lead", 2)
+        eventually(lambda: zoo.children("lead") == queue[1:])
+
+    with pytest.warns(ResourceWarning, match="the candidate for 'lead'"):
+        turn()
+    with zk_lock("lead", timeout=5) as hold:
+        assert hold.token
+
+
+def test_a_candidate_that_has_withdrawn_or_leads_in_a_block_is_dropped_in_silence(
+    zoo: Zoo, recwarn: pytest.WarningsRecorder
+) -> None:
+    """There is nothing to be let go of."""
+    leader = zk_leader("lead")
+    assert leader.wait(5)
+    leader.withdraw()
+    with zk_leader("lead") as hold:
+        assert hold.token
+    assert zk_leader("lead").run(lambda hold: hold.token)
+    del leader
+    gc.collect()
+    assert not [warning for warning in recwarn if issubclass(warning.category, ResourceWarning)]
+
+
+def test_several_say_that_they_were_released(zoo: Zoo) -> None:
+    """What is printed of a hold that is over must not look like one that is held."""
+    with zk_locks("a", "b") as hold:
+        assert repr(hold) == "<MultiHold of 'a', 'b', held>"
+    assert repr(hold) == "<MultiHold of 'a', 'b', released>"
+
+
+def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
+    """The value that was given, the name of the lock, and the call that was meant."""
+    with pytest.raises(ValueError, match=r'\["timeout"\] is -1, which means nothing'):
+        zk_lock("k", timeout=-1)
+    names: Any = ["a", "b"]
+    with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):
+        zk_lock(names).acquire()
+    with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):
+        zk_locks(names).acquire()
+    for wrong in (None, "5", timedelta(seconds=1)):
+        timeout: Any = wrong
+        for lock in (zk_lock("k"), zk_locks("a", "b")):
+            with pytest.raises(TypeError, match="-1, to wait for ever"):
+                lock.acquire(timeout=timeout)
+    with pytest.raises(LockNotHeld, match="'k'"):
+        zk_lock("k").release()
+    with pytest.raises(LockNotHeld, match="'k'"):
+        current_hold("k")
+    bounded = zk_lock("k", max_hold=0.1)
+    hold = bounded.acquire()
+    assert hold
+    assert hold.wait_lost(5)
+    with pytest.raises(LockLost, match="'k' was lost"):
+        hold.check()
+    bounded.release()
+
+
+def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be called is refused at once, and what fails later is no failure of the protocol."""
+    nothing: Any = None
+    with zk_lock("k") as hold:
+        for add in (hold.add_lost_callback, hold.add_revoke_callback):
+            with pytest.raises(TypeError, match="None"):
+                add(nothing)
+
+        def fail(hold: Hold) -> None:
+            raise ZeroDivisionError
+
+        hold.add_revoke_callback(fail)
+        revoke("k", "enough", by="anna")
+        (record,) = eventually(lambda: [each for each in caplog.records if each.exc_info])
+    assert "callback of the hold of k " in record.message
+    assert "fail" in record.message
+
+
+def test_only_what_can_be_awaited_leads_in_async_code(zoo: Zoo) -> None:
+    """A plain function would have done its work, in the loop's thread, before anybody noticed."""
+    called: Any = lambda hold: 5  # noqa: E731 - it is to be no coroutine function
+    with pytest.raises(TypeError, match=r"leader\.run\(\)"):
+        asyncio.run(zk_leader("lead").arun(called))
+    zoo.assert_empty()
+
+
+def test_a_hold_stays_in_its_process(zoo: Zoo) -> None:
+    """Who would hand one to a task, or to a pool of processes, is told what to hand over instead."""
+    for make in (pickle.dumps, copy.copy, copy.deepcopy):
+        with zk_lock("k") as hold, zk_locks("a", "b") as several:
+            for each in (hold, several):
+                with pytest.raises(TypeError, match=r"hold\.token"):
+                    make(each)
+            hold.check()
+
+
+def test_a_lock_goes_below_the_decorator_that_makes_a_class_method() -> None:
+    """What is above it is no function, and would be one of another owner."""
+
+    def work(cls: object) -> int:
+        return 1
+
+    wrong: Any = classmethod(work)
+    with pytest.raises(TypeError, match="below @classmethod"):
+        zk_locked("k")(wrong)
