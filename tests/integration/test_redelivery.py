@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 from celery.result import AsyncResult
 from support.brokers import Broker, Redis
@@ -40,6 +41,19 @@ def count_deliveries(worker: Worker, result: AsyncResult[Any]) -> int:
     return worker.log.read_text().count(f"[{result.id}] received")
 
 
+def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any]) -> None:
+    """Wait until a hasty worker was given a task once more."""
+
+    def delivered_again() -> bool:
+        redis.bring_back(VISIBILITY)
+        return count_deliveries(worker, result) > 1
+
+    eventually(delivered_again, 20)
+
+
+@pytest.mark.skipif(
+    celery.VERSION < (5, 7), reason="this Celery forgets which processes are busy, and a copy may wait behind the first"
+)
 @pytest.mark.parametrize("task", ["late", "late_again"])
 def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, zoo: Zoo, task: str) -> None:
     """A worker that loses its broker is given again what it is at; the copy comes again until the first has ended."""
@@ -50,18 +64,19 @@ def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, z
     assert_one_runs(lone_worker, zoo, "twice", result, gate, pid)
 
 
-def test_a_task_longer_than_the_visibility_timeout_runs_once(hasty_worker: Worker, zoo: Zoo) -> None:
+def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
     """Redis takes it for lost and delivers it again; the copies come again until it has ended, and do nothing then."""
     gate = hasty_worker.gate()
     result = hasty_worker.send("late", "long", "linger", str(gate))
     pid = gate.wait_entered()
+    wait_delivered_again(redis, hasty_worker, result)
     assert_one_runs(hasty_worker, zoo, "long", result, gate, pid)
 
 
-def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(hasty_worker: Worker, zoo: Zoo) -> None:
+def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redis, hasty_worker: Worker) -> None:
     """What the how-to warns of: a task that waits for its time in a worker has not been taken, for Redis."""
     result = hasty_worker.send("plain", "countdown", countdown=4)
-    eventually(lambda: count_deliveries(hasty_worker, result) > 1, 20)
+    wait_delivered_again(redis, hasty_worker, result)
     assert hasty_worker.get(result)["args"] == ["countdown"]
     assert hasty_worker.stop() == 0  # or the next copy would be killed as it holds the lock
 

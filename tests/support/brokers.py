@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import kombu
 from kombu.exceptions import OperationalError
+from kombu.transport.redis import Channel as RedisChannel
 from redis import Redis as RedisClient
 from redis.exceptions import RedisError
 
@@ -93,13 +94,26 @@ class Redis(Broker):
         return {"broker_url": f"{address}/0", "result_backend": f"{address}/1", "broker_transport_options": {}}
 
     def returning(self, visibility_timeout: float) -> dict[str, Any]:
-        """Return `conf` with that many seconds, and workers that look once a second for messages to bring back."""
+        """
+        Return `conf` with that many seconds, and workers that look once a second for messages to bring back.
+
+        Workers of a kombu that knows no such options look every 100 s; see `bring_back`.
+        """
         options = {
             "visibility_timeout": visibility_timeout,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
         }
         return {**self.conf, "broker_transport_options": options}
+
+    def bring_back(self, visibility_timeout: float) -> None:
+        """Bring back what was taken longer ago than that, as any worker does, where workers can't be told when."""
+        if hasattr(RedisChannel, "unacked_restore_interval"):
+            return
+        options = {"visibility_timeout": visibility_timeout}
+        with kombu.Connection(self.conf["broker_url"], transport_options=options) as connection:
+            channel: Any = connection.channel()
+            channel.qos.restore_visible(interval=1)
 
     def clear(self) -> None:
         with RedisClient(port=self.port) as client:

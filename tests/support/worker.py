@@ -128,6 +128,9 @@ class Worker:
         if consumer is not None:
             consumer.subscribed_to.clear()
             consumer.stop()
+        pool = getattr(getattr(self.app.backend, "client", None), "connection_pool", None)
+        if pool is not None:
+            pool.disconnect()  # redis-py 5, which Celery 5.5 needs, leaves its sockets to the garbage collector
 
     def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
         """Send a task; `options` are those of `apply_async`."""

@@ -48,6 +48,7 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
     for shown in ("argsrepr", "kwargsrepr"):  # Celery would make them anew, from arguments that are to be hidden
         if getattr(request, shown, None) is not None:
             signature.options[shown] = getattr(request, shown)
+    signature.options.setdefault("ignore_result", request.ignore_result)  # before 5.7, Celery leaves it out
     signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}
     try:
         signature.apply_async()
