@@ -39,6 +39,7 @@ def test_permits_are_told_from_nested_keys_and_signs() -> None:
         ([*OURS, PLAIN], PLAIN),
         (["f" * 22 + "-" * 10, "x-0000000001"], ""),
     ],
+    ids=["nobody", "bare", "another's", "ours", "a lock", "strangers"],  # names of ours are other ones in each process
 )
 def test_the_newest_of_ours_tells_or_who_wants_no_permit(names: list[str], witness: str) -> None:
     """Names that nobody knows tell nothing."""
