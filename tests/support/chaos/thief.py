@@ -8,6 +8,7 @@ So any session can be ended from here, that of a process one cannot talk to as w
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from kazoo.client import KazooClient
@@ -28,6 +29,12 @@ def expire(hosts: str, session_id: int, password: bytes | None = None, *, timeou
 
     Without the password the servers have to be real ones, whose passwords can be derived. Raises NoSuchSession.
     """
+    # The session may be that of the caller's own locks, whose loss stops the caller just then. The thief goes on.
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(_expire, hosts, session_id, password, timeout).result()
+
+
+def _expire(hosts: str, session_id: int, password: bytes | None, timeout: float) -> None:
     thief = KazooClient(hosts=hosts, client_id=(session_id, password or password_of(session_id)), timeout=timeout)
     try:
         thief.start(timeout=timeout)
