@@ -21,6 +21,9 @@ class Owner:
     kind: Literal["task", "greenlet", "thread"]
     subject: Any
 
+    def __hash__(self) -> int:
+        return hash(self.subject)
+
     @property
     def is_over(self) -> bool:
         """Whether it has ended, so that nobody can act for it any more."""
