@@ -27,7 +27,7 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.plans import joined
 from django_zklock.locks.several import Locks, MultiLock, keys_of
 from django_zklock.locks.terms import refuse_contradictions
-from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed
+from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed, the_function
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.reservations import Uniqueness
 from django_zklock.surroundings import Code, Surroundings
@@ -151,7 +151,8 @@ def zk_locked(
     )
     refuse_unnamed(name)
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(*given: Callable[P, R], **more: object) -> Callable[P, R]:
+        function = the_function(name, given, more)
         refuse_unlockable(function)
         refuse_async_atomic(function, options)
         locked = Locked(name, options, function, uniqueness)
