@@ -110,7 +110,7 @@ def _entries(config: conf.Config) -> Iterator[tuple[str, LockOptions]]:
     """Yield where options stand and what they are, the defaults applied."""
     yield 'ZKLOCK["DEFAULTS"]', config.defaults
     for name, options in config.locks.items():
-        yield f'ZKLOCK["LOCKS"]["{name}"]', options.merged_over(config.defaults)
+        yield f'ZKLOCK["LOCKS"]["{name}"]', options.over_defaults(config.defaults)
 
 
 def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:

@@ -44,6 +44,9 @@ class Tls:
     check_hostname: bool = True
 
 
+_NOTHING: Final = LockOptions()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """`settings.ZKLOCK`, checked. Times in seconds."""
@@ -68,9 +71,10 @@ class Config:
         hosts = ",".join(address.host_port(*host) for host in self.hosts)
         return f"{'zk' if self.tls is None else 'zk+tls'}://{hosts}{self.base}"
 
-    def options_for(self, name: str) -> LockOptions:
-        """Return the options of the lock `name`, over the defaults; an unlisted name is a path template itself."""
-        return self.locks.get(name, LockOptions(path=name)).merged_over(self.defaults)
+    def options_for(self, name: str, given: LockOptions = _NOTHING) -> LockOptions:
+        """Return the options of a lock, the `given` over its entry over the defaults; an unlisted name is its path."""
+        entry = self.locks.get(name, LockOptions(path=name))
+        return given.merged_over(entry).over_defaults(self.defaults)
 
     def options_of_key(self, key: str) -> LockOptions:
         """Return the options of the lock with this key, as far as its path in the settings tells; else the defaults."""
@@ -170,7 +174,7 @@ _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), .
 _SHORTEST_KEY: Final = 32  # characters; who has a token may try keys on it for as long as he likes
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
-_UNDONE: Final = '"limit": None, "kind": "lock", "layout": "own", "max_hold": None or "hold_at_least": 0'
+_UNDONE: Final = '"layout": "own", "max_hold": None or "hold_at_least": 0'
 _NOWHERE: Final = address.Address(hosts=(), chroot="")
 
 
@@ -212,7 +216,7 @@ def _contradictions(config: Config, found: Findings) -> None:
         return
     for name, options in config.locks.items():
         own = contradiction(options)
-        merged = own or contradiction(options.merged_over(config.defaults))
+        merged = own or contradiction(options.over_defaults(config.defaults))
         if merged:
             more = "" if own else f", one of them from {_at('DEFAULTS')}"
             hint = "Change one of them." if own else f"Change one of them, or undo the default here: {_UNDONE}."

@@ -27,7 +27,7 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.plans import joined
 from django_zklock.locks.several import Locks, MultiLock, keys_of
 from django_zklock.locks.terms import refuse_contradictions
-from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed
+from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed, the_function
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.reservations import Uniqueness
 from django_zklock.surroundings import Code, Surroundings
@@ -151,7 +151,8 @@ def zk_locked(
     )
     refuse_unnamed(name)
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(*given: Callable[P, R], **more: object) -> Callable[P, R]:
+        function = the_function(name, given, more)
         refuse_unlockable(function)
         refuse_async_atomic(function, options)
         locked = Locked(name, options, function, uniqueness)
@@ -264,12 +265,14 @@ class Locked:
 
     def atomic(self, config: conf.Config) -> tuple[str, ...]:
         """Return the databases on which each call is a transaction, as far as names tell that no callable makes."""
-        given = [self.options.merged_over(config.options_for(name)).atomic for name in self.naming.templates]
+        given = [config.options_for(name, self.options).atomic for name in self.naming.templates]
         return tuple(alias for each in given or [self.options.atomic] for alias in (() if each is UNSET else each))
 
     def _options_in_settings(self, named: Named) -> LockOptions:
         config = conf.current()
-        return self.options.merged_over(config.defaults if named.several else config.options_for(named.names[0]))
+        if named.several:
+            return self.options.over_defaults(config.defaults)
+        return config.options_for(named.names[0], self.options)
 
     def _options_for(self, named: Named, request: HttpRequest | None) -> LockOptions:
         """Return the options of one call, the transactions of its request being part of them."""
@@ -304,11 +307,11 @@ class Locked:
         """
         for name in self.naming.templates:
             try:
-                options = conf.current().options_for(name)
+                options = conf.current().options_for(name, self.options)
             except ImproperlyConfigured:
                 return  # the system checks will say what is wrong
             self.naming.check_fields(options.path or name)
-            refuse_contradictions(name, self.options.merged_over(options))
+            refuse_contradictions(name, options)
 
 
 class _Call:

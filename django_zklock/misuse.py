@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -20,6 +20,41 @@ def refuse_unnamed(name: object) -> None:
         raise TypeError(
             f"zk_locked needs the name of a lock, or a callable that returns it, or a list of these, not {name!r}."
         )
+    for one in each:
+        if not isinstance(one, str) and _returns_no_text(one):
+            raise TypeError(_unnamed(f"{_called(one)} returns no text that could be one"))
+
+
+def the_function(name: object, given: tuple[Any, ...], more: Mapping[str, object]) -> Any:
+    """
+    Return the one function that was given to be locked; raise if there is none.
+
+    If `name` is a callable, it may be the function itself, under a decorator without parentheses, and this its call.
+    """
+    alone = len(given) == 1 and not more
+    if callable(name) and not (alone and callable(given[0])):
+        raise TypeError(_unnamed(f"{_called(name)} was taken for a callable that returns one"))
+    if not alone:
+        raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
+    return given[0]
+
+
+def _unnamed(why: str) -> str:
+    return f'@zk_locked needs the name of a lock first, as in @zk_locked("inventory/{{sku}}"); {why}.'
+
+
+def _called(function: object) -> str:
+    return str(getattr(function, "__qualname__", function))
+
+
+def _returns_no_text(function: object) -> bool:
+    if isinstance(function, type):
+        return not issubclass(function, str)
+    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
+        return True
+    return (
+        iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    )
 
 
 def refuse_unlockable(function: object) -> None:
@@ -37,9 +72,7 @@ def refuse_unlockable(function: object) -> None:
     if isinstance(function, classmethod):
         raise TypeError("@zk_locked got a class method, which is no function yet; put it below @classmethod.")
     if not callable(function):
-        raise TypeError(
-            f'@zk_locked needs the name of a lock first, as in @zk_locked("inventory/{{sku}}"); it got {function!r}.'
-        )
+        raise TypeError(_unnamed(f"it got {function!r}"))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"{getattr(function, '__qualname__', function)} is a generator, which runs after the call that made it has "

@@ -9,7 +9,6 @@ the same rules, but no end of a session deletes it (`queue.operators`).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +17,6 @@ from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks import limiting
 from django_zklock.locks.asking import Asked, ask
 from django_zklock.locks.audits import (
-    MOST,
     Holder,
     audit,
     holder_of,
@@ -28,13 +26,14 @@ from django_zklock.locks.audits import (
     logged,
     named,
     reasoned,
+    said,
 )
 from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.holding import end_in_time, take
 from django_zklock.locks.leases import has_gate, ranks
 from django_zklock.locks.notes import left, sweep
 from django_zklock.locks.operators import read_hold
-from django_zklock.locks.refusals import refuse_running_loop
+from django_zklock.locks.refusals import refuse_no_span, refuse_no_target, refuse_running_loop
 from django_zklock.locks.taking import send_from
 from django_zklock.queue import broken, operators
 from django_zklock.queue.broken import Note
@@ -112,15 +111,14 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     """
     refuse_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
     by, reason = named(by), reasoned(reason)
+    refuse_no_target(token=token, guid=guid)
     errand = Errand(key, patience)
     found_in = ranks(errand)
     errand = found_in.errand
     holder = next((child for child in found_in.queue if child.guid == guid), None)
     node = None if holder is None else errand.read(holder.name)
-    if holder is None or node is None or node.czxid != token:
-        raise _changed_hands(key)
     gated = found_in.gate is not None
-    if gated and holder not in found_in.held():
+    if holder is None or node is None or node.czxid != token or (gated and holder not in found_in.held()):
         raise _changed_hands(key)
     note = Note(by, reason)
     where = broken.place(errand.base, holder.name)
@@ -167,6 +165,7 @@ def revoke(key: str, reason: str, *, by: str, guid: str = "", token: int = 0, pa
     """
     refuse_running_loop("revoke", "await sync_to_async(revoke)(...)")
     by, reason = named(by), reasoned(reason)
+    refuse_no_target(token=token, guid=guid)
     errand = Errand(key, patience)
     told: list[Asked] = []
     try:
@@ -197,10 +196,12 @@ def hold_lock(
     """
     refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
     by, reason = named(by), reasoned(reason)
+    what = f"a number above 0 and of at most {LONGEST:.0f}, a week"
+    refuse_no_span("seconds", seconds, what)
     if not 0 < seconds <= LONGEST:
-        raise ValueError(f"seconds is a number above 0 and of at most {LONGEST:.0f}, a week, not {seconds!r}.")
-    if not 0 <= wait < math.inf:
-        raise ValueError(f"wait is a number of seconds, not {wait!r}.")
+        raise ValueError(f"seconds is {what}, not {seconds!r}.")
+    refuse_no_span("wait", wait)
+    refuse_no_span("patience", patience)
     errand = Errand(key, patience + wait)
     check_escaped(key)
     settings = conf.current().options_of_key(key)
@@ -225,7 +226,8 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
 
     """
     refuse_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
-    by, reason = named(by), printable(reason.strip(), MOST)
+    by, reason = named(by), said(reason)
+    refuse_no_target(token=token)
     errand = Errand(key, patience)
     for name in filter(operators.is_operator, errand.follow(children)):
         node = errand.read(name)

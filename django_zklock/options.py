@@ -82,6 +82,19 @@ class LockOptions:
             del own["path"]  # for which None says that it was not given
         return replace(other, **own) if own else other
 
+    def over_defaults(self, defaults: LockOptions) -> LockOptions:
+        """
+        Return these options, with the gaps filled from those of all locks.
+
+        `kind` and `limit` together say what a lock is. So who says one of them is not given the other one by what was
+        said of all.
+        """
+        if self.kind is not UNSET and isinstance(defaults.limit, int):
+            defaults = replace(defaults, limit=UNSET)
+        if isinstance(self.limit, int) and defaults.kind is not UNSET:
+            defaults = replace(defaults, kind=UNSET)
+        return self.merged_over(defaults)
+
 
 def given_options(**options: object) -> LockOptions:
     """

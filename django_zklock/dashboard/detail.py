@@ -74,6 +74,8 @@ class Detail:
     state_label: str
     reasons: tuple[str, ...]
     holders: tuple[Row, ...]
+    over: tuple[Row, ...]
+    """Holds whose time is over, that nobody has ended yet."""
     waiters: tuple[Row, ...]
     waiting: int
     hidden: int
@@ -102,6 +104,7 @@ def detail(key: str, info: LockInfo | None, *, long_held: float, age: float = 0.
         state_label=label,
         reasons=tuple(words.reasons(info)) if info else (),
         holders=tuple(_row(key, each, number, 0) for number, each in enumerate(holders, 1)),
+        over=tuple(_row(key, each, number, 0) for number, each in enumerate(info.over if info else (), 1)),
         waiters=tuple(_row(key, each, numbers[each.name], numbers.get(each.waits_behind, 0)) for each in waiters),
         waiting=info.waiting if info else 0,
         hidden=max(0, info.waiting - len(waiters)) if info else 0,

@@ -58,6 +58,7 @@ def _lock(info: LockInfo) -> dict[str, Any]:
         "waiting": info.waiting,
         "longest_wait": info.longest_wait,
         "holders": [_holder(holder) for holder in info.holders],
+        "over": [_holder(hold) for hold in info.over],
     }
 
 

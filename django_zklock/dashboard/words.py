@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 from django_zklock.queue.printable import printable
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import ContenderInfo, LockInfo, SetLimit
+    from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, SetLimit
 
 LONGEST: Final = 300
 """Characters of any one text that comes from ZooKeeper; a page has no use for more."""
@@ -98,15 +98,21 @@ def reasons(lock: LockInfo) -> list[str]:
     """Say in whole sentences why whoever waits for a lock has to, or would have to."""
     if lock.problem:
         return [_("Its queue cannot be read, so nobody is granted: %(problem)s") % {"problem": clean(lock.problem)}]
+    over = [_over(each.operator) for each in lock.over if each.operator is not None]
     if not lock.holders:
-        return [_("It is being handed over to the first who waits.")] if lock.waiting else []
-    told = [_held_by(lock)]
+        return [_("It is being handed over to the first who waits."), *over] if lock.waiting else []
+    told = [_held_by(lock), *over]
     if lock.waiting:
         told.append(_ahead(lock.waiting))
     if lock.own_limits:
         text = _("Its holders and waiters have different limits in their code (%(limits)s); set one for all.")
         told.append(text % {"limits": ", ".join(map(str, lock.own_limits))})
     return told
+
+
+def _over(hold: OperatorHold) -> str:
+    text = _("%(name)s held it until %(until)s; the next client of django-zklock that waits ends that hold.")
+    return text % {"name": clean(hold.by), "until": hold.until.strftime("%Y-%m-%d %H:%M:%S UTC")}
 
 
 def _held_by(lock: LockInfo) -> str:

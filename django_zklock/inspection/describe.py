@@ -44,7 +44,7 @@ def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], 
     if len(gone) == len(queue):
         return None
     limits = found.limits(key)
-    waiters = tuple(each for place, each in shown if place not in held)
+    waiters = tuple(each for place, each in shown if place not in held and each.name not in gone)
     return LockInfo(
         key=key,
         path=path(found.base, key),
@@ -56,8 +56,9 @@ def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], 
         problem=_unread(found, key, held),
         limit=_limit(queue, limits),
         limit_set=_limit_set(found, key, queue),
-        own_limits=_own_limits(queue.limit, [each for _, each in shown]),
+        own_limits=_own_limits(queue.limit, [each for _, each in shown if each.name not in gone]),
         layout=_layout(found, key, queue),
+        over=tuple(each for _, each in shown if each.name in gone),
     )
 
 
@@ -93,7 +94,7 @@ def _pool(found: Found, key: str, pool: Pool, since: Mapping[tuple[str, str], fl
 def _look(
     found: Found, key: str, since: Mapping[tuple[str, str], float]
 ) -> tuple[frozenset[int], list[tuple[int, ContenderInfo]], set[str]]:
-    """Return who holds a queue, by place; those that were read, with their places; and the names of those gone."""
+    """Return who holds a queue, by place; those that were read, with their places; the names of those gone, or over."""
     queue = found.queues.get(key, Queue())
     held = frozenset(found.held(key)) if queue else frozenset()
     shown = [
@@ -101,7 +102,8 @@ def _look(
         for place, child in enumerate(queue)
         if (node := found.nodes.get((key, child.name))) is not None
     ]
-    return held, shown, {child.name for child in queue if found.nodes.get((key, child.name), child) is None}
+    at = [(key, child.name) for child in queue]
+    return held, shown, {place[1] for place in at if place in found.over or found.nodes.get(place, "") is None}
 
 
 def _layout(found: Found, key: str, queue: Queue) -> str:
@@ -157,8 +159,9 @@ def _contender(
 ) -> ContenderInfo:
     child = queue[place]
     came = node.ctime
-    behind = standing.behind(queue, place, held)
-    held_since = since.get((key, child.name), came) if not behind else None
+    over = (key, child.name) in found.over
+    behind = "" if over else standing.behind(queue, place, held)
+    held_since = None if behind or over else since.get((key, child.name), came)
     payload = Payload.decode(node.data)
     client = clients.client_of(child, payload)
     if payload is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django_zklock.inspection.pools import Pool, passing
+from django_zklock.locks.operators import is_over, read_hold
 from django_zklock.queue import standing
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
@@ -41,6 +42,8 @@ class Found:
     """Why this is not all; empty if it is."""
     pools: Mapping[str, Pool]
     """By key, semaphores of other clients' recipes, of which `queues` has the parts."""
+    over: frozenset[tuple[str, str]] = frozenset()
+    """By key and name, operators' holds that are over: whoever wants the lock next ends them."""
 
     @property
     def complete(self) -> bool:
@@ -48,8 +51,18 @@ class Found:
         apart = sum(pool.gate in self.queues and pool.leases in self.queues for pool in self.pools.values())
         return self.listed and self.total + apart == len(self.queues)
 
+    @property
+    def lapsed(self) -> int:
+        """How many queues there are with nobody in them but holds that are over."""
+        keys = {key for key, _ in self.over if key in self.queues}
+        return sum(all((key, child.name) in self.over for child in self.queues[key]) for key in keys)
+
     def held(self, key: str) -> tuple[int, ...]:
         """Return the places of those in a queue that have the lock, or a permit."""
+        places = self._granted(key)
+        return tuple(place for place in places if (key, self.queues[key][place].name) not in self.over)
+
+    def _granted(self, key: str) -> tuple[int, ...]:
         queue = self.queues[key]
         for pool in self.pools.values():
             if key == pool.gate:
@@ -66,3 +79,15 @@ class Found:
             return standing.UNKNOWN
         found = ((child.name, self.nodes.get((key, child.name))) for child in queue)
         return {name: own_limit(node.data) for name, node in found if node is not None}
+
+
+def holds_over(nodes: Mapping[tuple[str, str], Node | None], passed: float) -> frozenset[tuple[str, str]]:
+    """Return the key and name of each operator's hold that ended before a time of the server's clock."""
+    found: set[tuple[str, str]] = set()
+    for (key, name), node in nodes.items():
+        if node is None or node.owner:  # first, as that is nearly all of them
+            continue
+        hold = read_hold(key, node)
+        if hold is not None and is_over(hold, passed):
+            found.add((key, name))
+    return frozenset(found)

@@ -53,7 +53,7 @@ def snapshot(*, patience: float = 1.5, max_age: float = 1.0, max_locks: int = 10
         taken_at=moment(found.taken_at),
         age=max(0.0, clock.now() - found.ended),
         locks=locks,
-        total=found.total,
+        total=found.total - found.lapsed,
         problem=reply.problem,
         notes=found.notes,
         connection=connection,

@@ -19,6 +19,7 @@ from django_zklock.zk.server_clock import ServerClock
 from django_zklock.zk.session import Session
 
 PLACE: Final = "!clock"  # below the base of all locks; no key leads there
+MARGIN: Final = 1.0  # seconds by which the clock here may be ahead, as it counts on by itself since then
 ASK_AGAIN: Final = 300.0  # seconds until it is asked again: its clock may have been set, or another server leads
 
 
@@ -55,6 +56,11 @@ class ServerTime:
         """
         now = self._session.attached(ServerClock).now()
         return max((time.time() if now is None else now) - clock.now() + moment, youngest)
+
+    def passed(self) -> float:
+        """Return a time that has passed by ZooKeeper's clock for certain, in seconds since 1970; 0 if it told none."""
+        now = self._session.attached(ServerClock).now()
+        return 0.0 if now is None else now - MARGIN
 
 
 def moment(seconds: float) -> datetime:

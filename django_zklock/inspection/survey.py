@@ -20,7 +20,7 @@ class Survey:
     """What was found in all queues."""
 
     queues: Mapping[str, tuple[Contending, ...]]
-    """By key, the contenders in their order."""
+    """By key, the contenders in their order; without operators' holds that are over."""
     held_by: Mapping[str, frozenset[str]]
     """By key, the names of those who hold it: several if they read, or have permits."""
     problem: str
@@ -36,16 +36,18 @@ def survey(patience: float) -> Survey:
     """
     session = process.current()
     waiter: ThreadWaiter[Found] = ThreadWaiter()
-    walk = Walk(session, Extent(None, None, dated=False), patience, waiter.set)
+    walk = Walk(session, Extent(None, None), patience, waiter.set)
     session.post(walk.begin)
     found = waiter.wait(patience + SLACK)
     if found is None:
         return Survey({}, {}, f"ZooKeeper does not answer: {session.last_problem}.")
-    queues = {
-        key: tuple(Contending(child.name, _payload(found, key, child.name)) for child in queue)
-        for key, queue in found.queues.items()
-    }
-    held_by = {key: frozenset(queue[place].name for place in found.held(key)) for key, queue in found.queues.items()}
+    queues: dict[str, tuple[Contending, ...]] = {}
+    held_by: dict[str, frozenset[str]] = {}
+    for key, queue in found.queues.items():
+        names = [child.name for child in queue if (key, child.name) not in found.over]
+        if names:
+            queues[key] = tuple(Contending(name, _payload(found, key, name)) for name in names)
+            held_by[key] = frozenset(queue[place].name for place in found.held(key))
     odd = [f"{key}: {why}" for key, (_, why) in found.unreadable.items()] + list(found.notes)
     return Survey(queues, held_by, found.problem or "; ".join(odd))
 

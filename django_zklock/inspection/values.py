@@ -48,7 +48,7 @@ class ContenderInfo:
     age: float
     """Seconds since it came."""
     held_since: datetime | None
-    """When it got the lock, or a little earlier; None for who waits."""
+    """When it got the lock, or a little earlier; None for who waits, or is over."""
     client: str
     """ "zklock", "kazoo", "Curator" or "unknown"."""
     host: str
@@ -102,6 +102,9 @@ class LockInfo:
     """The limits of those in it, from the lowest on, if they are not the same and none was set for all: a mistake."""
     layout: str = "own"
     """ "curator" or "kazoo", if it is a semaphore by their recipe, with a gate; who waits stands at the gate then."""
+    over: tuple[ContenderInfo, ...] = ()
+    """Operators' holds, or what was left of others, whose time is over by ZooKeeper's clock: they neither hold the lock
+    nor wait, and the next client of django-zklock that wants it ends them."""
 
     @property
     def contended(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.inspection.found import Found
+from django_zklock.inspection.found import Found, holds_over
 from django_zklock.inspection.pools import Pool, confirmed
 from django_zklock.inspection.servertime import ServerTime
 from django_zklock.locks.registry import Registry
@@ -46,7 +46,6 @@ class Extent:
     max_locks: int | None  # of those with the most waiters; None: all
     max_waiters: int | None  # of each lock, and at least the first, for its age; None: all
     key: str = ""  # the one lock that is looked at; empty: all of them
-    dated: bool = True  # whether ages matter
 
 
 class Walk:
@@ -100,8 +99,7 @@ class Walk:
         self._turn += 1
         self._reset()
         self._gateway = self._session.attached(Registry).gateway
-        if self._extent.dated:
-            self._session.attached(ServerTime).refresh(self._gateway)
+        self._session.attached(ServerTime).refresh(self._gateway)
         self._to_ask.append(functools.partial(self._list, self._extent.key))
         self._proceed()
 
@@ -368,5 +366,6 @@ class Walk:
                 listed=self._listed,
                 problem=self._problem,
                 pools=pools,
+                over=holds_over(self._nodes, time.passed()),
             )
         )

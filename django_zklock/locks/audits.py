@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from django_zklock.locks.refusals import refuse_no_text
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.printable import printable
 from django_zklock.zk.gateway import Node
@@ -35,6 +36,7 @@ class Holder:
 
 def named(by: str) -> str:
     """Return who does it, as it is written. Raises `ValueError` if that is nobody."""
+    refuse_no_text("by", by, "a text that says who does it")
     found = printable(by.strip(), MOST)
     if not found:
         raise ValueError("by is empty; say who does it.")
@@ -43,10 +45,16 @@ def named(by: str) -> str:
 
 def reasoned(reason: str) -> str:
     """Return why, as it is written. Raises `ValueError` if there is no reason."""
-    found = printable(reason.strip(), MOST)
+    found = said(reason)
     if not found:
         raise ValueError("reason is empty; say why, as others will ask.")
     return found
+
+
+def said(reason: str) -> str:
+    """Return why, as it is written, if anybody has said so."""
+    refuse_no_text("reason", reason, "a text that says why")
+    return printable(reason.strip(), MOST)
 
 
 def holder_of(child: Child, node: Node) -> Holder:

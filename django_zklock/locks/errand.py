@@ -10,6 +10,7 @@ from typing import Any
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.refusals import refuse_no_span
 from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import names, order, standing
 from django_zklock.queue.nodes import own_limit
@@ -31,6 +32,7 @@ class Errand:
     """Some requests about one lock, and the time that they may take together; used by one thread."""
 
     def __init__(self, key: str, patience: float) -> None:
+        refuse_no_span("patience", patience)
         self.key = key
         self.base = conf.current().base
         self.parent = names.path(self.base, checked(key))

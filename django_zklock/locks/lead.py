@@ -7,15 +7,18 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from django_zklock import conf
 from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Beside, Lock
 from django_zklock.locks.taking import Take
 from django_zklock.locks.terms import Terms
-from django_zklock.queue.nodes import Kind
+from django_zklock.options import UNSET, LockOptions
 from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.leader")
+
+_UNLISTED = LockOptions()
 
 
 class Campaigner(Protocol):
@@ -32,17 +35,18 @@ class LeadLock(Lock):
     """The lock of a leader, taken by a campaign instead of by a single attempt."""
 
     def __init__(self, campaigner: Campaigner, name: str, **options: Any) -> None:
-        super().__init__(name, **options)
+        # What is said for all locks is not meant for the lead.
+        super().__init__(name, kind="lock", limit=None, atomic=False, **options)
         self._campaigner = weakref.ref(campaigner)
 
     def _terms(self) -> Terms:
-        terms = super()._terms()
-        if terms.kind is not Kind.LOCK or terms.limit is not None or terms.atomic:
+        entry = conf.current().locks.get(self.name, _UNLISTED)
+        if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
             raise ValueError(
-                f"The settings of {self.name!r} say kind, limit or atomic, but a lead is one candidate's at a time, "
+                f'ZKLOCK["LOCKS"]["{self.name}"] says kind, limit or atomic, but a lead is one candidate\'s at a time, '
                 "and no transaction."
             )
-        return terms
+        return super()._terms()
 
     def _take(
         self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
@@ -10,12 +11,12 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import transactions
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, LockUpgradeRefused, ZkLockError
-from django_zklock.locks.terms import Terms
 from django_zklock.owner import loop_is_running
 from django_zklock.queue.nodes import Kind
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
+    from django_zklock.locks.terms import Terms
 
 
 def threading_timeout(blocking: bool, timeout: float) -> float | None:
@@ -31,6 +32,27 @@ def threading_timeout(blocking: bool, timeout: float) -> float | None:
     if timeout < 0:
         raise ValueError("timeout value must be a non-negative number")
     return float(timeout)
+
+
+def refuse_no_text(name: str, value: object, what: str) -> None:
+    """Raise where an argument is no text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {what}, not {value!r}.")
+
+
+def refuse_no_span(name: str, value: object, what: str = "a number of seconds from 0") -> None:
+    """Raise where an argument is no number of seconds that one can wait."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {what}, not {value!r}.")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {what}, not {value!r}.")
+
+
+def refuse_no_target(*, token: object, guid: object = "") -> None:
+    """Raise where what is to name a node cannot be that of any: it would not be found, and seem to be gone."""
+    if not isinstance(token, int):
+        raise TypeError(f"token is a number, as in ContenderInfo.token, not {token!r}.")
+    refuse_no_text("guid", guid, "a text, as in ContenderInfo.guid")
 
 
 def not_held(key: str) -> LockNotHeld:

@@ -121,7 +121,7 @@ def resolve(
 ) -> Terms:
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
-    options = given.merged_over(config.options_for(name))
+    options = config.options_for(name, given)
     refuse_contradictions(name, options)
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
     refuse_unknown(atomic)
@@ -163,6 +163,6 @@ def refuse_contradictions(name: str, options: LockOptions) -> None:
     problem = contradiction(options)
     if problem:
         raise ValueError(
-            f"The lock {name!r} has {problem}; change one of them. What its settings or DEFAULTS say, a call undoes by "
+            f"The lock {name!r} has {problem}; change one of them. What its entry or DEFAULTS say, a call undoes by "
             'limit=None, kind="lock", layout="own", max_hold=None or hold_at_least=0.'
         )

@@ -36,7 +36,7 @@ def run(
     """End it."""
     key, found = showing.look(name, fields, patience)
     if token is None:
-        hold = None if found is None else found.operator
+        hold = None if found is None else found.operator or next((each.operator for each in found.over), None)
         if hold is None:
             raise failure(f"No operator holds {key}.", Exit.FREE)
         token = hold.token

@@ -21,7 +21,7 @@ def cells(lock: LockInfo) -> tuple[str, ...]:
     return (
         lock.key,
         kind(lock),
-        f"{whose(holder)}{more}" if holder else f"? {lock.problem}",
+        f"{whose(holder)}{more}" if holder else f"? {lock.problem or '; '.join(map(over, lock.over))}",
         runs(holder) if holder else "",
         "" if held is None else shown(held),
         str(lock.waiting),
@@ -51,6 +51,11 @@ def whose(contender: ContenderInfo) -> str:
     return f"{contender.host}:{contender.pid}"
 
 
+def over(contender: ContenderInfo) -> str:
+    """Return that the time of a hold is over."""
+    return f"{whose(contender)}: its time is over"
+
+
 def runs(contender: ContenderInfo) -> str:
     """Return what a contender runs."""
     hold = contender.operator
@@ -68,6 +73,7 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "own_limits": list(lock.own_limits),
         "layout": lock.layout,
         "holders": [contender_json(each) for each in lock.holders],
+        "over": [contender_json(each) for each in lock.over],
         "waiters": [contender_json(each) for each in lock.waiters],
         "waiting": lock.waiting,
         "held_for": lock.held_for,

@@ -12,7 +12,7 @@ from django_zklock.management import naming
 from django_zklock.management.answering import add_answer
 from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
-from django_zklock.management.picturing import differing, kind, limit_json, limit_text, lock_json, runs, whose
+from django_zklock.management.picturing import differing, kind, limit_json, limit_text, lock_json, over, runs, whose
 from django_zklock.management.printing import Output, clean, write_json, write_table
 
 HEAD = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
@@ -38,7 +38,8 @@ def run(
     layout = f", layout {found.layout}" if found.layout != "own" else ""
     out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}{layout}) at {clean(found.path, 2000)}\n")
     _write_notes(out, found)
-    rows = [("holds", *_cells(each)) for each in found.holders]
+    rows = [("over", *_cells(each)) for each in found.over]
+    rows += [("holds", *_cells(each)) for each in found.holders]
     rows += [
         (f"{place}, may hold" if each.may_hold else str(place), *_cells(each))
         for place, each in enumerate(found.waiters, start=1)
@@ -56,8 +57,9 @@ def run(
 
 
 def _write_notes(out: Output, found: LockInfo) -> None:
+    ended = [f"{over(each)}, and the next client of django-zklock that wants the lock ends it" for each in found.over]
     limit_set = "" if found.limit_set is None else limit_text(found.limit_set)
-    for text in (limit_set, differing(found), found.problem):
+    for text in (limit_set, differing(found), found.problem, *ended):
         if text:
             out.write(f"{clean(text, 1000)}\n")
 

@@ -16,7 +16,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
+from django_zklock.operations import hold_lock
 from django_zklock.testing.ensemble import free_ports
+from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
@@ -187,6 +189,24 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
     assert "deploy of 2.3" in messages[0]
     assert len(messages) == 2
+
+
+def test_a_hold_whose_time_is_over_is_none_any_more(zoo: Zoo, operator: Client) -> None:
+    """Though its node is still there: the lock is free; or if somebody else's client waits, it is handed over."""
+    hold_lock("k", seconds=0.1, reason="deploy of 2.3", by="olga")
+    process.reset()  # so that nobody ends it in time
+    eventually(lambda: operator.get(LIST).context["zklock"].held == 0)
+    page = operator.get(LIST)
+    assert (page.context["zklock"].total, len(page.context["cl"].result_list)) == (0, 0)
+    assert "Nobody holds this lock" in operator.get(f"{LIST}k/change/").content.decode()
+    with zoo.hold_elsewhere("k") as path:
+        response = operator.get(f"{LIST}k/change/")
+        shown = response.context["lock"]
+        assert (shown.state, shown.holders, shown.waiting) == ("passing", (), 1)
+        assert "olga held it until" in response.content.decode()
+        assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
+        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.over[0].token})
+        assert zoo.children("k") == [path.rpartition("/")[2]]
 
 
 def test_a_lock_that_is_taken_is_not_held(zoo: Zoo, operator: Client) -> None:

@@ -178,16 +178,45 @@ def test_generators_are_refused() -> None:
             zk_locked("x")(function)
 
 
-def test_a_decorator_without_a_name_is_refused() -> None:
-    """`@zk_locked` without parentheses fails at the first call, with an example."""
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((), {}), (("argument",), {}), ((1, 2), {}), ((), {"sku": 1}), ((print, 2), {}), ((print,), {"sku": 1})],
+    ids=repr,
+)
+def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`@zk_locked` without parentheses fails at the first call, however it is called, with an example."""
 
     def function() -> None: ...
 
     work: Any = zk_locked(function)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        work()
-    with pytest.raises(TypeError, match="inventory"):
-        work("argument")
+    with pytest.raises(TypeError, match=r"function was taken for a callable") as caught:
+        work(*args, **kwargs)
+    assert '@zk_locked("inventory/{sku}")' in str(caught.value)
+
+
+def test_what_can_name_no_lock_is_refused_at_once() -> None:
+    """`@zk_locked` without parentheses above what returns no text, or is a task or a class, is a mistake for sure."""
+    from celery import shared_task
+
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    wrong: list[Any] = [coroutine, generator, Order, shared_task(test_a_class_is_refused)]
+    for function in wrong:
+        with pytest.raises(TypeError, match=r'@zk_locked\("inventory/{sku}"\)'):
+            zk_locked(function)
+        with pytest.raises(TypeError, match="name of a lock"):
+            zk_locked(["x", function])
+    zk_locked(str)(lambda order: order)
+
+
+def test_the_decorator_is_for_one_function() -> None:
+    """Who calls what it returns with anything else is told so."""
+    for wrong in ((), (print, print)):
+        with pytest.raises(TypeError, match=r"zk_locked\('x'\) decorates one function"):
+            zk_locked("x")(*wrong)
 
 
 def test_a_sync_function_that_returns_an_awaitable_is_refused(zoo: Zoo) -> None:

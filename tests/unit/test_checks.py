@@ -80,12 +80,11 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
     [
         ({"DEFAULTS": {"limit": 3, "kind": "read"}}, 'ZKLOCK["DEFAULTS"] has limit=3 and kind="read"'),
         ({"LOCKS": {"a": {"path": "a", "limit": 3, "kind": "write"}}}, 'ZKLOCK["LOCKS"]["a"] has limit=3 and kind="wr'),
-        (
-            {"DEFAULTS": {"limit": 3}, "LOCKS": {"a": {"path": "a", "kind": "read"}}},
-            'but a semaphore has no sides, one of them from ZKLOCK["DEFAULTS"].',
-        ),
         ({"LOCKS": {"a": {"path": "a", "layout": "kazoo", "hold_at_least": 1}}}, "other clients would not know"),
-        ({"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "hold_at_least": 9}}}, "max_hold=5, which is less"),
+        (
+            {"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "hold_at_least": 9}}},
+            'max_hold=5, which is less than hold_at_least=9, one of them from ZKLOCK["DEFAULTS"].',
+        ),
     ],
 )
 def test_options_that_cannot_be_had_together_are_errors(raw: dict[str, object], expected: str) -> None:
@@ -96,10 +95,10 @@ def test_options_that_cannot_be_had_together_are_errors(raw: dict[str, object], 
 
 
 def test_a_lock_may_undo_a_default() -> None:
-    """As the hint says."""
+    """As the hint says; and who says its kind has said that the limit of others is not its own."""
     defaults = {"limit": 3, "max_hold": 5}
     locks = {
-        "a": {"path": "a", "kind": "read", "limit": None},
+        "a": {"path": "a", "kind": "read"},
         "b": {"path": "b", "max_hold": None, "hold_at_least": 9},
     }
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []

@@ -1,0 +1,72 @@
+"""A limit, a side or a transaction that the settings say for all locks, and locks that are something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from support.zoo import Zoo
+
+from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
+from django_zklock.exceptions import LockBusy
+from django_zklock.inspection import look_at
+
+pytestmark = pytest.mark.zookeeper
+
+
+@contextmanager
+def settings(zoo: Zoo, **defaults: Any) -> Iterator[None]:
+    locks = {"side": {"path": "k", "kind": "write"}, "pool": {"path": "k", "limit": 2}}
+    with override_settings(ZKLOCK=zoo.settings(DEFAULTS=defaults, LOCKS=locks)):
+        yield
+
+
+def wants(key: str) -> str:
+    lock = look_at(key, patience=5)
+    assert lock is not None
+    return lock.holders[0].kind
+
+
+def test_both_sides_are_taken_where_the_default_is_a_limit(zoo: Zoo) -> None:
+    """Who says which side it is, by whatever means, has said that it is no semaphore."""
+    with settings(zoo, limit=3):
+        lock = ReadWriteLock("k")
+        with lock.read(), zk_lock("k", kind="read"):
+            assert wants("k") == "read"
+        with lock.write():
+            assert wants("k") == "write"
+        with zk_lock("side"):
+            assert wants("k") == "write"
+        assert zk_locked("k", kind="read")(lambda: wants("k"))() == "read"
+        with zk_lock("k"):
+            assert wants("k") == "semaphore"
+
+
+def test_a_plain_lock_that_is_called_so_is_one_holders(zoo: Zoo) -> None:
+    """Not one of the semaphore's that all others are."""
+    with settings(zoo, limit=3), zk_lock("k", kind="lock"):
+        assert wants("k") == "lock"
+
+
+def test_a_semaphore_is_one_where_the_default_is_a_side(zoo: Zoo) -> None:
+    """And no reader of what others write."""
+    with settings(zoo, kind="read"):
+        for lock in (zk_lock("pool"), zk_lock("k", limit=2)):
+            with lock:
+                assert wants("k") == "semaphore"
+
+
+@pytest.mark.parametrize("defaults", [{"limit": 3}, {"kind": "read"}, {"atomic": True}], ids=str)
+def test_one_candidate_leads_whatever_the_default_is(zoo: Zoo, defaults: dict[str, Any]) -> None:
+    """What is said for all locks is not meant for the lead, which can be nothing but one candidate's."""
+    with settings(zoo, **defaults):
+        with zk_leader("lead"):
+            assert wants("lead") == "lock"
+            with pytest.raises(LockBusy), zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False):
+                pass
+        for name in ("pool", "side"):
+            with pytest.raises(ValueError, match=f'LOCKS"]."{name}". says kind, limit or atomic'), zk_leader(name):
+                pass

@@ -1,0 +1,143 @@
+"""A hold whose time is over, and whose process has ended: it stays in the queue, and nobody is told that it holds."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.locking import as_json, ending, zklock
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, zk_lock
+from django_zklock.inspection import Snapshot, look_at, servertime, snapshot, survey
+from django_zklock.management.exits import Exit
+from django_zklock.operations import hold_lock
+from django_zklock.queue.operators import is_operator
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+SHORT = 0.1  # seconds
+
+
+def by_operator(key: str, seconds: float) -> None:
+    hold_lock(key, seconds=seconds, reason="deploy 42", by="anna")
+
+
+def by_rest(key: str, seconds: float) -> None:
+    with Lock(key, hold_at_least=seconds, what="nightly"):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def emptied(zoo: Zoo) -> Iterator[None]:
+    """Delete what a test put there; whose process would is dead."""
+    yield
+    for path in zoo.contenders():
+        zoo.client.delete(path)
+
+
+@pytest.fixture(params=[by_operator, by_rest])
+def take(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
+    """Take a lock for a time, and die."""
+
+    def take(key: str, seconds: float) -> None:
+        request.param(key, seconds)
+        process.reset()
+
+    return take
+
+
+def fresh() -> Snapshot:
+    found = snapshot(max_age=0, patience=5)
+    assert not found.problem
+    return found
+
+
+def is_free(key: str) -> bool:
+    return look_at(key, patience=5) is None
+
+
+def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-") -> str:
+    """Have a client wait that ends nobody's hold; return the name of its node."""
+    prefix = f"{zoo.base}/{key}/_c_{uuid.uuid4()}-{kind}"
+    path: str = zoo.client.create(prefix, b"10.0.0.7", ephemeral=True, sequence=True)
+    return path.rpartition("/")[2]
+
+
+def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, float], None]) -> None:
+    """It is no more listed, counted or shown, although its node is there till somebody wants the lock."""
+    take("k", SHORT)
+    eventually(lambda: is_free("k"))
+    with zk_lock("other"):
+        found = fresh()
+        assert ([lock.key for lock in found.locks], found.total) == (["other"], 1)
+        assert "1 locks held" in zklock("status")
+        assert zklock("list").endswith("1 locks\n")
+        assert [lock["key"] for lock in as_json("list", "--longer-than=1ms")["locks"]] == ["other"]
+    assert "k" not in survey(5).queues
+    assert ending("show", "k")[0] == Exit.FREE
+    assert ending("end-hold", "k")[0] == Exit.FREE
+    (left,) = zoo.children("k")
+    assert is_operator(left)
+    assert not zk_lock("k").locked()
+    with zk_lock("k", timeout=0) as hold:
+        found = fresh()
+        assert [lock.holders[0].token for lock in found.locks] == [hold.token]
+    assert zoo.children("k") == []
+
+
+def test_it_is_held_until_then(zoo: Zoo, take: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the server's clock: one who looks by a clock that is a day ahead sees it held, too."""
+    take("k", 600)
+    monkeypatch.setattr(servertime, "time", SimpleNamespace(time=lambda: time.time() + 86400))
+    (lock,) = fresh().locks
+    assert lock.operator is not None
+    assert lock.over == ()
+    assert survey(5).held_by["k"] == {lock.holders[0].name}
+
+
+def test_those_behind_it_are_about_to_get_the_lock(zoo: Zoo, take: Callable[[str, float], None]) -> None:
+    """It is handed over, not held; what is in their way is told, and can be ended by who does not want to wait."""
+    take("k", SHORT)
+    waiter = wait_as_curator(zoo, "k")
+    eventually(lambda: not fresh().locks[0].holders)
+    (lock,) = fresh().locks
+    (over,) = lock.over
+    assert over.operator is not None
+    assert over.held_since is None
+    assert ([each.name for each in lock.waiters], lock.waiting, lock.held_for) == ([waiter], 1, None)
+    assert lock.waiters[0].waits_behind == over.name
+    assert ([each.name for each in survey(5).queues["k"]], survey(5).held_by["k"]) == ([waiter], frozenset())
+    text = zklock("show", "k")
+    assert sum(line.startswith("over ") for line in text.splitlines()) == 1
+    assert "its time is over" in text
+    assert "holds" not in text
+    told = as_json("show", "k")
+    assert (told["holders"], [each["token"] for each in told["over"]]) == ([], [str(over.token)])
+    assert "0 locks held, 1 contended, 1 waiting" in zklock("status")
+    assert "its time is over" in zklock("list")
+    assert as_json("list", "--longer-than=1ms")["locks"] == []
+    zklock("end-hold", "k")
+    assert [each.name for each in fresh().locks[0].holders] == [waiter]
+
+
+def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
+    """A permit that is over is none in use."""
+    with Lock("k", limit=2, hold_at_least=SHORT):
+        pass
+    process.reset()
+    with Lock("k", limit=2) as hold:
+        first = wait_as_curator(zoo, "k", "lease-")
+
+        def holders() -> Any:
+            lock = look_at("k", patience=5)
+            return lock if lock and len(lock.holders) == 1 else None
+
+        lock = eventually(holders)
+        assert lock.holders[0].token == hold.token
+        assert ([each.name for each in lock.waiters], len(lock.over)) == ([first], 1)

@@ -1,0 +1,47 @@
+"""What a person's call cannot mean is refused before anything is sent, with what to pass instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.zoo import Zoo
+
+from django_zklock.operations import break_lock, clear_limit, end_hold, hold_lock, limit_of, revoke, set_limit
+
+pytestmark = pytest.mark.zookeeper
+
+CALLS: dict[Callable[..., Any], dict[str, Any]] = {
+    break_lock: {"guid": "x", "token": 1, "reason": "r", "by": "anna"},
+    revoke: {"reason": "r", "by": "anna", "guid": "x", "token": 1},
+    hold_lock: {"seconds": 1, "reason": "r", "by": "anna", "wait": 0},
+    end_hold: {"token": 1, "by": "anna", "reason": ""},
+    set_limit: {"limit": 1, "reason": "r", "by": "anna"},
+    clear_limit: {"reason": "r", "by": "anna"},
+    limit_of: {},
+}
+WRONG: dict[str, list[Any]] = {
+    "by": [None, 3, b"anna"],
+    "reason": [None, 3, b"r"],
+    "seconds": [None, "3", timedelta(seconds=3), True],
+    "wait": [None, "3", timedelta(seconds=3), float("nan"), -1],
+    "token": [None, "1", 1.0],
+    "guid": [None, 3],
+    "limit": [None, "3"],
+    "patience": [None, "3", timedelta(seconds=3), float("nan"), float("inf"), -1],
+}
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_an_argument_that_means_nothing_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
+    """With what it is instead, and what was given."""
+    for name in (*CALLS[call], "patience"):
+        for value in WRONG[name]:
+            kind = ValueError if name == "limit" or value in (-1, math.inf) or value != value else TypeError
+            with pytest.raises(kind, match=f"^{name} is .*, not ") as caught:
+                call("k", **{**CALLS[call], name: value})
+            assert str(caught.value).endswith(f", not {value!r}.")
+    assert zoo.contenders() == []
