@@ -86,6 +86,20 @@ def has_gate(errand: Errand) -> bool:
     return bool(_permits(errand, "kazoo"))
 
 
+def layout_of(errand: Errand) -> str:
+    """
+    Return the layout of the semaphore with a gate that is found there; empty if there is none to be seen.
+
+    kazoo's is known by the limit at its path, also while nobody has a permit. Raises `ZooKeeperUnavailable`.
+    """
+    if _permits(errand, "kazoo") is not None:
+        return "kazoo"
+    found: Family | None = errand.follow(family)
+    if found is None or not recipes.may_be_curators(found.children):
+        return ""
+    return "curator" if _permits(errand.at(recipes.CURATOR.leases), "curator") else ""
+
+
 def family(found: Family | None, session_id: int) -> Step:
     """Answer with all there is to see of a directory; a plan."""
     return Answer(found)
