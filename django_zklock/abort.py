@@ -3,7 +3,8 @@ Knows how to stop the work that runs in a task, greenlet or thread; knows nothin
 
 Each kind of work has its own way to be stopped, and each way its own race at the end of the block: an abort that is
 asked for while the block ends must be dropped, never delivered to the code that comes after. `ask` runs on the
-thread of the lock protocol; `arm` and `disarm` run in the work itself.
+thread of the lock protocol; `arm` and `disarm` run in the work itself. But the block of a coroutine or generator that
+is thrown away may be disarmed anywhere, by the collector of garbage also in the midst of `ask`.
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ class ThreadAbort(Abort):
     """
     Stops a thread by an asynchronous exception; delivered at its next bytecode, so not before a blocking call ends.
 
-    The mutex makes "armed, so send" one step. An exception that was sent and has not arrived when the block ends
-    is made to arrive there, and dropped.
+    The mutex makes "armed, so send" one step, for all threads but the one that sends. An exception that was sent and
+    has not arrived when the block ends is made to arrive there, and dropped.
     """
 
     how = "thread"
@@ -237,13 +238,19 @@ class ThreadAbort(Abort):
     def __init__(self) -> None:
         super().__init__()
         self._ident = threading.get_ident()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+
+    def arm(self) -> None:
+        _thread_aborts[self] = None
+        super().arm()
 
     def ask(self, reason: str) -> None:
         with self._mutex:
-            if self.armed and not self.delivered and not _is_shielded(sys._current_frames().get(self._ident)):
+            shielded = _is_shielded(sys._current_frames().get(self._ident))
+            if self.armed and not self.delivered and not shielded:
                 self.delivered = True
                 _set_async_exception(self._ident, LockLostInterrupt)
+                self._drop_unwanted()  # the collector may have been at it just now, in this thread
 
     @shielded
     def disarm(self) -> None:
@@ -252,6 +259,7 @@ class ThreadAbort(Abort):
             try:
                 with self._mutex:
                     self.armed = False
+                _thread_aborts.pop(self, None)
                 if self.delivered and not arrived:
                     self._make_it_arrive()
                 return
@@ -259,14 +267,22 @@ class ThreadAbort(Abort):
                 arrived = True
 
     def _make_it_arrive(self) -> None:
-        if threading.get_ident() != self._ident:  # a generator that is closed elsewhere
-            _set_async_exception(self._ident, None)
+        if threading.get_ident() != self._ident:
+            self._drop_unwanted()
             return
         # One that is under way is replaced by this, as there is room for one. To call it off would leave Python 3.11
         # looking for it for ever, at each call, and running in circles as soon as a debugger or coverage traces it.
         _set_async_exception(self._ident, LockLostInterrupt)
         for _ in range(1000):
             pass
+
+    def _drop_unwanted(self) -> None:
+        """Drop what has not arrived, from another thread; but one exception is for all blocks of a thread."""
+        if not any(each._ident == self._ident and each.armed and each.delivered for each in list(_thread_aborts)):
+            _set_async_exception(self._ident, None)
+
+
+_thread_aborts: dict[ThreadAbort, None] = {}  # of the blocks that all other threads are in
 
 
 def _set_async_exception(ident: int, exception: type[BaseException] | None) -> None:
@@ -300,6 +316,7 @@ def abort_for(owner: Owner) -> Abort:
 
 
 def _forget_in_child() -> None:
+    _thread_aborts.clear()
     _main_thread_aborts.clear()  # the child is no holder, so nothing of it is to be stopped
 
 

@@ -30,7 +30,7 @@ from django_zklock.locks.audits import (
 )
 from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.holding import end_in_time, take
-from django_zklock.locks.leases import has_gate, ranks
+from django_zklock.locks.leases import has_gate, layout_of, ranks
 from django_zklock.locks.notes import left, sweep
 from django_zklock.locks.operators import read_hold
 from django_zklock.locks.refusals import refuse_no_span, refuse_no_target, refuse_running_loop
@@ -268,7 +268,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, it may be set.
         UnreadableQueue: nobody can tell who has a permit now.
         ValueError: there is no reason, or nobody who does it; there are no such limits; or the settings say that the
-            lock is written like another client's, which goes by its own.
+            lock is written like another client's, which goes by its own, or it is found to be.
 
     """
     refuse_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
@@ -282,6 +282,13 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         raise ValueError(
             f'The lock {key!r} has layout="{layout}" in ZKLOCK, so clients of {layout} may take part, which would not '
             "heed the limit; change it in the code of all of them."
+        )
+    found = layout_of(errand)
+    if found:
+        raise ValueError(
+            f"The lock {key!r} is a semaphore by the recipe of {found}, whose clients would not heed the limit, or "
+            "take it for a permit; change it in the code of all of them. If none of them uses it any more, empty the "
+            f"data of {errand.parent}."
         )
     record = Record(by, reason)
     try:

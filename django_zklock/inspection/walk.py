@@ -211,7 +211,7 @@ class Walk:
 
     def _hear(self, key: str, names: list[str], witness: str, limit: int) -> None:
         def read(key: str, answer: Any) -> None:
-            if isinstance(answer, Node) and recipes.testifies(answer.data):
+            if isinstance(answer, Node) and recipes.testifies(answer.data, "kazoo"):
                 self._sort_permits(key, names, limit)
             else:
                 self._sort_alone(key, names)

@@ -96,7 +96,7 @@ class Attempt(Generic[_Waiter]):
             raise outcome
         if isinstance(outcome, (Busy, Free)):
             raise LockBusy(self._why_busy(), lock=self.terms.key)
-        self.contender.abandon()
+        self.give_up()
         if not self.contender.placed:
             raise ZooKeeperUnavailable(
                 f"ZooKeeper did not answer within {self.waited:.1f} s: {self._session.last_problem}.",

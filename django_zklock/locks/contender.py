@@ -32,6 +32,7 @@ from django_zklock.zk.gateway import Node
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
+ME = "me"  # the name of who only looks, among those of nodes
 WATCH_SELF_AFTER = 0.25  # seconds of holding; shorter holds are spared the watch on their own node
 
 
@@ -149,13 +150,11 @@ class Contender(Member):
         queue = self._ordered(answer)
         if queue is None:
             return
-        last = queue[-1].sequence if queue else -1
-        me = nodes.Child("me", self.request.kind, "", last + 1)
-        queue = queue.followed_by(me)
-        if isinstance(self.request.rule(queue, me.name), rules.Granted):
+        queue = queue.with_newcomer(ME, self.request.kind)
+        if isinstance(self.request.rule(queue, ME), rules.Granted):
             self._on_way(True)
         else:
-            self._bailiff.ask(queue, me.name, None, self._on_way)
+            self._bailiff.ask(queue, ME, None, self._on_way)
 
     def _on_way(self, there_is: bool | None) -> None:
         if there_is is None:

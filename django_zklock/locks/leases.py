@@ -69,19 +69,35 @@ def has_to_wait(leases: Queue, last: Node, first: Node) -> bool:
 
 def ranks(errand: Errand) -> Ranks:
     """Return where the holders of a lock are. Raises `UnreadableQueue` and `ZooKeeperUnavailable`."""
+    kazoos = _permits(errand, "kazoo")
+    if kazoos is not None:
+        return _behind_gate(errand, recipes.KAZOO, kazoos)
     found: Family | None = errand.follow(family)
-    if found is not None and _is_kazoos(errand, found):
-        return _behind_gate(errand, recipes.KAZOO, found)
     queue = order.ordered(() if found is None else found.children)
     if not queue and found is not None and recipes.may_be_curators(found.children):
-        return _behind_gate(errand, recipes.CURATOR, errand.at(recipes.CURATOR.leases).follow(family))
+        curators = _permits(errand.at(recipes.CURATOR.leases), "curator")
+        if curators is not None:
+            return _behind_gate(errand, recipes.CURATOR, curators)
     return Ranks(errand, queue)
 
 
 def has_gate(errand: Errand) -> bool:
     """Tell whether a lock is a semaphore of kazoo's that somebody has a permit of. Raises `ZooKeeperUnavailable`."""
+    return bool(_permits(errand, "kazoo"))
+
+
+def layout_of(errand: Errand) -> str:
+    """
+    Return the layout of the semaphore with a gate that is found there; empty if there is none to be seen.
+
+    kazoo's is known by the limit at its path, also while nobody has a permit. Raises `ZooKeeperUnavailable`.
+    """
+    if _permits(errand, "kazoo") is not None:
+        return "kazoo"
     found: Family | None = errand.follow(family)
-    return found is not None and bool(recipes.permits(found.children)) and _is_kazoos(errand, found)
+    if found is None or not recipes.may_be_curators(found.children):
+        return ""
+    return "curator" if _permits(errand.at(recipes.CURATOR.leases), "curator") else ""
 
 
 def family(found: Family | None, session_id: int) -> Step:
@@ -89,17 +105,23 @@ def family(found: Family | None, session_id: int) -> Step:
     return Answer(found)
 
 
-def _is_kazoos(errand: Errand, found: Family) -> bool:
-    if recipes.posted_limit(found.data) is None:
-        return False
-    witness = recipes.witness(found.children)
-    node = errand.read(witness) if witness else None
-    return not witness or (node is not None and recipes.testifies(node.data))
+def _permits(errand: Errand, layout: str) -> list[str] | None:
+    """Return the permits in a directory, or None if it is, as far as one can tell, none of that layout's permits."""
+    while True:
+        found: Family | None = errand.follow(family)
+        if layout == "kazoo" and (found is None or recipes.posted_limit(found.data) is None):
+            return None
+        names = found.children if found is not None else ()
+        witness = recipes.witness(names)
+        node = errand.read(witness) if witness else None
+        if node is not None and not recipes.testifies(node.data, layout):
+            return None
+        if node is not None or not witness:  # else it has left just now
+            return recipes.permits(names)
 
 
-def _behind_gate(errand: Errand, recipe: Recipe, leases: Family | None) -> Ranks:
-    names = recipes.permits(leases.children) if leases is not None else []
-    return Ranks(errand.at(recipe.leases), order.leases(names), errand.at(recipe.gate))
+def _behind_gate(errand: Errand, recipe: Recipe, permits: list[str]) -> Ranks:
+    return Ranks(errand.at(recipe.leases), order.leases(permits), errand.at(recipe.gate))
 
 
 def _contending(found: Any) -> list[str]:

@@ -21,7 +21,8 @@ limit are the first few; call the last of them L.
   that, so there are no more permits in use than it has; if the old one did, no more than the old one has. But one
   between `through` and L would look as if it waited.
 * So it is L, as long as the queue holds still between the look and the change. The transaction requires it: that all
-  that have a permit, and the first that has none, are still there, and if there is room behind, that nobody has come.
+  that have a permit, and the first that has none, are still there, and if there is room behind, that nobody has come;
+  where own limits count and differ, there is room for who knows of more permits behind one that waits, too.
   For the last ZooKeeper has no word, but it numbers sequential nodes by the children ever made in the directory. So
   the transaction makes one and deletes it by the name that it has if nobody came; else all of it fails. Where the
   queue never holds still, or is too long to require it of all, the last word is the one above. The sign says so then,
@@ -90,11 +91,12 @@ class _Changing:
     def _still(self, found: Family, queue: Queue, many: int) -> tuple[Change, ...]:
         """Return what requires that the same have permits at the change; empty if that was tried often enough."""
         self._tries += 1
+        # Who comes behind these has none, unless it knows of more permits than anybody before.
         decisive = [self._path(child.name) for child in queue[: many + 1]]
         if self._tries > STEADY or sum(map(len, decisive)) > MOST_REQUIRED:
             return ()
         require = tuple(Require(path=path) for path in decisive)
-        if many < len(queue):
+        if not standing.has_room(queue, self.limits):
             return require
         probe = self._path(_PROBE)
         return (*require, Make(path=probe, sequential=True), Remove(path=nodes.numbered(probe, found.made)))

@@ -38,10 +38,15 @@ class Queue(Sequence[Child]):
 
     @property
     def passed(self) -> str:
-        """The name of a sign that means nobody any more, for whoever sees it to delete; empty if there is none."""
+        """
+        The name of a sign that means nobody any more, for whoever sees it to delete; empty if there is none.
+
+        Where it may mean others, too, than those up to its number, the last that is left is none of them to whom it
+        makes a difference: the first has a permit in any case.
+        """
         if self.past is None or (self.children and self.children[0].sequence <= self.past.through):
             return ""
-        return self.past.name
+        return self.past.name if self.past.sure or len(self.children) < 2 else ""
 
     @overload
     def __getitem__(self, place: int) -> Child: ...
@@ -61,8 +66,10 @@ class Queue(Sequence[Child]):
         """Return the queue as it is once these contenders are gone."""
         return replace(self, children=tuple(child for child in self.children if child.name not in names))
 
-    def followed_by(self, child: Child) -> Queue:
-        """Return the queue with one more contender, that comes last."""
+    def with_newcomer(self, name: str, kind: Kind) -> Queue:
+        """Return the queue with one more contender, that comes last; what was set before it came is not about it."""
+        last = self[-1].sequence if self else -1
+        child = Child(name, kind, "", max(last, self.through) + 1)
         return replace(self, children=(*self.children, child))
 
 

@@ -66,10 +66,11 @@ def permits(names: Collection[str]) -> list[str]:
 
 def witness(names: Collection[str]) -> str:
     """
-    Return the name of the one who tells whether a directory that bears a limit is one of kazoo's permits still.
+    Return the name of the one who tells whether a directory that looks like that of a recipe's permits is that still.
 
-    The limit stays there when all processes have moved to another recipe. So it is the newest of ours, or whoever
-    wants something else than a permit; empty if nobody speaks against it.
+    kazoo's limit stays there when all processes have moved to another recipe, and the names of Curator's parts may be
+    anybody's keys. So it is the newest of ours, or whoever wants something else than a permit; empty if nobody speaks
+    against it.
     """
     found = [child for name in names if not is_bare(name) and (child := _parsed(name)) is not None]
     others = [child for child in found if child.kind is not Kind.LEASE]
@@ -77,10 +78,10 @@ def witness(names: Collection[str]) -> str:
     return max(others or ours, key=lambda child: child.sequence).name if others or ours else ""
 
 
-def testifies(data: bytes) -> bool:
-    """Tell whether a witness with these data wants a permit by kazoo's recipe."""
+def testifies(data: bytes, layout: str) -> bool:
+    """Tell whether a witness with these data wants a permit by the recipe of this layout."""
     payload = Payload.decode(data)
-    return payload is not None and payload.layout == "kazoo"
+    return payload is not None and payload.layout == layout
 
 
 def _parsed(name: str) -> Child | None:

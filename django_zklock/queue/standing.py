@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from django_zklock.queue.nodes import Child, Kind
+from django_zklock.queue.nodes import Kind
 from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Granted, Rule, rule_for
 
@@ -38,6 +38,12 @@ def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
     """Return how many, from the first on, have the lock or stand before one that has."""
     places = held(queue, limits)
     return places[-1] + 1 if places else 0
+
+
+def has_room(queue: Queue, limits: Limits) -> bool:
+    """Tell whether one that came now would have a permit at once, if it knows of as many as anybody in the queue."""
+    limit = queue.limit.value if queue.limit is not None else max(limits.values(), default=1)
+    return _alike(queue) == len(queue) < limit
 
 
 def undecided(queue: Queue, limits: Limits) -> tuple[str, ...]:
@@ -94,9 +100,9 @@ def is_barred(queue: Queue, rules: Mapping[str, Rule], staying: Container[str], 
 
     All others leave when they have had it: so it is played to its end. `rules` has one for each contender, by name.
     """
-    last = Child(name="", kind=kind, guid="", sequence=queue[-1].sequence + 1 if queue else 0)
-    left = queue.followed_by(last)
-    while not isinstance(rule(left, last.name), Granted):
+    newcomer = ""
+    left = queue.with_newcomer(newcomer, kind)
+    while not isinstance(rule(left, newcomer), Granted):
         going = {
             child.name
             for child in left[:-1]

@@ -213,6 +213,31 @@ def test_locks_whose_keys_are_like_those_of_the_parts_are_locks_of_their_own(zoo
     }
 
 
+@pytest.mark.parametrize("options", [{}, {"limit": 2}, {"kind": "read"}])
+def test_who_has_a_lock_whose_key_is_like_that_of_a_part_is_not_reached_by_the_key_above(
+    zoo: Zoo, options: dict[str, Any]
+) -> None:
+    """Nobody holds `a`, so whoever asks those who do asks nobody, and takes nothing from who waits for another lock."""
+
+    def take() -> None:
+        with zk_lock("a/leases", timeout=20):
+            pass
+
+    with zk_lock("a/leases", **options) as hold:
+        waits = Elsewhere(take)
+        zoo.wait_contenders("a/leases", 2)
+        with pytest.raises(LockChangedHands):
+            revoke("a", "drain", by="anna")
+        found = look_at("a/leases")
+        assert found is not None
+        for each in (*found.holders, *found.waiters):
+            with pytest.raises(LockChangedHands):
+                break_lock("a", guid=each.guid, token=each.token, **WHY)
+        zoo.wait_contenders("a/leases", 2)
+        assert not hold.revoke_requested
+    waits.result()
+
+
 def test_a_semaphore_that_has_left_kazoo_s_recipe_is_one_of_ours_though_the_limit_stays_at_its_path(zoo: Zoo) -> None:
     """Who waits in its queue is not taken for a holder, nor can be broken; a plain lock there is one, too."""
     with zk_lock("a", limit=1, layout="kazoo"):

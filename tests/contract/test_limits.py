@@ -220,6 +220,20 @@ def test_who_held_by_an_older_limit_counts_for_a_newer_one(zoo: Zoo, crowd: Crow
     crowd.hold(2, 3)
 
 
+def test_who_asks_whether_a_permit_is_free_has_none_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
+    """Though there are numbers left that had one: they were those of others, and are given to nobody again."""
+    crowd.come(3)
+    crowd.hold(0, 1, 2)
+    set_limit("k", 1, **WHY)
+    crowd.go(1, 2)
+    created = zoo.client.get(f"{zoo.base}/k")[1].cversion
+    assert zk_lock("k", limit=3).locked()
+    assert zk_lock("k", limit=3).acquire(blocking=False) is None
+    assert zoo.client.get(f"{zoo.base}/k")[1].cversion == created  # nobody went in for it
+    crowd.go(0)
+    assert not zk_lock("k", limit=3).locked()
+
+
 def test_a_limit_is_set_where_nobody_has_ever_been(zoo: Zoo) -> None:
     """It waits there for those who come; once it is cleared, the server may delete the directory."""
     assert limit_of("far/away") is None
@@ -287,6 +301,28 @@ def test_a_semaphore_that_others_go_by_their_own_limit_of_is_refused(zoo: Zoo) -
         clear_limit("other/12", **WHY)
 
 
+@pytest.mark.parametrize("layout", ["kazoo", "curator"])
+def test_it_is_refused_if_only_the_code_says_so_too(zoo: Zoo, layout: str) -> None:
+    """A client of kazoo would take the sign for a permit that is never let go of."""
+    with zk_lock("k", limit=1, layout=layout), pytest.raises(ValueError, match=f"recipe of {layout}"):
+        set_limit("k", 2, **WHY)
+    if layout == "kazoo":
+        with pytest.raises(ValueError, match="recipe of kazoo"):
+            set_limit("k", 2, **WHY)
+        semaphore = zoo.client.Semaphore(f"{zoo.base}/k", max_leases=1)
+        assert semaphore.acquire(timeout=10)
+        semaphore.release()
+
+
+def test_a_limit_is_set_for_who_has_left_the_recipe_of_another_client(zoo: Zoo) -> None:
+    """And where keys are like those of its parts."""
+    with zk_lock("k", limit=1, layout="kazoo"):
+        pass
+    with zk_lock("k", limit=1), zk_lock("k/leases"), zk_lock("k/locks"):
+        set_limit("k", 2, **WHY)
+    clear_limit("k", **WHY)
+
+
 # --- while the queue moves --------------------------------------------------------------------------------------------
 
 
@@ -317,9 +353,9 @@ def leave(zoo: Zoo, place: int) -> None:
     zoo.client.delete(f"{zoo.base}/k/{zoo.children('k')[place]}")
 
 
-def enter(zoo: Zoo) -> str:
-    """Have a contender come that is nobody's, with three permits in its code."""
-    data = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="k", limit=3).encode()
+def enter(zoo: Zoo, limit: int = 3) -> str:
+    """Have a contender come that is nobody's, with so many permits in its code."""
+    data = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="k", limit=limit).encode()
     prefix = nodes.prefix(guids.new(guids.Mark.OWN), nodes.Kind.LEASE)
     return str(zoo.client.create(f"{zoo.base}/k/{prefix}", data, ephemeral=True, sequence=True, makepath=True))
 
@@ -380,6 +416,47 @@ def test_a_change_does_not_mind_who_comes_to_wait(zoo: Zoo) -> None:
     enter(zoo)
     assert race.write(step)
     assert standing.holders(queue_of(zoo)) == 3
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_change_minds_who_comes_if_it_may_know_of_more_permits(zoo: Zoo) -> None:
+    """The last waits, as it knows of one permit; who comes behind it knows of three, and has one at once."""
+    for limit in (3, 1):
+        enter(zoo, limit)
+    race = Race(zoo)
+    race.setting.limits = dict(zip(zoo.children("k"), (3, 1), strict=True))
+    step = race.look()
+    late = enter(zoo).rpartition("/")[2]
+    if race.write(step):
+        assert not sign(zoo).sure
+    else:
+        race.setting.limits[late] = 3
+        while not race.write(race.look()):
+            pass
+        assert sign(zoo).through == int(late[-10:])
+
+
+@pytest.mark.usefixtures("empty")
+def test_that_somebody_may_have_a_permit_still_is_said_for_as_long_as_that_one_is_there(zoo: Zoo) -> None:
+    """Whoever comes meanwhile does not take it for over, for all that everybody who is known for it has gone."""
+    first = enter(zoo)
+    set_limit("k", 3, **WHY)
+    race = Race(zoo)
+    race.setting = limiting._Clearing(race.errand.parent)  # type: ignore[assignment]
+    race.setting._tries = limiting.STEADY
+    step = race.look()
+    for _ in range(2):
+        enter(zoo, 1)
+    assert race.write(step)
+    zoo.client.delete(first)
+    assert zk_lock("k", limit=1).acquire(timeout=0.2) is None
+    info = look_at("k")
+    assert info is not None
+    assert [each.may_hold for each in info.waiters] == [True]
+    for path in zoo.contenders():
+        zoo.client.delete(path)
+    with zk_lock("k", limit=1):
+        eventually(lambda: signs_of(zoo) == [])
 
 
 @pytest.mark.usefixtures("empty")

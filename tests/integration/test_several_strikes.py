@@ -19,8 +19,9 @@ from support.strike import LineStrike, Struck, alarm, first_line, functions_of, 
 from support.zoo import Zoo, eventually
 
 from django_zklock import transactions
-from django_zklock.exceptions import LockBusy
-from django_zklock.locks import blocks, entries, hold, lock, multihold, plans, several, taking
+from django_zklock.exceptions import LockBusy, LockNotAcquired
+from django_zklock.locks import attempt, blocks, entries, hold, lock, multihold, plans, several, taking
+from django_zklock.locks.lock import zk_lock
 from django_zklock.locks.several import MultiLock, zk_locks
 from django_zklock.owner import current_owner
 
@@ -92,6 +93,42 @@ def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger
 
     with zoo.hold_elsewhere("busy"):
         sweep(zoo, work_simple, stride, {"atomic": "ledger"}, check)
+
+
+@pytest.mark.scenario("F13")
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_an_exception_at_any_line_leaves_no_trace_on_a_lock_that_was_held_before(zoo: Zoo, timeout: float) -> None:
+    """Each attempt for another one listens to its loss; to one that is held for long there would be ever more."""
+
+    def attend() -> None:
+        found.append(len(outer._grant._observers))
+
+    def observers() -> int:
+        done = len(found)
+        outer._grant.session.post(attend)
+        eventually(lambda: len(found) > done)
+        return found[-1]
+
+    found: list[int] = []
+    functions = functions_of(attempt)
+    with zoo.hold_elsewhere("busy"), zk_lock("a") as outer:
+        before = observers()
+        at = 0
+        leaks = []
+        while True:
+            strike = LineStrike(functions, at)
+            with contextlib.suppress(Struck, LockNotAcquired), strike, zk_locks("a", "busy", timeout=timeout):
+                pass
+            if not strike.where:
+                break
+            gc.collect()
+            if observers() != before:
+                leaks.append(strike.where)
+                before = observers()
+            at += 1
+        assert at > 10
+    assert not leaks
+    assert_nothing_held(zoo)
 
 
 def work_simple(locks: MultiLock) -> None:

@@ -210,10 +210,12 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
             zoo.assert_empty()
             assert not holds.live_holds._kept, "acquired and never released"
             assert not holds.live_holds._guards, "a block that never ended"
-            assert not abort._main_thread_aborts, "work that could still be stopped, and has ended"
+            armed = [*abort._main_thread_aborts, *abort._thread_aborts]
+            assert not armed, "work that could still be stopped, and has ended"
     finally:
         # Or the next test's owner, or its count, would be wrong, or it would find what this one has left.
         holds.live_holds._kept.clear()
         holds.live_holds._guards.clear()
         abort._main_thread_aborts.clear()
+        abort._thread_aborts.clear()
         zoo.close()

@@ -49,6 +49,6 @@ def test_the_newest_of_ours_tells_or_who_wants_no_permit(names: list[str], witne
 def test_a_witness_says_by_whose_recipe_it_came() -> None:
     """Nobody else says that."""
     payload = Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="a", limit=2)
-    assert not recipes.testifies(payload.encode())
-    assert not recipes.testifies(b"10.0.0.1")
-    assert recipes.testifies(replace(payload, layout="kazoo").encode())
+    assert not recipes.testifies(payload.encode(), "kazoo")
+    assert not recipes.testifies(b"10.0.0.1", "kazoo")
+    assert recipes.testifies(replace(payload, layout="kazoo").encode(), "kazoo")
