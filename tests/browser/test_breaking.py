@@ -27,7 +27,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         swept.wait_contenders(KEY, 2)
         operator = visitor("operator")
         operator.open_lock(KEY)
-        operator.page.locator("#content").get_by_role("link", name="Break…").first.click()
+        operator.follow("Break…")
         confirmation = operator.page.locator("#content").inner_text()
         assert {str(actor.process.pid), "shop.views.buy"} <= set(confirmation.split())
         assert str(token) in confirmation
@@ -36,7 +36,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         assert int(other.hear("held", KEY)) > token
         actor.hear("lost", KEY)
         operator.open_lock(KEY)
-        operator.page.locator("#content").get_by_role("link", name="History").click()
+        operator.follow("History")
         history = operator.page.locator("#content").inner_text()
         assert "it hangs in the payment service" in history
         assert "operator" in history
@@ -116,5 +116,5 @@ def test_an_operator_holds_a_lock_and_lets_it_go(swept: Zoo, actor: Actor, visit
     operator.open_lock(KEY)
     operator.picture("held-by-operator")
     operator.assert_accessible()
-    operator.page.get_by_role("button", name="End this hold").click()
+    operator.press("End this hold")
     actor.hear("held", KEY)

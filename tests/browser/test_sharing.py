@@ -42,7 +42,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     operator.open()
     assert "1 of 1 permits" in operator.row(NODE).inner_text()
     operator.open_lock(NODE)
-    operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
+    operator.follow("Set limit…")
     assert "No limit is set" in operator.page.locator("#content").inner_text()
     operator.limit(2, "the second printer is back")
     assert "is 2 now" in operator.messages()
@@ -56,7 +56,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     assert "the holders" in operator.page.locator(".zklock-queue").inner_text()
     operator.picture("semaphore-with-limit")
     operator.assert_accessible()
-    operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
+    operator.follow("Set limit…")
     assert "Limit 2, set by operator" in operator.page.locator("#content").inner_text()
     operator.limit(1, "it jams")
     operator.open_lock(NODE)
@@ -67,11 +67,11 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     others[0].hear("free", KEY)
     others[1].hear("held", KEY)
     operator.open_lock(NODE)
-    operator.page.locator("#content").get_by_role("link", name="Set limit…").click()
+    operator.follow("Set limit…")
     operator.page.get_by_label("Reason").fill("mended")
-    operator.page.get_by_role("button", name="Clear it").click()
+    operator.press("Clear it")
     assert "was cleared" in operator.messages()
-    operator.page.locator("#content").get_by_role("link", name="History").click()
+    operator.follow("History")
     history = operator.page.locator("#content").inner_text()
     for reason in ("the second printer is back", "it jams", "mended"):
         assert reason in history
@@ -100,7 +100,7 @@ def test_one_of_two_holders_is_asked_to_let_go(swept: Zoo, actor: Actor, others:
     others[0].hear("free", KEY)
     eventually(lambda: len(swept.children(NODE)) == 1)
     operator.open_lock(NODE)
-    operator.page.locator("#content").get_by_role("link", name="History").click()
+    operator.follow("History")
     assert "the deploy waits" in operator.page.locator("#content").inner_text()
 
 

@@ -382,6 +382,6 @@ def test_options_that_contradict_each_other_are_refused(zoo: Zoo, run: Run) -> N
     assert process.stderr is not None
     assert 'limit=2 and kind="read"' in process.stderr.read()
     assert run("k", "--limit", "0", "--", "true").wait(20) == Exit.USAGE
-    with zoo.configured(DEFAULTS={"limit": 2}):
+    with zoo.configured(LOCKS={"k": {"path": "k", "limit": 2}}):
         assert ending("run", "k", "--kind=read", "--", "true")[0] == Exit.USAGE
         assert ending("run", "k", "--kind=read", "--limit=none", "--", "true")[0] == 0

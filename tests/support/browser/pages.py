@@ -18,7 +18,7 @@ from urllib.request import urlopen
 from django.contrib.admin.utils import quote
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Response
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Response
 
     from support.browser.site import Site
 
@@ -27,6 +27,8 @@ SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
 PHONE = {"width": 390, "height": 844}
+
+_BREAK = re.compile("Break the locks?")
 
 
 @cache
@@ -135,26 +137,43 @@ class Visitor:
 
     # --- breaking and holding -----------------------------------------------------------------------------------
 
+    def follow(self, link: str) -> None:
+        """Go where the first link of this name in the content leads, and be there."""
+        self._go(self.page.locator("#content").get_by_role("link", name=link).first)
+
+    def press(self, button: str | re.Pattern[str]) -> None:
+        """Press a button that sends a form, and be where that leads."""
+        self._go(self.page.get_by_role("button", name=button))
+
+    def _go(self, thing: Locator) -> None:
+        with self.page.expect_navigation():  # what a click sets off may begin after it
+            thing.click()
+
     def confirm(self, reason: str) -> None:
         """Give a reason and press the button of a confirmation."""
-        self.page.get_by_label("Reason").fill(reason)
-        self.page.get_by_role("button", name=re.compile("Break the locks?")).click()
+        self._give(self.page.get_by_label("Reason"), reason, self.page.get_by_role("button", name=_BREAK))
+
+    def _give(self, field: Locator, reason: str, button: Locator) -> None:
+        field.fill(reason)
+        if reason:
+            self._go(button)
+        else:
+            button.click()  # the browser does not send the form
 
     def hold(self, reason: str, minutes: int) -> None:
         self.page.get_by_label("Minutes").fill(str(minutes))
         self.page.get_by_label("Reason").fill(reason)
-        self.page.get_by_role("button", name="Hold the lock").click()
+        self.press("Hold the lock")
 
     def limit(self, permits: int, reason: str) -> None:
         self.page.get_by_label("Permits").fill(str(permits))
         self.page.get_by_label("Reason").fill(reason)
-        self.page.get_by_role("button", name="Set the limit").click()
+        self.press("Set the limit")
 
     def ask(self, place: str, reason: str) -> None:
         """On the page of a lock, ask the holder in whose section this text stands to let go."""
         section = self.page.locator("section.module").filter(has_text=place)
-        section.get_by_label("Reason").fill(reason)
-        section.get_by_role("button", name="Ask to let go").click()
+        self._give(section.get_by_label("Reason"), reason, section.get_by_role("button", name="Ask to let go"))
 
     def messages(self) -> str:
         """What the page has to say about what was done."""
