@@ -129,6 +129,7 @@ def test_ours_refuses_to_stand_beside_a_leader_latch(
         assert "LeaderLatch" in inspection.snapshot().locks[0].problem
         zoo.wait_contenders("a", 1)
     assert caplog.records == []
+    zoo.wait_contenders("a", 0)  # it deletes its node without waiting for that
     assert zk_leader("a").run(lambda hold: hold.token)
 
 
