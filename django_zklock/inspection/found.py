@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django_zklock.inspection.pools import Pool, passing
+from django_zklock.inspection.pools import Pool, apart, passing
 from django_zklock.locks.operators import is_over, read_hold
 from django_zklock.queue import standing
 from django_zklock.queue.nodes import Kind, own_limit
@@ -48,8 +48,7 @@ class Found:
     @property
     def complete(self) -> bool:
         """Whether all queues are among these."""
-        apart = sum(pool.gate in self.queues and pool.leases in self.queues for pool in self.pools.values())
-        return self.listed and self.total + apart == len(self.queues)
+        return self.listed and self.total + apart(self.pools, self.queues) == len(self.queues)
 
     @property
     def lapsed(self) -> int:

@@ -37,6 +37,11 @@ def confirmed(pools: Mapping[str, Pool], queues: Mapping[str, Queue], nodes: Nod
     return {key: pool for key, pool in pools.items() if _is_pool(key, pool, queues, nodes)}
 
 
+def apart(pools: Mapping[str, Pool], queues: Mapping[str, Queue]) -> int:
+    """Return how many of the semaphores are two of the queues each, and not one."""
+    return sum(pool.gate in queues and pool.leases in queues for pool in pools.values())
+
+
 def passing(pool: Pool, queues: Mapping[str, Queue], nodes: Nodes) -> int | None:
     """Return the place among the permits of the one that waits for its turn there already; None if there is none."""
     gate, leases = queues.get(pool.gate, Queue()), queues.get(pool.leases, Queue())

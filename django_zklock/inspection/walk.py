@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.found import Found, holds_over
-from django_zklock.inspection.pools import Pool, confirmed
+from django_zklock.inspection.pools import Pool, apart, confirmed
 from django_zklock.inspection.servertime import ServerTime
 from django_zklock.locks.registry import Registry
 from django_zklock.queue import order, recipes, signs, standing
@@ -349,7 +349,6 @@ class Walk:
         pools = confirmed(self._pools, self._chosen, self._nodes)
         if self._extent.key and not pools:  # the parts that were looked at are locks of their own
             self._chosen = {key: queue for key, queue in self._chosen.items() if key == self._extent.key}
-        apart = sum(pool.gate in self._queues and pool.leases in self._queues for pool in pools.values())
         youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
         done(
             Found(
@@ -358,7 +357,7 @@ class Walk:
                 nodes=self._nodes,
                 unreadable=self._unreadable,
                 max_waiters=self._extent.max_waiters,
-                total=self._total - apart,
+                total=self._total - apart(pools, self._queues),
                 notes=tuple(self._notes),
                 ended=ended,
                 began_at=time.at(self.began),

@@ -69,13 +69,13 @@ def has_to_wait(leases: Queue, last: Node, first: Node) -> bool:
 
 def ranks(errand: Errand) -> Ranks:
     """Return where the holders of a lock are. Raises `UnreadableQueue` and `ZooKeeperUnavailable`."""
-    kazoos = _permits(errand, "kazoo")
+    found: Family | None = errand.follow(family)
+    kazoos = _permits(errand, "kazoo", found)
     if kazoos is not None:
         return _behind_gate(errand, recipes.KAZOO, kazoos)
-    found: Family | None = errand.follow(family)
     queue = order.ordered(() if found is None else found.children)
     if not queue and found is not None and recipes.may_be_curators(found.children):
-        curators = _permits(errand.at(recipes.CURATOR.leases), "curator")
+        curators = _curators(errand)
         if curators is not None:
             return _behind_gate(errand, recipes.CURATOR, curators)
     return Ranks(errand, queue)
@@ -83,7 +83,7 @@ def ranks(errand: Errand) -> Ranks:
 
 def has_gate(errand: Errand) -> bool:
     """Tell whether a lock is a semaphore of kazoo's that somebody has a permit of. Raises `ZooKeeperUnavailable`."""
-    return bool(_permits(errand, "kazoo"))
+    return bool(_permits(errand, "kazoo", errand.follow(family)))
 
 
 def layout_of(errand: Errand) -> str:
@@ -92,12 +92,12 @@ def layout_of(errand: Errand) -> str:
 
     kazoo's is known by the limit at its path, also while nobody has a permit. Raises `ZooKeeperUnavailable`.
     """
-    if _permits(errand, "kazoo") is not None:
-        return "kazoo"
     found: Family | None = errand.follow(family)
+    if _permits(errand, "kazoo", found) is not None:
+        return "kazoo"
     if found is None or not recipes.may_be_curators(found.children):
         return ""
-    return "curator" if _permits(errand.at(recipes.CURATOR.leases), "curator") else ""
+    return "curator" if _curators(errand) else ""
 
 
 def family(found: Family | None, session_id: int) -> Step:
@@ -105,10 +105,14 @@ def family(found: Family | None, session_id: int) -> Step:
     return Answer(found)
 
 
-def _permits(errand: Errand, layout: str) -> list[str] | None:
+def _curators(errand: Errand) -> list[str] | None:
+    there = errand.at(recipes.CURATOR.leases)
+    return _permits(there, "curator", there.follow(family))
+
+
+def _permits(errand: Errand, layout: str, found: Family | None) -> list[str] | None:
     """Return the permits in a directory, or None if it is, as far as one can tell, none of that layout's permits."""
     while True:
-        found: Family | None = errand.follow(family)
         if layout == "kazoo" and (found is None or recipes.posted_limit(found.data) is None):
             return None
         names = found.children if found is not None else ()
@@ -116,8 +120,9 @@ def _permits(errand: Errand, layout: str) -> list[str] | None:
         node = errand.read(witness) if witness else None
         if node is not None and not recipes.testifies(node.data, layout):
             return None
-        if node is not None or not witness:  # else it has left just now
+        if node is not None or not witness:
             return recipes.permits(names)
+        found = errand.follow(family)  # it has left just now
 
 
 def _behind_gate(errand: Errand, recipe: Recipe, permits: list[str]) -> Ranks:

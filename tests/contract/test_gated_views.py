@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere
+from support.faults import Elsewhere, taken
 from support.locking import as_json, zklock
 from support.zoo import Zoo, eventually
 
@@ -31,26 +29,9 @@ def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@contextlib.contextmanager
-def wanted(layout: str, many: int, inside: int) -> Iterator[list[Hold]]:
-    """Have so many threads want a permit of `a`, of which so many get one; yields their holds."""
-
-    def take() -> None:
-        with zk_lock("a", limit=2, layout=layout, timeout=30, abort_on="never") as hold:
-            holds.append(hold)
-            done.wait(30)
-
-    holds: list[Hold] = []
-    done = threading.Event()
-    threads = [Elsewhere(take) for _ in range(many)]
-    try:
-        eventually(lambda: len(holds) == inside)
-        yield holds
-    finally:
-        done.set()
-        for thread in threads:
-            with contextlib.suppress(Exception):  # one may have lost its permit
-                thread.result()
+def wanted(layout: str, many: int, inside: int) -> contextlib.AbstractContextManager[list[Hold]]:
+    """Have so many threads want a permit of `a`, of which so many get one; one may lose it."""
+    return taken("a", many, inside, forgiven=(Exception,), limit=2, layout=layout, abort_on="never")
 
 
 def looks() -> list[LockInfo]:

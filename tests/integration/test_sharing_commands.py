@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from support.faults import Elsewhere
+from support.faults import taken
 from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
-from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost
 from django_zklock.management.exits import Exit
 from django_zklock.operations import clear_limit
@@ -21,27 +17,6 @@ from django_zklock.queue.signs import Limit
 pytestmark = pytest.mark.zookeeper
 
 WHY = "--reason=the printer is slow"
-
-
-@contextlib.contextmanager
-def taken(many: int, inside: int, **options: Any) -> Iterator[list[Hold]]:
-    """Have so many threads want `k`, of which so many get it; yields their holds."""
-
-    def take() -> None:
-        with zk_lock("k", timeout=20, **options) as hold:
-            holds.append(hold)
-            done.wait(20)
-
-    holds: list[Hold] = []
-    done = threading.Event()
-    threads = [Elsewhere(take) for _ in range(many)]
-    try:
-        eventually(lambda: len(holds) == inside)
-        yield holds
-    finally:
-        done.set()
-        for thread in threads:
-            thread.result()
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +57,7 @@ def test_a_limit_that_the_settings_refuse_is_refused(zoo: Zoo) -> None:
 
 def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
     """By the limit in code, and by the one that was set."""
-    with taken(3, 2, limit=2):
+    with taken("k", 3, 2, limit=2):
         zoo.wait_contenders("k", 3)
         assert "2 of 2" in zklock("list")
         shown = zklock("show", "k")
@@ -100,7 +75,7 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
 
 def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
     """By the lock's page and by the doctor, who takes them for a mistake, but no failure."""
-    with taken(1, 1, limit=2), taken(1, 1, limit=3):
+    with taken("k", 1, 1, limit=2), taken("k", 1, 1, limit=3):
         assert "different limits in their code, 2 and 3" in zklock("show", "k")
         assert as_json("list")["locks"][0]["own_limits"] == [2, 3]
         (line,) = [line for line in zklock("doctor").splitlines() if "different limits" in line]
@@ -111,7 +86,7 @@ def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
 
 def test_who_may_have_a_permit_is_told_and_broken_by_its_token_only(zoo: Zoo) -> None:
     """As the sign of a change says for which the queue never stood still."""
-    with pytest.raises(LockLost), taken(2, 2, limit=2) as holds:
+    with pytest.raises(LockLost), taken("k", 2, 2, limit=2) as holds:
         first, second = zoo.children("k")
         zoo.client.create(f"{zoo.base}/k/{Limit(1, int(first[-10:]), sure=False).name}")
         assert "1, may hold" in zklock("show", "k")
@@ -123,7 +98,7 @@ def test_who_may_have_a_permit_is_told_and_broken_by_its_token_only(zoo: Zoo) ->
 
 def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
     """All that share the lock, or the one that is named; the others hear nothing."""
-    with taken(3, 3, limit=3) as holds:
+    with taken("k", 3, 3, limit=3) as holds:
         holders = as_json("show", "k")["holders"]
         assert [each["kind"] for each in holders] == ["semaphore"] * 3
         (asked,) = as_json("revoke", "k", WHY, "--guid", holders[1]["guid"])["holders"]
@@ -141,7 +116,7 @@ def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
 def test_nobody_is_asked_where_nobody_is(zoo: Zoo) -> None:
     """The status says whether nobody holds the lock, or another one."""
     assert ending("revoke", "k", WHY)[0] == Exit.FREE
-    with taken(1, 1):
+    with taken("k", 1, 1):
         assert ending("revoke", "k")[0] == Exit.USAGE
         assert ending("revoke", "k", WHY, "--token=7")[0] == Exit.CHANGED
         assert ending("revoke", "k", WHY, "--guid=7")[0] == Exit.CHANGED

@@ -193,3 +193,31 @@ class Wire:
         for each in (source, sink):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def taken(
+    key: str, many: int, inside: int, *, forgiven: tuple[type[Exception], ...] = (), **options: Any
+) -> Iterator[list[Hold]]:
+    """
+    Have so many threads want a lock, of which so many get it; yields their holds.
+
+    They let go at the end, and raise there what is not `forgiven`.
+    """
+
+    def take() -> None:
+        with zk_lock(key, **{"timeout": 30, **options}) as hold:
+            holds.append(hold)
+            done.wait(30)
+
+    holds: list[Hold] = []
+    done = threading.Event()
+    threads = [Elsewhere(take) for _ in range(many)]
+    try:
+        eventually(lambda: len(holds) == inside)
+        yield holds
+    finally:
+        done.set()
+        for thread in threads:
+            with contextlib.suppress(*forgiven):
+                thread.result()
