@@ -46,6 +46,7 @@ _OF_EACH = (
     "max_hold",
     "warn_after",
     "hold_at_least",
+    "max_waiters",
 )
 """The options that a lock is made with, but for those that depend on the call."""
 
@@ -66,6 +67,7 @@ def zk_locked(
     max_hold: float | timedelta | Unset | None = UNSET,
     warn_after: float | timedelta | Unset | None = UNSET,
     hold_at_least: float | timedelta | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
     unique: str | None = None,
     on_duplicate: str | None = None,
     unique_for: float | timedelta | None = None,
@@ -116,6 +118,8 @@ def zk_locked(
         warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
         hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
             and the process has ended. For jobs that several hosts start at about the same time. Default 0.
+        max_waiters: how many callers may wait for the lock. One more is refused at once, as if its time to wait were
+            over, and nothing is written. Default None, any number.
         unique: for Celery tasks. "until_start" or "until_done": until then, the task is not sent a second time with
             the same key. Default None: it is.
         on_duplicate: what the caller gets who would have sent it: "return" (default) the first one's AsyncResult, or
@@ -145,6 +149,7 @@ def zk_locked(
         max_hold=max_hold,
         warn_after=warn_after,
         hold_at_least=hold_at_least,
+        max_waiters=max_waiters,
         max_conflicts=max_conflicts,
         skip_value=skip_value,
         on_lost=on_lost,

@@ -69,6 +69,8 @@ class LockOptions:
     """Seconds of holding after which a warning is logged and a signal sent; None: never."""
     hold_at_least: float | Unset = UNSET
     """Seconds from the grant during which nobody else gets the lock, even if the work is done before."""
+    max_waiters: int | Unset | None = UNSET
+    """How many may wait for the lock; further callers are refused at once. None: any number."""
     max_conflicts: int | Unset | None = UNSET
     """How often a Celery task is sent again for the lock; None: as often as it takes."""
     skip_value: Any = UNSET
@@ -215,6 +217,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "max_hold": (_span, "Seconds above 0, a timedelta, or None (no limit)."),
     "warn_after": (_span, "Seconds above 0, a timedelta, or None (no warning)."),
     "hold_at_least": (_least, f"Seconds from 0 to {LONGEST:.0f}, a week, or a timedelta."),
+    "max_waiters": (_count, "A number of waiters from 0, or None (any number)."),
     "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
     "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
     "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),

@@ -94,8 +94,15 @@ class Attempt(Generic[_Waiter]):
             return Hold(self.contender, outcome, owner, self.terms.policy)
         if isinstance(outcome, Exception):
             raise outcome
+        if isinstance(outcome, Busy) and outcome.waiters is not None:
+            raise LockBusy(
+                f"{outcome.waiters} callers wait for the lock {self.terms.key!r} already; "
+                f"max_waiters is {self.terms.max_waiters}.",
+                lock=self.terms.key,
+            )
         if isinstance(outcome, (Busy, Free)):
             raise LockBusy(self._why_busy(), lock=self.terms.key)
+        in_line = self.contender.in_line
         self.give_up()
         if not self.contender.placed:
             raise ZooKeeperUnavailable(
@@ -103,7 +110,8 @@ class Attempt(Generic[_Waiter]):
                 lock=self.terms.key,
             )
         raise LockTimeout(
-            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind()}.", lock=self.terms.key
+            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind(in_line)}.",
+            lock=self.terms.key,
         )
 
     def _why_busy(self) -> str:
@@ -115,7 +123,9 @@ class Attempt(Generic[_Waiter]):
     def _holder(self) -> str:
         return str(self.contender.operator or "somebody else")
 
-    def _behind(self) -> str:
+    def _behind(self, in_line: bool) -> str:
+        if in_line:
+            return "; many callers of this process wait for it, too"
         if self.contender.operator is not None:
             return f"; ahead is the hold of {self._holder}"
         return f"; the one ahead is {self.one_ahead}" if self.one_ahead else ""

@@ -74,6 +74,11 @@ class Gated(GrantObserver):
         return any(part.placed for part in self._parts)
 
     @property
+    def in_line(self) -> bool:
+        """Whether it waits for room in the queue, behind others of this process."""
+        return any(part.in_line for part in self._parts)
+
+    @property
     def ahead(self) -> Payload | None:
         """Of one that is ahead, at the gate or among the leases, if it can be read."""
         return next((part.ahead for part in self._parts if part.ahead is not None), None)

@@ -76,6 +76,7 @@ class MultiLock:
         max_hold: float | timedelta | Unset | None = UNSET,
         warn_after: float | timedelta | Unset | None = UNSET,
         hold_at_least: float | timedelta | Unset = UNSET,
+        max_waiters: int | Unset | None = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
     ) -> None:
@@ -100,6 +101,7 @@ class MultiLock:
                 max_hold=max_hold,
                 warn_after=warn_after,
                 hold_at_least=hold_at_least,
+                max_waiters=max_waiters,
                 what=what,
                 about=about,
             )

@@ -49,6 +49,7 @@ class Terms:
     max_hold: float | None
     warn_after: float | None
     hold_at_least: float
+    max_waiters: int | None
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
     patience: float = ANSWER_PATIENCE
@@ -91,6 +92,7 @@ class Terms:
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
             hold_at_least=self.hold_at_least,
+            max_waiters=self.max_waiters,
             about=about,
             template=self.template,
         )
@@ -145,6 +147,7 @@ def resolve(
         max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
         warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
         hold_at_least=0.0 if isinstance(options.hold_at_least, Unset) else options.hold_at_least,
+        max_waiters=None if isinstance(options.max_waiters, Unset) else options.max_waiters,
         what=what,
         about=about,
     )

@@ -11,8 +11,9 @@ import functools
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
@@ -28,12 +29,14 @@ from django_zklock.zk.threads import protocol_thread, users_thread
 logger = logging.getLogger("django_zklock.zk")
 
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
-STALL_SHARE = 1 / 6  # of it without an answer, and the connection is taken for dead, with some of the lease left
+STALL_SHARE = 1 / 6  # of it without any answer, and the connection is taken for dead, with some of the lease left
+MAX_IN_FLIGHT = 200  # requests without an answer; further ones wait here, so that a heartbeat is never far behind
 FAREWELL = 1.0  # seconds that a client which lost its connection has for a new one, to end its session on
 REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
 
 
 _Attached = TypeVar("_Attached")
+_Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], None]]]  # requests that leave together, and their callbacks
 
 
 class State(str, enum.Enum):
@@ -93,6 +96,8 @@ class Session:
         self._client: Client | None = None
         self._dispatcher: Loop | None = None
         self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first; when sent, on clock.now()
+        self._unsent: deque[_Batch] = deque()  # requests that wait until fewer are in flight
+        self._answered_at = float("-inf")  # when the last request was answered, on clock.now()
         self._activity = Activity()
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
@@ -191,22 +196,28 @@ class Session:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def send(self, request: Any, callback: Callable[[Any], None]) -> None:
+    def send(self, request: Any, callback: Callable[[Any], None], *, urgent: bool = False) -> None:
         """Send a request of kazoo's; `callback` gets its answer or a `ZkError`, on the loop's thread."""
-        self.send_together([(request, callback)])
+        self.send_together([(request, callback)], urgent=urgent)
 
-    def send_together(self, requests: Sequence[tuple[Any, Callable[[Any], None]]]) -> None:
+    def send_together(self, requests: _Batch, *, urgent: bool = False) -> None:
         """
         Send requests in one go; each callback gets its answer, in the same order.
+
+        While `MAX_IN_FLIGHT` requests have no answer, further ones wait for their turn, unless they are `urgent`.
 
         Not to be called from a user's thread: kazoo's own hand-over to its thread swallows an exception that a
         signal raises in it, and loses the request.
         """
-        client = self._client
-        if client is None or not self.usable:
-            for _, callback in requests:
-                callback(OutcomeUnknown())
-            return
+        if not self.usable:
+            _answer_all(requests, OutcomeUnknown)
+        elif urgent or (len(self._sent) < MAX_IN_FLIGHT and not self._unsent):
+            self._transmit(requests)
+        else:
+            self._unsent.append(requests)
+
+    def _transmit(self, requests: _Batch) -> None:
+        client = cast("Client", self._client)
         now = clock.now()
         calls = []
         for request, callback in requests:
@@ -229,8 +240,13 @@ class Session:
             if not isinstance(answer.__cause__, ConnectionLoss):
                 self._client.drop_connection()
         else:
-            self._activity.note(sent_at, clock.now(), self.timeout)
-        reply.callback(answer)
+            self._answered_at = clock.now()
+            self._activity.note(sent_at, self._answered_at, self.timeout)
+        try:
+            reply.callback(answer)
+        finally:
+            while self._unsent and len(self._sent) < MAX_IN_FLIGHT and self.usable:
+                self._transmit(self._unsent.popleft())
 
     def _on_pinged(self, client: Client, sent_at: float, answered_at: float) -> None:
         if client is self._client:
@@ -240,8 +256,9 @@ class Session:
         self._stall_timer = None
         if not self._sent or self._client is None:
             return
-        oldest = next(iter(self._sent.values()))
-        left = oldest + self.timeout * STALL_SHARE - clock.now()
+        # Answers come in the order of the requests, so while any comes, the oldest request is only far down the line.
+        since = max(next(iter(self._sent.values())), self._answered_at)
+        left = since + self.timeout * STALL_SHARE - clock.now()
         if left <= 0:
             # kazoo restarts its own dead-man's timer with every request, so it would never notice.
             logger.warning("no answer from ZooKeeper for %.1f s, connecting anew", self.timeout * STALL_SHARE - left)
@@ -346,6 +363,7 @@ class Session:
             return
         self.last_problem = reason
         self._change_state(State.SUSPENDED)
+        self._drop_unsent(OutcomeUnknown)
         self.doubt(reason)
         self._watch_over_client()
 
@@ -359,7 +377,13 @@ class Session:
         unanswered, self._sent = self._sent, {}
         for reply in unanswered:
             reply.callback(SessionGone())
+        self._drop_unsent(SessionGone)
         self._tell(lambda observer: observer.on_session_lost())
+
+    def _drop_unsent(self, answer: Callable[[], ZkError]) -> None:
+        unsent, self._unsent = self._unsent, deque()
+        for requests in unsent:
+            _answer_all(requests, answer)
 
     def _change_state(self, state: State) -> None:
         previous, self.state = self.state, state
@@ -422,6 +446,15 @@ class Reply:
         """Take the error."""
         answer: ZkError = translate(error)
         self._session.loop.deliver(self._session.answered, self, answer)
+
+
+def _answer_all(requests: _Batch, answer: Callable[[], ZkError]) -> None:
+    for _, callback in requests:
+        try:
+            callback(answer())
+        except Exception:
+            # One lock's trouble must not keep the news from the others.
+            logger.exception("%r failed on a request that was not sent", callback)
 
 
 def _send_state(state: State, previous: State, session_id: int | None) -> None:
