@@ -36,7 +36,9 @@ class Attempt(Generic[_Waiter]):
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
-        self.contender = make_contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+        deadline = None if timeout is None else self._began + timeout
+        request = terms.request(patient=patient, deadline=deadline, only_look=only_look)
+        self.contender = make_contender(session, request, self._answer)
 
     def start(self, beside: Iterable[Grant] = ()) -> None:
         """Begin. It is called off if one of those `beside` it is lost, as it is of no use without them."""

@@ -64,6 +64,7 @@ class Contender(Member):
         self.in_line = False  # it waits for room in the queue, behind others of this process; read by the caller
         self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
         self.request = request
+        self.deadline = request.deadline
         self._done: Callable[[Outcome], object] | None = done
         self._left: list[Callable[[bool], object]] = []
         self._phase = Phase.AWAITING
@@ -333,7 +334,7 @@ class Contender(Member):
         )
         self._grant.about, self._grant.template = self.request.about, self.request.template
         self._conclude(self._grant)
-        self._shared.stop_waiting(self)
+        self._shared.granted(self)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
 
     def on_node_gone(self) -> None:

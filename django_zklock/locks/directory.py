@@ -3,7 +3,9 @@ Share the directory of one key among the contenders of this process: one listing
 
 With n contenders in one directory, n listings of n names would keep the server and this process busy with little else.
 So at most one listing is under way, and one answer serves all who ask meanwhile. And at most `MAX_WAITING` contenders
-wait in ZooKeeper; the others wait in a line here, and enter in the order in which they came.
+wait in ZooKeeper; the others wait in a line here, and enter in the order in which they came. One that has too little
+time left to be granted lets the others go first: if all of an overload entered just before they give up, the queue
+would be busy with their coming and going.
 
 Runs on the protocol's thread.
 """
@@ -11,6 +13,7 @@ Runs on the protocol's thread.
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -21,12 +24,16 @@ from django_zklock.zk.gateway import Gateway
 logger = logging.getLogger("django_zklock.locks")
 
 MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a node of its own
+ENOUGH = 1.25  # times as long as the last grant took: the time that a contender should have left when it enters
 
-Callback = Callable[[Any], object]
+Callback = Callable[[Any], None]
 
 
 class Waiter(Protocol):
     """A contender that may have to wait in the line."""
+
+    deadline: float | None
+    """When it gives up, on `time.monotonic()`."""
 
     def on_admitted(self) -> None:
         """There is room in the directory: create the node now."""
@@ -35,16 +42,32 @@ class Waiter(Protocol):
 class Directory:
     """What the contenders of this process share in the directory of one key."""
 
-    __slots__ = ("_admitting", "_asked", "_barrier", "_drop", "_gateway", "_line", "_next", "_next_barrier", "_parsed",
-                 "_users", "_waiting", "parent")  # fmt: skip
+    __slots__ = (
+        "_admitting",
+        "_asked",
+        "_barrier",
+        "_drop",
+        "_gateway",
+        "_late",
+        "_line",
+        "_next",
+        "_next_barrier",
+        "_parsed",
+        "_took",
+        "_users",
+        "_waiting",
+        "parent",
+    )
 
     def __init__(self, gateway: Gateway, parent: str, drop: Callable[[Directory], object]) -> None:
         self.parent = parent
         self._gateway = gateway
         self._drop = drop  # called when nobody uses this any more
         self._users = 0
-        self._waiting: set[Waiter] = set()  # those with a node, or about to create it, until they are granted or leave
+        self._waiting: dict[Waiter, float] = {}  # those in the queue, or about to enter, and since when
         self._line: OrderedDict[Waiter, None] | None = None  # those that wait for room; most keys never have any
+        self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them that have too little time left
+        self._took = 0.0  # seconds from entering to the last grant
         self._admitting = False
         self._asked: list[Callback] | None = None  # for the listing that is under way, if one is
         self._barrier = False  # that listing comes after a sync
@@ -61,7 +84,7 @@ class Directory:
 
     def leave(self, waiter: Waiter) -> None:
         """Take note that a contender is gone."""
-        self.stop_waiting(waiter)
+        self._stop_waiting(waiter)
         self._users -= 1
         self._drop_if_idle()
 
@@ -74,7 +97,7 @@ class Directory:
     @property
     def in_line(self) -> int:
         """How many contenders wait for room."""
-        return len(self._line) if self._line else 0
+        return len(self._line) + len(self._late) if self._line is not None else 0
 
     @property
     def waiting(self) -> int:
@@ -85,30 +108,45 @@ class Directory:
         """Return whether a contender may create its node now; if not, it is in the line."""
         if waiter in self._waiting:
             return True
-        if len(self._waiting) < MAX_WAITING and not self._line:
-            self._waiting.add(waiter)
+        if len(self._waiting) < MAX_WAITING and not self.in_line:
+            self._waiting[waiter] = time.monotonic()
             return True
         if self._line is None:
             self._line = OrderedDict()
         self._line[waiter] = None
         return False
 
-    def stop_waiting(self, waiter: Waiter) -> None:
-        """Take note that a contender is granted or gives up, and let the next ones in."""
-        self._waiting.discard(waiter)
+    def granted(self, waiter: Waiter) -> None:
+        """Take note that a contender has the lock, and let the next one in."""
+        if waiter in self._waiting:
+            self._took = time.monotonic() - self._waiting[waiter]
+        self._stop_waiting(waiter)
+
+    def _stop_waiting(self, waiter: Waiter) -> None:
+        self._waiting.pop(waiter, None)
         if self._line is None:
             return
         self._line.pop(waiter, None)
+        self._late.pop(waiter, None)
         if self._admitting:
             return  # the loop below goes on
         self._admitting = True
         try:
-            while self._line and len(self._waiting) < MAX_WAITING:
-                admitted, _ = self._line.popitem(last=False)
-                self._waiting.add(admitted)
+            while self.in_line and len(self._waiting) < MAX_WAITING:
+                now = time.monotonic()
+                admitted = self._next_in_line(self._line, now)
+                self._waiting[admitted] = now
                 admitted.on_admitted()
         finally:
             self._admitting = False
+
+    def _next_in_line(self, line: OrderedDict[Waiter, None], now: float) -> Waiter:
+        while line:
+            waiter, _ = line.popitem(last=False)
+            if waiter.deadline is None or waiter.deadline - now >= ENOUGH * self._took:
+                return waiter
+            self._late[waiter] = None
+        return self._late.popitem(last=False)[0]
 
     # --- the listing ----------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class Request:
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
     max_waiters: int | None = None  # that may wait already; with more, give up at once
+    deadline: float | None = None  # when the caller gives up, on time.monotonic()
     about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for what is logged
     template: str = ""  # what the key was made of
 

@@ -75,7 +75,7 @@ class Terms:
         """What decides whose turn it is."""
         return rules.rule_for(self.kind, self.limit or 1)
 
-    def request(self, *, patient: bool, only_look: bool = False) -> Request:
+    def request(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
         around = work.current()  # now, as the lock may be an object that lives longer than the work
@@ -93,6 +93,7 @@ class Terms:
             only_look=only_look,
             hold_at_least=self.hold_at_least,
             max_waiters=self.max_waiters,
+            deadline=deadline,
             about=about,
             template=self.template,
         )
