@@ -32,7 +32,7 @@ class Attempt(Generic[_Waiter]):
         self.timeout = timeout
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._answered = False  # protocol's thread only
-        self._companions: list[_Companion] = []  # protocol's thread only
+        self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
@@ -71,12 +71,12 @@ class Attempt(Generic[_Waiter]):
     def _accompany(self, companions: list[_Companion]) -> None:
         for companion in companions:
             if not self._answered:
-                self._companions.append(companion)
+                self._companions = (*self._companions, companion)
                 companion.grant.attach(companion)
 
     def _part(self) -> None:
-        while self._companions:
-            companion = self._companions.pop()
+        companions, self._companions = self._companions, ()
+        for companion in companions:
             companion.grant.detach(companion)
 
     @property

@@ -66,7 +66,7 @@ class Contender(Member):
         self.request = request
         self.deadline = request.deadline
         self._done: Callable[[Outcome], object] | None = done
-        self._left: list[Callable[[bool], object]] = []
+        self._left: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.AWAITING
         self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
@@ -367,7 +367,7 @@ class Contender(Member):
 
     def _leave(self, left: Callable[[bool], object] | None) -> None:
         if left is not None:
-            self._left.append(left)
+            self._left = (*self._left, left)
         if self._grant is not None:
             self._grant.release()
         if self._phase is Phase.GONE or self._place is None:
@@ -389,7 +389,7 @@ class Contender(Member):
         if before is not Phase.GONE and self._directory is not None:
             self._registry.dismiss(self)
             self._directory.leave(self)
-        told, self._left = self._left, []
+        told, self._left = self._left, ()
         for left in told:
             left(gone)
 

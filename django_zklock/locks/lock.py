@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -49,6 +49,8 @@ from django_zklock.zk import process
 
 Beside: TypeAlias = Sequence[Grant] | None
 """The grants of the locks that were taken before one of several; None where it is alone."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
 
 
 class Lock:
@@ -114,7 +116,7 @@ class Lock:
         about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self._fields = dict(fields or {})
+        self._fields = dict(fields) if fields else _NOTHING
         self._options = given_options(
             timeout=timeout,
             abort_on=abort_on,
@@ -131,7 +133,7 @@ class Lock:
             max_waiters=max_waiters,
         )
         self._what = what
-        self._about = dict(about or {})
+        self._about = dict(about) if about else _NOTHING
         self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
         self._blocks = Blocks()
 
@@ -285,8 +287,8 @@ class Lock:
         if lost is not None:
             raise lost from error
 
-    async def __aenter__(self) -> Hold:
-        return await self._aenter()
+    def __aenter__(self) -> Coroutine[Any, Any, Hold]:
+        return self._aenter()
 
     async def _aenter(self, terms: Terms | None = None, beside: Beside = None) -> Hold:
         take = Take()
