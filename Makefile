@@ -20,7 +20,7 @@ help:
 	@echo "make chaos        the locks under faults, and a soak (under 20 minutes); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: kazoo's own lock in the same place, which must fail"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
-	@echo "make bench        round trips and medians against kazoo's Lock"
+	@echo "make bench        round trips and medians against kazoo's Lock; then 10,000 waiters in one process"
 	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
@@ -61,6 +61,7 @@ browser: $(VENV)/.installed-test zookeeper chromium
 
 bench: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/acquire.py $(ARGS)
+	$(BIN)/python benchmarks/crowd.py $(filter --check,$(ARGS))
 
 bench-devserver: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)
