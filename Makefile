@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
+# The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers curator chromium browser
 

@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> None:
         what, selection = "the soak alone", SOAK_ALONE
     say(f"chaos: {what}, on the lock of {options.lock}; the soak takes {seconds:g} s, its seed is {options.seed};")
     say(f"       {where}")
-    pytest = [sys.executable, "-m", "pytest", str(TESTS), "-m", "scenario", "-p", "support.chaos.report", "--chaos"]
+    pytest = [sys.executable, "-m", "pytest", str(TESTS), "-m", "scenario or chaos", "-p", "support.chaos.report"]
+    pytest += ["--chaos", f"--ignore={TESTS / 'browser'}"]  # which `make browser` runs
     if selection != SOAK_ALONE:
         # Most of them wait most of the time. A file's tests stay together, as they share servers.
         pytest += ["-n", "2", "--dist", "loadfile"]

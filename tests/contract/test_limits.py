@@ -91,11 +91,11 @@ def crowd(zoo: Zoo) -> Iterator[Crowd]:
 
 
 def signs_of(zoo: Zoo) -> list[str]:
-    return [name for name in zoo.client.get_children(f"{zoo.base}/k") if name.startswith("!")]
+    return [name for name in zoo.names(f"{zoo.base}/k") if name.startswith("!")]
 
 
 def queue_of(zoo: Zoo) -> Queue:
-    return order.ordered(zoo.client.get_children(f"{zoo.base}/k"))
+    return order.ordered(zoo.names(f"{zoo.base}/k"))
 
 
 # --- what it does -----------------------------------------------------------------------------------------------------
