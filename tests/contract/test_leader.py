@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.test import override_settings
-from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.faults import ROOM, Elsewhere, connected, expire, proxied, session, within
 from support.work import lose, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.zookeeper
 TIMEOUT = 4.0  # seconds, of a session
 SHORT = 2.0  # seconds, of the session of who is killed
 TICK = 0.5  # seconds, of the servers
-LATER = 0.5  # seconds of room for a busy machine
+LATER = ROOM
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import Elsewhere, client, connected, cut, expire, lose, proxied, session, within
+from support.faults import ROOM, Elsewhere, client, connected, cut, expire, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -18,11 +18,11 @@ from django_zklock.zk import clock
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
 TIMEOUT = 4.0
 LEASE = LEASE_SHARE * TIMEOUT
-LATER = 0.5  # seconds of room for a busy machine
+LATER = ROOM
 
 
 @pytest.fixture

@@ -575,6 +575,7 @@ class Counter:
             state["allowed"] = many
 
 
+@pytest.mark.chaos
 def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_load(zoo: Zoo, tmp_path: Path) -> None:
     """
     Three processes take and let go of permits all the time.

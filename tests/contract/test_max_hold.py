@@ -18,7 +18,7 @@ from django_zklock import Hold, signals, zk_lock
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.share import Share
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
 REASON = "it was held for longer than max_hold, 0.3 s"
 

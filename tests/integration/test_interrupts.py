@@ -120,6 +120,7 @@ SHARED = Lock("alarm")
 
 
 @pytest.mark.scenario("F13")
+@pytest.mark.chaos
 def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
     """A signal's handler that raises at a random moment of `with`, also of a shared object, leaves no contender."""
     struck = 0
@@ -142,6 +143,7 @@ def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
 
 
 @pytest.mark.scenario("F12", "F13")
+@pytest.mark.chaos
 def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Zoo) -> None:
     """A release that is struck still lets go, and an acquire that is struck has not acquired."""
     for _ in range(1500):

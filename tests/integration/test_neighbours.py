@@ -127,6 +127,7 @@ def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list
 @pytest.mark.parametrize(
     ("case", "killed"), kills(EXCLUSIVE, {("mutex", "theirs"), ("lock+", "theirs"), ("lock", "ours")})
 )
+@pytest.mark.chaos
 def test_who_is_killed_is_out_of_the_queue(
     zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
@@ -245,6 +246,7 @@ def test_permits_are_counted_together(
 
 
 @pytest.mark.parametrize(("case", "killed"), kills(SEMAPHORES, {("semaphore", "ours")}))
+@pytest.mark.chaos
 def test_permits_of_a_killed_process_come_back(
     zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:

@@ -176,6 +176,7 @@ SHARED = zk_locks("alarm/b", "alarm/a")
 
 @pytest.mark.scenario("F13")
 @pytest.mark.parametrize("way", ["with", "acquire"])
+@pytest.mark.chaos
 def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> None:
     """A signal's handler that raises at a random moment, also of a shared object, leaves no contender."""
     with SHARED:
