@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.test import override_settings
-from support.faults import ROOM, Elsewhere, connected, expire, proxied, session, within
+from support.faults import Elsewhere, connected, expire, proxied, session, within
 from support.work import lose, sleep_in_pieces
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
 from django_zklock.exceptions import (

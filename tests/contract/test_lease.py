@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import ROOM, Elsewhere, client, connected, cut, expire, lose, proxied, session, within
+from support.faults import Elsewhere, client, connected, cut, expire, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable

@@ -87,9 +87,9 @@ def test_one_deadline_is_over_all(zoo: Zoo) -> None:
         other = Elsewhere(let_go_late)
         eventually(lambda: zoo.children("a"))
         began = time.monotonic()
-        with pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
+        with within(1.7), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
             pass
-        assert 1.1 <= time.monotonic() - began <= 1.2 + 1
+        assert time.monotonic() - began >= 1.1
         other.result()
 
 
@@ -141,7 +141,7 @@ def test_coroutines_take_several_as_well(zoo: Zoo) -> None:
             assert hold.keys == ("a", "b")
             hold.check()
         lock = zk_locks("a", "b")
-        assert await lock.aacquire(timeout=1)
+        assert await lock.aacquire(timeout=20)
         assert await lock.alocked()
         await lock.arelease()
         assert not await lock.alocked()

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.faults import ROOM, Elsewhere, connected, proxied, session, within
+from support.faults import Elsewhere, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable

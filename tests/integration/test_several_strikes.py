@@ -160,7 +160,7 @@ def sweep(
         try:
             check()
             assert_nothing_held(zoo)
-            with zk_locks(*keys, "c", timeout=2):
+            with zk_locks(*keys, "c", timeout=20):
                 pass
         except BaseException as error:
             leaks.append((at, strike.where, repr(error)))

@@ -138,7 +138,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
             assert not list(hold.live_holds._blocks.values())
             assert not hold.live_holds._guards
             assert work is not failing or len(ledger.seen()) == before, "half its work was committed"
-            with Lock(key, timeout=2, atomic="ledger"):
+            with Lock(key, timeout=20, atomic="ledger"):
                 pass
         except Exception as error:
             leaks.append((at, strike.where, repr(error)))

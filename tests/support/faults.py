@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -18,13 +17,10 @@ from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session
 from support.chaos import thief
 from support.proxy import MULTI, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-ROOM = float(os.environ.get("TEST_ROOM", "5"))
-"""Seconds that a busy machine may be late. `make chaos` judges time, and allows half a second."""
 
 T = TypeVar("T")
 
