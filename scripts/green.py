@@ -49,14 +49,20 @@ def run(number: int, busy: bool) -> bool:
     lines = log.read_text(errors="replace").splitlines()
     ends = (re.match(r"=+ (.*) in [\d.]+s", line) for line in reversed(lines))
     said = next((end[1] for end in ends if end), "no result")
-    load = "busy" if busy else "quiet"
-    print(f"{number:2} {'green' if done.returncode == 0 else 'RED'} {said}; {took:.0f} s, {load}, SEED={seed}", flush=True)
-    for line in lines:
-        if line.startswith(("FAILED ", "ERROR ")):
-            print(f"   {line}", flush=True)
+    verdict, load = "RED" if done.returncode else "green", "busy" if busy else "quiet"
+    say(f"{number:2} {verdict:5} {said}; {took:.0f} s, {load}, SEED={seed}")
     if done.returncode:
-        print(f"   {log.relative_to(ROOT)}", flush=True)
-    return done.returncode == 0
+        for line in lines:
+            if line.startswith(("FAILED ", "ERROR ")):
+                say(f"   {line}")
+        say(f"   {log.relative_to(ROOT)}")
+    return not done.returncode
+
+
+def say(line: str) -> None:
+    """Print a line at once, also where the output is a file."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main(arguments: list[str]) -> int:
@@ -67,7 +73,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     LOGS.mkdir(exist_ok=True)
     passed = [run(number, options.busy) for number in range(1, options.runs + 1)]
-    print(f"{sum(passed)} of {options.runs} runs were green")
+    say(f"{sum(passed)} of {options.runs} runs were green")
     return 0 if all(passed) else 1
 
 

@@ -133,7 +133,7 @@ for use in (False, True):
         {leave}
     began = time.monotonic()
     os.waitpid(pid, 0)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     hold.check()
 session = hold._grant.session
 states = []
