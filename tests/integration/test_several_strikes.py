@@ -95,6 +95,7 @@ def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger
         sweep(zoo, work_simple, stride, {"atomic": "ledger"}, check)
 
 
+@pytest.mark.chaos
 @pytest.mark.scenario("F13")
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_an_exception_at_any_line_leaves_no_trace_on_a_lock_that_was_held_before(zoo: Zoo, timeout: float) -> None:
