@@ -7,8 +7,11 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
+# The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers curator chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers curator chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -17,6 +20,7 @@ help:
 	@echo "                  UNSAFE=broken: with locks that grant everybody, where fenced writes must hold out"
 	@echo "make test         lint, types, import contracts and all tests"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
+	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
 	@echo "make chaos        the locks under faults, and a soak (under 20 minutes); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: kazoo's own lock in the same place, which must fail"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
@@ -48,7 +52,10 @@ imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.installed-test zookeeper postgres brokers curator chromium
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
+
+green: $(VENV)/.installed-test
+	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
 
 chaos: $(VENV)/.installed-test zookeeper postgres brokers curator
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
@@ -85,7 +92,7 @@ chromium: $(VENV)/.installed-test
 	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium
 
 clean:
-	rm -rf $(VENV) .cache .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .cache .demo .green build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
 $(VENV)/.installed-demo: setup.cfg requirements/demo.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" -r requirements/demo.txt

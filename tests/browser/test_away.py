@@ -12,7 +12,7 @@ from support.browser.scene import busy_shop
 from support.proxy import Proxy
 
 Visit = Callable[..., Visitor]
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 KEY = "orders/1042"
 DEADLINE = 3.5  # seconds for a whole page: the 1.5 that a snapshot may take, and room for a busy machine
@@ -25,7 +25,7 @@ def opened_in_time(visitor: Visitor, path: str) -> None:
     assert took < DEADLINE, f"{path} took {took:.1f} s"
 
 
-@pytest.mark.parametrize("outage", ["refuse", pytest.param("hang", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("outage", ["refuse", "hang"])
 def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, visitor: Visit, outage: str) -> None:
     """Frozen or gone, ZooKeeper keeps no page from its deadline: a banner says so, and how old the locks are."""
     busy_shop(stage)
@@ -50,7 +50,6 @@ def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, 
     viewer.wait_until(lambda: viewer.open() and viewer.page.get_by_role("alert").count() == 0)
 
 
-@pytest.mark.chaos
 def test_no_page_fails(stage: Stage, wire: Proxy, visitor: Visit) -> None:
     """The pages of a lock, the forms, and the admin's own index answer in time without ZooKeeper."""
     busy_shop(stage)

@@ -42,6 +42,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         assert "operator" in history
 
 
+@pytest.mark.chaos
 def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     """Without a reason nothing is broken, neither by the browser's own check nor by the server's."""
     actor.hold(KEY)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Actor, Part, Stage
-from support.browser.pages import LIST, Visitor
+from support.browser.pages import Visitor
 from support.zoo import Zoo
 
 from django_zklock.queue.nodes import Kind
@@ -59,27 +59,6 @@ def test_a_lock_that_a_real_process_took_is_in_the_list(actor: Actor, visitor: V
     assert str(actor.process.pid) in row
     assert "shop.views.buy" in row
     assert str(token) in row
-
-
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("state=contended", ["orders/42"]),
-        ("kind=read-write", ["report"]),
-        ("source=celery", ["orders/42", "report"]),
-        ("source=view", ["invoice/2026-11"]),
-        ("host=web-1", ["invoice/2026-11"]),
-        ("q=ORDERS%2F42", ["orders/42"]),
-        ("q=web-1+refund", ["invoice/2026-11"]),
-        ("q=nowhere", []),
-        ("q=o&state=contended", ["orders/42"]),
-    ],
-)
-def test_search_and_filters_leave_what_was_asked_for(shop: Stage, visitor: Visit, query: str, found: list[str]) -> None:
-    """Each filter, the search, and both together."""
-    viewer = visitor("viewer")
-    viewer.open(f"{LIST}?{query}")
-    assert sorted(viewer.shown_keys()) == found
 
 
 def test_filters_and_search_are_at_hand(shop: Stage, visitor: Visit) -> None:

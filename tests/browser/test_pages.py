@@ -38,7 +38,7 @@ def shop(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize(
-    "look", ["light", "phone-dark", *(pytest.param(each, marks=pytest.mark.chaos) for each in ("dark", "phone"))]
+    "look", ["light", *(pytest.param(each, marks=pytest.mark.chaos) for each in ("dark", "phone", "phone-dark"))]
 )
 def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: str) -> None:
     """
@@ -54,7 +54,8 @@ def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: st
         operator.assert_fits()
 
 
-@pytest.mark.parametrize("language", ["de", pytest.param("fr", marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("language", ["de", "fr"])
 def test_every_page_speaks_the_visitors_language(shop: Stage, visitor: Visit, language: str) -> None:
     """The pages say in German and in French what they say in English."""
     operator = visitor("operator", locale=language)

@@ -11,7 +11,8 @@ from support.browser.pages import LIST, Visitor, address
 from support.zoo import Zoo
 
 Visit = Callable[..., Visitor]
-pytestmark = pytest.mark.zookeeper
+# The tests of the admin without a browser ask the same of each view. These prove it once more on a served site.
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 KEY = "orders/1042"
 READING = [LIST, f"{LIST}data.json", address(KEY), address(KEY, "history")]

@@ -80,6 +80,7 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
     operator.row("orders/0").filter(has_text="Contended").wait_for()
 
 
+@pytest.mark.chaos
 def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
     """A click on Pause stops the refresh, until another click, which catches up at once."""
     stage.enter(KEY, Part("web-1"))
@@ -106,6 +107,7 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
     assert viewer.interval() == "15"
 
 
+@pytest.mark.chaos
 def test_a_hidden_page_asks_nothing(stage: Stage, visitor: Visit) -> None:
     """A tab in the background leaves the server alone, and catches up when it is looked at again."""
     stage.enter(KEY, Part("web-1"))

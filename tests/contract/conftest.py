@@ -13,6 +13,41 @@ from django_zklock.queue.operators import is_operator
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 
+OWN_CODE = frozenset(
+    [
+        "test_abort",
+        "test_abort_edges",
+        "test_asyncio",
+        "test_bounds_and_kinds",
+        "test_budget",
+        "test_family_faults",
+        "test_gated",
+        "test_hold_at_least",
+        "test_horizon",
+        "test_inspection",
+        "test_leader",
+        "test_lease",
+        "test_lost_replies",
+        "test_max_hold",
+        "test_operations",
+        "test_operations_lost",
+        "test_over_holds",
+        "test_revoke",
+        "test_several",
+        "test_supervisor",
+    ]
+)
+"""Modules about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make chaos` the second run of what depends little on the kind of server."""
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if item.path.stem in OWN_CODE and params.get("server") == "dev":
+            item.add_marker(pytest.mark.chaos)
+
 
 @pytest.fixture(scope="session")
 def dev() -> Iterator[DevServer]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.faults import within
 from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
@@ -110,14 +111,12 @@ def test_an_outer_lock_lost_while_an_inner_one_is_taken_stops_that(zoo: Zoo, run
     def work() -> None:
         with Lock("outer") as outer, zoo.hold_elsewhere("inner"):
             threading.Timer(0.2, lambda: outer._grant.session.post(outer._grant.lose, "test")).start()
-            with Lock("inner", timeout=1.5):
+            with Lock("inner", timeout=30):
                 pass
 
-    began = time.monotonic()
-    with pytest.raises(LockLost) as caught:
+    with within(2), pytest.raises(LockLost) as caught:
         run(work)
     assert caught.value.lock == "outer"
-    assert time.monotonic() - began < 2.5
     zoo.assert_empty()
 
 

@@ -157,12 +157,12 @@ def test_a_hold_tells_of_its_loss(zoo: Zoo) -> None:
     hold.check()
     assert hold.lost is False
     assert hold.wait_lost(0.01) is False
-    assert 0.5 < hold.lease_remaining <= 1.6
+    assert 0.5 < hold.lease_remaining <= 4
     waiting = threading.Thread(target=lambda: told.append(hold) if hold.wait_lost() else None)
     waiting.start()
     zoo.client.delete(hold.path)
-    assert hold.wait_lost(2)
-    waiting.join(2)
+    assert hold.wait_lost(20)
+    waiting.join(20)
     hold.add_lost_callback(told.append)
     eventually(lambda: told == [hold] * 3)
     with pytest.raises(LockLost):
@@ -188,5 +188,5 @@ def test_who_waits_for_the_loss_of_a_hold_is_let_go_by_its_release(zoo: Zoo) -> 
     watcher = Elsewhere(hold.wait_lost)
     eventually(lambda: hold._grant.observed_by(object))
     lock.release()
-    assert watcher.result(2) is False
-    assert Elsewhere(hold.wait_lost).result(2) is False
+    assert watcher.result(20) is False
+    assert Elsewhere(hold.wait_lost).result(20) is False

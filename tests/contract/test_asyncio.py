@@ -323,7 +323,7 @@ def test_a_loop_that_is_closed_meanwhile_keeps_nobody_waiting(zoo: Zoo) -> None:
             loop.run_until_complete(asyncio.sleep(0.01))
         loop.close()
         del tasks
-    with Lock("closed", timeout=2):
+    with Lock("closed", timeout=20):
         pass
     zoo.assert_empty()
     gc.collect()

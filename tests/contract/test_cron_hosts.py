@@ -12,7 +12,7 @@ from django_zklock import zk_lock
 from django_zklock.queue.nodes import Payload
 from django_zklock.testing.ensemble import Ensemble
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 
 @pytest.fixture

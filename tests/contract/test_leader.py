@@ -15,7 +15,7 @@ import pytest
 from django.test import override_settings
 from support.faults import Elsewhere, connected, expire, proxied, session, within
 from support.work import lose, sleep_in_pieces
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
 from django_zklock.exceptions import (
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.zookeeper
 TIMEOUT = 4.0  # seconds, of a session
 SHORT = 2.0  # seconds, of the session of who is killed
 TICK = 0.5  # seconds, of the servers
-LATER = 0.5  # seconds of room for a busy machine
+LATER = ROOM
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from support.faults import Elsewhere, client, connected, cut, expire, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
@@ -18,11 +18,11 @@ from django_zklock.zk import clock
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
 TIMEOUT = 4.0
 LEASE = LEASE_SHARE * TIMEOUT
-LATER = 0.5  # seconds of room for a busy machine
+LATER = ROOM
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_holder_is_told_that_its_node_was_deleted(zoo: Zoo, proxy: Proxy, afte
 
     def delete(hold: Hold) -> None:
         time.sleep(after)
-        zoo.client.delete(hold.path)
+        zoo.take_away(hold.path)
 
     hold, why = lose(zk_lock("a", abort_on="lost"), delete, 1)
     assert "deleted" in why

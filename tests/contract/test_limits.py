@@ -91,11 +91,11 @@ def crowd(zoo: Zoo) -> Iterator[Crowd]:
 
 
 def signs_of(zoo: Zoo) -> list[str]:
-    return [name for name in zoo.client.get_children(f"{zoo.base}/k") if name.startswith("!")]
+    return [name for name in zoo.names(f"{zoo.base}/k") if name.startswith("!")]
 
 
 def queue_of(zoo: Zoo) -> Queue:
-    return order.ordered(zoo.client.get_children(f"{zoo.base}/k"))
+    return order.ordered(zoo.names(f"{zoo.base}/k"))
 
 
 # --- what it does -----------------------------------------------------------------------------------------------------
@@ -575,6 +575,7 @@ class Counter:
             state["allowed"] = many
 
 
+@pytest.mark.chaos
 def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_load(zoo: Zoo, tmp_path: Path) -> None:
     """
     Three processes take and let go of permits all the time.

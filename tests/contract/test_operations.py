@@ -329,10 +329,11 @@ def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.
 def test_a_waiter_gets_the_lock_as_the_hold_of_a_dead_process_is_over(zoo: Zoo) -> None:
     """Not before, and in its turn."""
     began = time.monotonic()
-    hold_lock("k", seconds=1.0, **WHY)
-    die()
-    with zk_lock("k"):
-        assert 0.95 <= time.monotonic() - began <= 2.5
+    with within(2):
+        hold_lock("k", seconds=1.0, **WHY)
+        die()
+        with zk_lock("k", timeout=20):
+            assert time.monotonic() - began >= 0.95
 
 
 @pytest.mark.parametrize("timeout", [0, 5])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from support.faults import within
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotHeld
@@ -70,8 +71,9 @@ def test_a_lock_that_is_not_to_be_had_is_none(zoo: Zoo) -> None:
     with zoo.hold_elsewhere("busy"):
         assert lock.acquire(blocking=False) is None
         began = time.monotonic()
-        assert lock.acquire(timeout=0.3) is None
-        assert 0.3 <= time.monotonic() - began < 1.3
+        with within(0.8):
+            assert lock.acquire(timeout=0.3) is None
+        assert time.monotonic() - began >= 0.3
         assert lock.locked()
         zoo.wait_contenders("busy", 1, timeout=2)
     assert not lock.locked()
@@ -138,11 +140,10 @@ def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
     """reentrant=False turns a self-made deadlock into LockBusy, without waiting; the outer block is unharmed."""
     lock = Lock("once", reentrant=False, timeout=None)
     with lock as hold:
-        began = time.monotonic()
-        with pytest.raises(LockBusy, match="reentrant"), lock:
-            pass
-        assert lock.acquire() is None
-        assert time.monotonic() - began < 0.5
+        with within(0):
+            with pytest.raises(LockBusy, match="reentrant"), lock:
+                pass
+            assert lock.acquire() is None
         hold.check()
     with lock:
         pass

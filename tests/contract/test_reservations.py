@@ -53,7 +53,7 @@ def taken(key: str = "a/b", task_id: str = "two", **more: object) -> str:
 def left(zoo: Zoo) -> list[str]:
     """The reservations there are."""
     path = rules.directory(zoo.base)
-    return zoo.client.get_children(path) if zoo.client.exists(path) else []
+    return zoo.names(path)
 
 
 def end_session() -> None:

@@ -290,7 +290,7 @@ def test_who_waits_behind_keeps_its_place_when_the_holder_is_asked(zoo: Zoo) -> 
 
 def test_a_holder_that_was_asked_is_seen_as_that_and_its_payload_stays_small(zoo: Zoo) -> None:
     """It goes on to say who it is; the list and the page show who asks."""
-    with zk_lock("k", timeout=1) as hold:
+    with zk_lock("k", timeout=20) as hold:
         (before,) = zoo.payloads("k")
         revoke("k", "r" * 900, by="b" * 900)
         assert len(zoo.client.get(hold.path)[0]) <= MAX_PAYLOAD

@@ -87,9 +87,9 @@ def test_one_deadline_is_over_all(zoo: Zoo) -> None:
         other = Elsewhere(let_go_late)
         eventually(lambda: zoo.children("a"))
         began = time.monotonic()
-        with pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
+        with within(1.7), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
             pass
-        assert 1.1 <= time.monotonic() - began <= 1.2 + 1
+        assert time.monotonic() - began >= 1.1
         other.result()
 
 
@@ -141,7 +141,7 @@ def test_coroutines_take_several_as_well(zoo: Zoo) -> None:
             assert hold.keys == ("a", "b")
             hold.check()
         lock = zk_locks("a", "b")
-        assert await lock.aacquire(timeout=1)
+        assert await lock.aacquire(timeout=20)
         assert await lock.alocked()
         await lock.arelease()
         assert not await lock.alocked()
@@ -180,7 +180,7 @@ def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
     """The work under all is stopped; the error names the one that was lost, and all are free."""
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
-            zoo.client.delete(hold[key].path)
+            zoo.take_away(hold[key].path)
             with within(3):
                 threading.Event().wait(10)
         assert lost.value.lock == key
@@ -194,7 +194,7 @@ def test_a_coroutine_that_loses_one_is_stopped(zoo: Zoo) -> None:
     async def main() -> None:
         with pytest.raises(LockLost) as lost:
             async with zk_locks("a", "b") as hold:
-                zoo.client.delete(hold["a"].path)
+                zoo.take_away(hold["a"].path)
                 await asyncio.wait_for(asyncio.Event().wait(), 10)
         assert lost.value.lock == "a"
         await asyncio.sleep(0)

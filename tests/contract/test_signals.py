@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.zoo import Zoo, eventually
+from support.faults import within
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import signals
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
@@ -91,7 +92,7 @@ def test_contention_is_told(zoo: Zoo, log: Log) -> None:
     eventually(lambda: len(log) == 3)
     assert log.names == ["lock_contended"] * 3
     waited = [kwargs["waited"] for _, kwargs in log]
-    assert 0.2 <= waited[0] < 1
+    assert 0.2 <= waited[0] < 1 + ROOM
     assert waited[1:] == [0, 0]
     assert {kwargs["lock"] for _, kwargs in log} == {"busy"}
     assert {kwargs["sender"] for _, kwargs in log} == {Lock}
@@ -169,14 +170,13 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Log) -> None:
     for receiver in (failing, slow, exiting):
         signals.lock_acquired.connect(receiver, weak=False)
     try:
-        began = time.monotonic()
-        for _ in range(5):
-            with Lock("slow"):
-                pass
-        with pytest.raises(LockLost), Lock("slow") as hold:
-            hold._grant.session.post(hold._grant.lose, "taken away")
-            time.sleep(10)
-        assert time.monotonic() - began < 2
+        with within(2):
+            for _ in range(5):
+                with Lock("slow"):
+                    pass
+            with pytest.raises(LockLost), Lock("slow") as hold:
+                hold._grant.session.post(hold._grant.lose, "taken away")
+                time.sleep(20)
         assert "lock_released" not in log.names
     finally:
         gate.set()

@@ -110,7 +110,7 @@ def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Calla
             assert not list(hold.live_holds._blocks.values())
             assert not hold.live_holds._guards
             assert not abort._main_thread_aborts
-            with Lock(key, timeout=2):
+            with Lock(key, timeout=20):
                 pass
         except Exception as error:
             leaks.append((at, where, repr(error)))

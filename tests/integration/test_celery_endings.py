@@ -47,6 +47,7 @@ def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
 
 
 @pytest.mark.scenario("F12")
+@pytest.mark.chaos
 def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
     """Struck while they enter the queue, wait, are granted the lock or let go of it, tasks leave no contender."""
     storms = [worker.send("storm", "storm", 300, seed) for seed in range(2)]
@@ -170,6 +171,7 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 def test_an_outage_stops_the_work(tmp_path: Path) -> None:
     """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away; their processes work on later."""
     with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker, worker.log_shown():

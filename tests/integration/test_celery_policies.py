@@ -297,7 +297,7 @@ def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[
 
 def waiting(worker: Worker, key: str) -> list[str]:
     """The reservations of a key."""
-    return [name for name in worker.zoo.client.get_children(f"{worker.zoo.base}/!unique") if name.endswith(f"!{key}")]
+    return [name for name in worker.zoo.names(f"{worker.zoo.base}/!unique") if name.endswith(f"!{key}")]
 
 
 def call(worker: Worker, key: str, journal: Path, **options: Any) -> AsyncResult[Any]:

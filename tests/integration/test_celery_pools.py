@@ -61,6 +61,7 @@ def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
         pytest.param("eventlet", "greenlet", marks=EVENTLET.marks),
     ],
 )
+@pytest.mark.chaos
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
     """Threads are stopped while they compute, greenlets while they wait, and the worker's own thread either way."""
     with Ensemble(nodes=1) as ensemble:

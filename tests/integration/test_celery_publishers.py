@@ -67,7 +67,7 @@ def messages(home: Any) -> int:
 
 def left(zoo: Zoo) -> list[str]:
     path = rules.directory(zoo.base)
-    return zoo.client.get_children(path) if zoo.client.exists(path) else []
+    return zoo.names(path)
 
 
 def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:

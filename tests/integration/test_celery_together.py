@@ -29,7 +29,7 @@ pytestmark = pytest.mark.zookeeper
 def waiting(worker: Worker, key: str) -> list[str]:
     """The reservations of a key."""
     path = f"{worker.zoo.base}/!unique"
-    found = worker.zoo.client.get_children(path) if worker.zoo.client.exists(path) else []
+    found = worker.zoo.names(path)
     return [name for name in found if name.endswith(f"!{key}")]
 
 

@@ -35,8 +35,7 @@ def publisher(worker: Worker) -> Iterator[Worker]:
 
 
 def reservations(worker: Worker) -> list[str]:
-    path = rules.directory(worker.zoo.base)
-    return worker.zoo.client.get_children(path) if worker.zoo.client.exists(path) else []
+    return worker.zoo.names(rules.directory(worker.zoo.base))
 
 
 def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:

@@ -151,6 +151,7 @@ def test_the_others_elect_when_the_leader_is_killed(whole: Ensemble) -> None:
     assert killed.wait_ready() == "follower"
 
 
+@pytest.mark.chaos
 def test_one_of_three_serves_nobody(whole: Ensemble) -> None:
     """Without a quorum a server runs, and does not serve; a stop is as good as a crash for that."""
     for follower in whole.followers:
@@ -191,6 +192,7 @@ def test_a_machine_without_zookeeper_is_told_what_to_install(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.chaos
 def test_in_the_foreground_it_ends_with_its_signal(number: signal.Signals, tmp_path: Path) -> None:
     """`python -m` prints the URL, and its server goes when it goes; on Linux even when it was killed."""
     if number == signal.SIGKILL and sys.platform != "linux":

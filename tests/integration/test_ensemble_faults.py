@@ -21,7 +21,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.ensemble import Ensemble, Server
 from django_zklock.zk.lease import LEASE_SHARE
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 LATER = 0.5  # seconds of room for a busy machine
 

@@ -240,6 +240,7 @@ def lonely() -> Iterator[Ensemble]:
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 def test_a_wiped_ensemble_is_recognised(lonely: Ensemble, ledger: str, row: Account) -> None:
     """Its tokens begin anew, below those that the rows have seen."""
     with override_settings(ZKLOCK=at(lonely)):

@@ -64,7 +64,9 @@ def work(row: Account) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [by_get, by_fence, by_join, by_child])
+@pytest.mark.parametrize(
+    "way", [by_get, *(pytest.param(each, marks=pytest.mark.chaos) for each in (by_fence, by_join, by_child))]
+)
 def test_no_update_is_lost_though_the_lock_grants_everybody(
     ledger: str, way: Callable[[str, Fence, int], None]
 ) -> None:

@@ -133,7 +133,7 @@ for use in (False, True):
         {leave}
     began = time.monotonic()
     os.waitpid(pid, 0)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     hold.check()
 session = hold._grant.session
 states = []
@@ -195,6 +195,7 @@ print(process.peek() is not None)
 
 
 @pytest.mark.scenario("F39")
+@pytest.mark.chaos
 def test_forks_from_a_thread_under_load_never_hang(zoo: Zoo) -> None:
     """Whatever the other threads are in the middle of, the first use of the child answers, every time."""
     script = """

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.faults import within
 from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
 from support.zoo import Zoo
 
@@ -71,7 +72,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
             break
         try:
             assert_nothing_held(zoo)
-            with Lock(key, timeout=2):
+            with Lock(key, timeout=20):
                 pass
         except Exception as error:
             leaks.append((at, strike.where, repr(error)))
@@ -120,6 +121,7 @@ SHARED = Lock("alarm")
 
 
 @pytest.mark.scenario("F13")
+@pytest.mark.chaos
 def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
     """A signal's handler that raises at a random moment of `with`, also of a shared object, leaves no contender."""
     struck = 0
@@ -142,6 +144,7 @@ def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
 
 
 @pytest.mark.scenario("F12", "F13")
+@pytest.mark.chaos
 def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Zoo) -> None:
     """A release that is struck still lets go, and an acquire that is struck has not acquired."""
     for _ in range(1500):
@@ -163,10 +166,8 @@ def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Z
 def test_an_exception_that_strikes_a_wait_ends_it_at_once(zoo: Zoo) -> None:
     """A soft time limit in the middle of a wait raises there and then, and the contender is gone in two seconds."""
     with zoo.hold_elsewhere("busy"):
-        began = time.monotonic()
-        with pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
+        with within(1), pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
             pass
-        assert time.monotonic() - began < 1
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
@@ -178,7 +179,7 @@ def test_the_lock_can_be_taken_again_while_the_exception_is_handled(zoo: Zoo) ->
             with LineStrike(functions, at), Lock("again"):
                 pass
         except Struck:
-            with Lock("again", timeout=2) as fresh:
+            with Lock("again", timeout=20) as fresh:
                 fresh.check()
                 names = zoo.children("again")
                 assert fresh.path.rpartition("/")[2] in names
@@ -213,6 +214,6 @@ def test_control_c_while_waiting_leaves_no_contender(zoo: Zoo) -> None:
         process = zoo.spawn("with zk_lock('busy', timeout=None): pass")
         zoo.wait_contenders("busy", 2)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=5)
+        _, errors = process.communicate(timeout=20)
         assert "KeyboardInterrupt" in errors
         zoo.wait_contenders("busy", 1, timeout=1)

@@ -54,6 +54,7 @@ def sizes() -> dict[str, int]:
     }
 
 
+@pytest.mark.chaos
 def test_two_thousand_holds_of_all_kinds_leave_nothing(zoo: Zoo) -> None:
     """Neither timers, watches, observers, guids nor entries in any table, here; nor nodes in ZooKeeper."""
     connected()

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.faults import ROOM, Elsewhere, connected, proxied, session, within
+from support.faults import Elsewhere, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
 from django_zklock.testing.ensemble import Ensemble, Server, free_ports
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
 LATER = 1.0  # seconds that a call may outlive its deadline
 CONNECT_TIMEOUT = 3  # seconds, as the namespace's URL says
@@ -72,7 +72,11 @@ def hanging(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
 
 
 Outage = Callable[[Zoo, Proxy], contextlib.AbstractContextManager[None]]
-outages = pytest.mark.parametrize("outage", [stopped, killed, refusing, hanging], ids=lambda each: each.__name__)
+outages = pytest.mark.parametrize(
+    "outage",
+    [refusing, hanging, *(pytest.param(each, marks=pytest.mark.chaos) for each in (stopped, killed))],
+    ids=lambda each: each.__name__,
+)
 
 
 def enter(timeout: float) -> None:

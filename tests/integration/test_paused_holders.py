@@ -14,7 +14,7 @@ from support.zoo import Zoo
 
 from django_zklock.testing.ensemble import Ensemble
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 ROUNDS = 100
 PAIRS = 5  # that play at once, each on a row of its own
@@ -48,12 +48,6 @@ def rounds(arena: Zoo, using: str, databases: dict[str, Any], numbers: range) ->
         connections[using].close()
 
 
-def test_the_late_write_of_a_paused_holder_is_refused(arena: Zoo, databases: dict[str, Any], ledger: str) -> None:
-    """Whichever way it fences; the row is the new holder's."""
-    rounds(arena, ledger, databases, range(len(WAYS)))
-
-
-@pytest.mark.chaos
 @pytest.mark.scenario("F52")
 @pytest.mark.timeout(600)
 def test_no_paused_holder_ever_commits(arena: Zoo, databases: dict[str, Any], ledger: str, figure: Any) -> None:

@@ -147,7 +147,7 @@ def test_a_delay_is_kept_each_way_and_does_not_add_up(proxy: Proxy, client: Kazo
     for request in [client.exists_async("/zookeeper") for _ in range(10)]:
         request.get(timeout=10)
     took = time.monotonic() - started
-    assert 0.2 <= took < 1.0
+    assert 0.2 <= took < 1.9  # one after the other, they would take two seconds
 
 
 def test_cut_connections_are_reset_and_made_again(proxy: Proxy, client: KazooClient) -> None:

@@ -216,6 +216,7 @@ def test_the_command_dies_with_both_who_would_end_it(zoo: Zoo, run: Run, tmp_pat
     eventually(lambda: not zoo.contenders(), 20)
 
 
+@pytest.mark.chaos
 def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensemble, zoo: Zoo, run: Run) -> None:
     """With ZooKeeper away, the command has ended while its session may still live: here, within 4 s."""
     process = run("k", "--", "sh", "-c", "trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.05; done")

@@ -95,6 +95,7 @@ def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger
         sweep(zoo, work_simple, stride, {"atomic": "ledger"}, check)
 
 
+@pytest.mark.chaos
 @pytest.mark.scenario("F13")
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_an_exception_at_any_line_leaves_no_trace_on_a_lock_that_was_held_before(zoo: Zoo, timeout: float) -> None:
@@ -160,7 +161,7 @@ def sweep(
         try:
             check()
             assert_nothing_held(zoo)
-            with zk_locks(*keys, "c", timeout=2):
+            with zk_locks(*keys, "c", timeout=20):
                 pass
         except BaseException as error:
             leaks.append((at, strike.where, repr(error)))
@@ -176,6 +177,7 @@ SHARED = zk_locks("alarm/b", "alarm/a")
 
 @pytest.mark.scenario("F13")
 @pytest.mark.parametrize("way", ["with", "acquire"])
+@pytest.mark.chaos
 def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> None:
     """A signal's handler that raises at a random moment, also of a shared object, leaves no contender."""
     with SHARED:

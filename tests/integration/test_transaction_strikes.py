@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
+from support.strike import LineStrike, Struck, alarm, first_line, functions_of, long_strides
 from support.zoo import Zoo
 
 from django_zklock import endings, transactions
@@ -110,7 +110,7 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
 
 
 @pytest.mark.timeout(240)  # hundreds of lines, each struck once in a traced interpreter
-@strides
+@long_strides
 @pytest.mark.parametrize("work", WORK)
 def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
     zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None], stride: int
@@ -138,7 +138,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
             assert not list(hold.live_holds._blocks.values())
             assert not hold.live_holds._guards
             assert work is not failing or len(ledger.seen()) == before, "half its work was committed"
-            with Lock(key, timeout=2, atomic="ledger"):
+            with Lock(key, timeout=20, atomic="ledger"):
                 pass
         except Exception as error:
             leaks.append((at, strike.where, repr(error)))

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from django.test import override_settings
+from support.faults import within
 from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually
 
@@ -167,7 +168,7 @@ def test_the_doctor_finds_a_sound_ensemble_sound(zoo: Zoo) -> None:
     }
     assert 0 < found["read_seconds"] < 5
     assert abs(found["clock_ahead_seconds"]) < 5
-    assert zoo.client.get_children(zoo.base) == [] or "!doctor" not in zoo.client.get_children(zoo.base)
+    assert "!doctor" not in zoo.names(zoo.base)
 
 
 def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
@@ -214,12 +215,11 @@ def test_without_zookeeper_it_says_so_in_time(zoo: Zoo, command: list[str]) -> N
     """The status is 69, for probes."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
-        began = time.monotonic()
         patience = ["--patience=300ms"] if command[0] != "run" else []
-        status, _, message = ending(command[0], *patience, *command[1:])
+        with within(4):
+            status, _, message = ending(command[0], *patience, *command[1:])
         assert status == Exit.AWAY, message
         assert message
-        assert time.monotonic() - began < 4
 
 
 def test_the_doctor_names_reservations_that_nothing_comes_of(zoo: Zoo) -> None:

@@ -24,16 +24,16 @@ def assert_sound(report: Report) -> None:
 
 def test_schedules_by_chance_break_no_rule() -> None:
     """Whatever happens to requests, servers, processes and nodes, each lock has one holder and nothing is left."""
-    report = explore(400, SEED)
+    report = explore(150, SEED)
     assert_sound(report)
-    assert report.figures["grants"] > 500
-    assert report.figures["losses"] > 20
-    assert report.figures["faults"] > 500
+    assert report.figures["grants"] > 150
+    assert report.figures["losses"] > 5
+    assert report.figures["faults"] > 150
 
 
 @pytest.mark.parametrize(
     ("scenario", "limit"),
-    [(SMALL, 900), (IMPATIENT, 900), (CROWD, 200), (IDLE, 200), (READERS, 200), (PERMITS, 150)],
+    [(SMALL, 300), (IMPATIENT, 300), (CROWD, 100), (IDLE, 100), (READERS, 100), (PERMITS, 75)],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
     """One late or lost message, fault or slow thread, at any point of a small setting, does no harm."""
@@ -47,10 +47,20 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 def test_many_more_schedules_break_no_rule() -> None:
     """The same for thousands by chance, and for every single deviation among readers, writers and permits."""
     assert_sound(explore(3000, 10 * SEED))
+    for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
+        assert_sound(exhaust(scenario, 1, limit=900))
     for scenario in (READERS, PERMITS):
         assert_sound(exhaust(scenario, 1))
 
 
+def test_all_mistakes_can_be_made() -> None:
+    """Each one replaces something that the protocol still has."""
+    for mutant in MUTANTS:
+        with mutant.applied():
+            pass
+
+
+@pytest.mark.chaos
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_an_exploration_finds_a_protocol_that(mutant: Mutant) -> None:
     """A protocol with one mistake in it breaks a rule soon."""

@@ -147,7 +147,7 @@ class Beats:
     def records(self) -> dict[str, Any]:
         """What ZooKeeper has of each entry."""
         folder = f"{self.zoo.base}/!beat/beatapp"
-        names = self.zoo.client.get_children(folder) if self.zoo.client.exists(folder) else []
+        names = self.zoo.names(folder)
         return {name: json.loads(self.zoo.client.get(f"{folder}/{name}")[0]) for name in names}
 
     def sent(self) -> list[Sent]:

@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "scenario(*ids): shows what holds under a fault, see support.chaos.scenarios")
-    config.addinivalue_line("markers", "chaos: breaks connections and processes on purpose; only `make chaos` runs it")
+    config.addinivalue_line("markers", "chaos: left to `make chaos`, or to `make browser`")
     told = getattr(config, "workerinput", None)  # which the processes of pytest-xdist have
     if told is not None:
         config.option.soak_seed = told["soak_seed"]

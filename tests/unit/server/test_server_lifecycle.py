@@ -66,7 +66,7 @@ def test_it_starts_in_no_time() -> None:
         client.stop()
         client.close()
         assert server.sessions() == []
-    assert took < 1.0  # it takes a hundredth of it
+    assert took < 5  # it takes a thousandth of it
 
 
 def test_it_starts_and_stops_again_on_its_port() -> None:
