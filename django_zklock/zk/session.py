@@ -17,6 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
+from django_zklock.queue.printable import session_hex
 from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
@@ -371,7 +372,9 @@ class Session:
         previous, self.state = self.state, state
         if state is previous:
             return
-        logger.info("connection to ZooKeeper: %s, was %s", state, previous, extra={"session": self.session_id})
+        logger.info(
+            "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
+        )
         signal = signals.connection_state_changed
         if signal.has_listeners(Session):
             self.dispatch(_send_state, state, previous, self.session_id)

@@ -50,7 +50,8 @@ class DevServer(Controls):
     (seconds) say otherwise. `container_check` is how often, in seconds, empty containers and nodes with a time to live
     are swept. `data` is a file that holds the nodes from a stop to the next start; without it they are gone.
 
-    Transaction ids begin at the time of the start, in units of about a microsecond, so fencing tokens rise over restarts.
+    Transaction ids begin at the time of the start, in units of about a microsecond. So fencing tokens rise over
+    restarts.
 
     Methods may be called from any thread. All state belongs to the server's own thread, and calls are handed over to
     it; before the start and after the stop there is none, and a fault that was asked for then holds from the start on.
