@@ -9,8 +9,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock import inspection
-from django_zklock.dashboard import words
+from django_zklock.dashboard import core, words
 from django_zklock.queue.printable import session_hex
 
 if TYPE_CHECKING:
@@ -88,4 +87,4 @@ def _holder(holder: ContenderInfo) -> dict[str, Any]:
 @permission_required("zklock.view_lock", raise_exception=True)
 def locks_json(request: HttpRequest) -> HttpResponse:
     """Give all locks as JSON to who may see them, 403 to others; for a project's own `urls.py`."""
-    return JsonResponse(as_json(inspection.snapshot(max_waiters=1)))
+    return JsonResponse(as_json(core.inspection.snapshot(max_waiters=1)))

@@ -33,6 +33,30 @@ def test_errors_and_signals_need_no_settings() -> None:
     assert python(f"import sys, {modules}; print('kazoo' in sys.modules)") == "False"
 
 
+@pytest.mark.parametrize("more", ["", "django.core.management.call_command('check')"], ids=["setup", "check"])
+def test_the_start_of_django_costs_no_kazoo(more: str) -> None:
+    """With the app, its fences and the admin installed; locks import it when they are used."""
+    apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
+    installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock", "django_zklock.contrib.fences"]
+    started = python(f"""
+import sys, types
+import django, django.core.management
+from django.conf import settings
+urls = types.ModuleType("urls")
+urls.urlpatterns = []
+sys.modules["urls"] = urls
+settings.configure(
+    INSTALLED_APPS={installed}, ROOT_URLCONF="urls", ZKLOCK={{"URL": "zk://h"}},
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+    SILENCED_SYSTEM_CHECKS=["admin.E403", "admin.E408", "admin.E409", "admin.E410"],
+)
+django.setup()
+{more}
+print(*(name for name in ("kazoo", "django_zklock.locks.contender", "celery") if name in sys.modules))
+""")
+    assert started.splitlines()[-1:] in ([], ["System check identified no issues (4 silenced)."])
+
+
 def test_public_names_show_before_they_are_loaded() -> None:
     """Completion in a shell knows the public names."""
     names = python("import django_zklock; print(*dir(django_zklock))").split()
