@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 # The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports.
@@ -94,12 +95,15 @@ chromium: $(VENV)/.installed-test
 clean:
 	rm -rf $(VENV) .cache .demo .green build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
-$(VENV)/.installed-demo: setup.cfg requirements/demo.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" -r requirements/demo.txt
+# The pip that comes with Python before 3.14 knows no dependency groups.
+$(VENV)/.installed-demo: setup.cfg pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --editable ".[celery]" --group demo
 	@touch $@
 
-$(VENV)/.installed-test: setup.cfg requirements/demo.txt requirements/test.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery,gevent,test]" -r requirements/test.txt
+$(VENV)/.installed-test: setup.cfg pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --editable ".[celery,gevent]" --group make
 	@touch $@ $(VENV)/.installed-demo
 
 $(BIN)/python:

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonR
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from django_zklock import inspection
+from django_zklock.dashboard import core
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.exporting import as_json
 from django_zklock.dashboard.sharing import Sharing
@@ -59,7 +59,7 @@ class Pages(Sharing):
         """Return what this request shows: one snapshot, however often it is asked for."""
         found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
         if found is None:
-            found = inspection.snapshot(patience=self.patience, max_waiters=1)
+            found = core.inspection.snapshot(patience=self.patience, max_waiters=1)
             request._zklock_snapshot = found  # type: ignore[attr-defined]
         return found
 
@@ -105,9 +105,9 @@ class Pages(Sharing):
     def look(self, key: str) -> Detail:
         """Look at one lock; while ZooKeeper is away, say so and show what was seen last."""
         try:
-            return detail(key, inspection.look_at(key, patience=self.patience), long_held=self.long_held)
+            return detail(key, core.inspection.look_at(key, patience=self.patience), long_held=self.long_held)
         except ZooKeeperUnavailable as error:
-            last = inspection.snapshot(patience=0.0, max_age=ANY_AGE, max_waiters=1)
+            last = core.inspection.snapshot(patience=0.0, max_age=ANY_AGE, max_waiters=1)
             info = next((each for each in last.locks if each.key == key), None)
             return detail(key, info, long_held=self.long_held, age=last.age, problem=str(error))
 

@@ -17,6 +17,7 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.taking import let_go
 from django_zklock.queue import names, operators
 from django_zklock.queue.nodes import Payload
+from django_zklock.queue.printable import session_hex
 from django_zklock.testing import lines
 from django_zklock.testing.bystander import Bystander
 from django_zklock.testing.lines import InLine
@@ -192,7 +193,7 @@ class LockTester:
     def _expire(self, session_id: int | None) -> None:
         assert session_id is not None
         if not self.server.expire(session_id):
-            raise AssertionError(f"the server knows no session {session_id:#x} of this process")
+            raise AssertionError(f"the server knows no session {session_hex(session_id)} of this process")
 
     @abort.shielded
     def _refuse(self, refuse: bool) -> None:

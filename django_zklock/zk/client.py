@@ -2,9 +2,10 @@
 Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
-`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_data_watchers`;
+`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
 `ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
-`_read_header`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
+`_read_header`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`; and it overrides
+`ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -27,7 +28,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
-from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
+from kazoo.protocol.serialization import Auth, Close, CloseInstance, Connect, int_struct
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
@@ -242,6 +243,15 @@ class _Connection(ConnectionHandler):
         if value:
             self._last_xid = value
 
+    def zk_loop(self) -> None:
+        """Run the connection until its client is stopped; on a thread of kazoo's."""
+        try:
+            super().zk_loop()
+        finally:
+            if self.client._stopped.is_set():
+                self.close()  # its pair of sockets
+            self.client.on_ended()
+
     def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
         """
         Take an answer, and leave the connection if it is not the one that is due; kazoo would end its thread.
@@ -396,17 +406,25 @@ class Client(KazooClient):
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # a ping, sent at that time, was answered
+        self.on_ended: Callable[[], object] = lambda: None  # kazoo's thread is at its end, for whatever reason
         self.in_a_hurry: Callable[[], bool] = lambda: False  # a lease holds: asked before each pause in connecting
 
-    def await_connection(self, timeout: float) -> None:
+    def end(self) -> None:
         """
-        Wait for a connection on which the session can be ended, if there is a session.
+        End the session where there is a connection, or stop connecting; return at once.
 
-        kazoo gives up connecting as soon as it is stopped. A process that ends because of an abort stops it just after
-        a cut: its locks would not be free before the session expires, though ZooKeeper is a moment away.
+        `on_ended` is called when kazoo's thread is at its end. kazoo's own `stop` waits for that, in a thread that may
+        not be there at the exit of the process.
         """
-        if self._session_id:
-            self._live.wait(timeout)
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        if self._connection.connection_stopped.is_set():  # its thread has died, or is yet to begin
+            self._connection.close()
+            self.on_ended()
+        else:
+            self._connection.wake()
 
     def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
         """Send requests in one go, each with what takes its answer; on a client that has a connection."""

@@ -13,10 +13,13 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from django_zklock.exceptions import ZkLockError
-from django_zklock.zk.client import Options
-from django_zklock.zk.session import Session
+
+if TYPE_CHECKING:
+    from django_zklock.zk.client import Options
+    from django_zklock.zk.session import Session
 
 CLOSE_TIMEOUT = 2.0  # seconds that the end of the process may wait for an orderly close
 
@@ -46,6 +49,8 @@ def peek() -> Session | None:
 
 
 def _start() -> Session:
+    from django_zklock.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
+
     global _session
     with _mutex:
         if _session is None or _session.pid != os.getpid():

@@ -7,7 +7,6 @@ Everything here but `post`, `dispatch` and the plain attributes marked so runs o
 from __future__ import annotations
 
 import enum
-import functools
 import logging
 import os
 import threading
@@ -19,12 +18,13 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
+from django_zklock.queue.printable import session_hex
 from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
 from django_zklock.zk.lease import Activity, Lease
 from django_zklock.zk.loop import Loop, Timer
-from django_zklock.zk.threads import protocol_thread, users_thread
+from django_zklock.zk.threads import users_thread
 
 logger = logging.getLogger("django_zklock.zk")
 
@@ -94,7 +94,9 @@ class Session:
         self.suspect = True  # connection suspended, or the heartbeat late
         self.last_problem = "no connection was made yet"
         self._client: Client | None = None
+        self._leaving: Client | None = None  # which ends the session of a closed one
         self._dispatcher: Loop | None = None
+        self._may_start_threads = True
         self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first; when sent, on clock.now()
         self._unsent: deque[_Batch] = deque()  # requests that wait until fewer are in flight
         self._answered_at = float("-inf")  # when the last request was answered, on clock.now()
@@ -103,6 +105,7 @@ class Session:
         self._replace_timer: Timer | None = None
         self._spawn_pause = 0.0
         self.closing = False  # read by any thread
+        self._done = threading.Event()  # set when the session is closed
         self._attached: dict[object, object] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -116,14 +119,13 @@ class Session:
         """
         End the session, so that all its locks are free at once; wait for that at most `timeout` seconds.
 
-        At the end of the process, threads that wait for a lock are left to wait: an error in each of them would only
-        be noise, as they are about to end.
+        At the exit of the process, threads that wait for a lock are left to wait: an error in each of them would only
+        be noise, as they are about to end. No thread is started then, as Python refuses or forbids it.
         """
         if self.pid != os.getpid():
             return
-        done = threading.Event()
-        self.loop.post(self._close, done, at_exit)
-        done.wait(timeout)
+        self.loop.post(self._close, at_exit)
+        self._done.wait(timeout)
 
     def forget(self) -> None:
         """Drop everything in a forked child: no thread of the parent runs here, and its socket stays the parent's."""
@@ -140,10 +142,12 @@ class Session:
         self.loop.post(self._dispatch, call, *args)
 
     def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
-        if self._dispatcher is None:
-            self._dispatcher = Loop("zklock-signals", users_thread)
-            self._dispatcher.start()
-        self._dispatcher.post(call, *args)
+        if self._dispatcher is None and self._may_start_threads:
+            dispatcher = Loop("zklock-signals", users_thread)
+            dispatcher.start()
+            self._dispatcher = dispatcher
+        if self._dispatcher is not None:
+            self._dispatcher.post(call, *args)
 
     def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
         """Return what `kind(session)` made for this session, made once."""
@@ -294,6 +298,7 @@ class Session:
 
         client.add_listener(listener)
         client.on_pinged = on_pinged
+        client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
         client.in_a_hurry = lambda: self.lease.valid  # else a thousand idle processes would hurry after an outage
         self._client = client
         client.start_async()
@@ -311,13 +316,15 @@ class Session:
             return
         old, self._client = self._client, None
         if old is not None:
-            protocol_thread("zklock-stop", functools.partial(_stop_client, old)).start()
+            old.end()
         self._end_of_session()
         self._spawn()
 
     def _on_state(
         self, client: Client, state: str, session_id: int | None, timeout: float, connect_sent_at: float
     ) -> None:
+        if client is self._leaving and state == KazooState.CONNECTED:
+            client.end()
         if client is not self._client or self.closing:
             return
         if state == KazooState.CONNECTED and session_id is not None:
@@ -389,7 +396,9 @@ class Session:
         previous, self.state = self.state, state
         if state is previous:
             return
-        logger.info("connection to ZooKeeper: %s, was %s", state, previous, extra={"session": self.session_id})
+        logger.info(
+            "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
+        )
         signal = signals.connection_state_changed
         if signal.has_listeners(Session):
             self.dispatch(_send_state, state, previous, self.session_id)
@@ -402,30 +411,45 @@ class Session:
                 # One lock's trouble must not keep the news from the others.
                 logger.exception("%r failed on a change of the session", observer)
 
-    def _close(self, done: threading.Event, at_exit: bool) -> None:
+    def _close(self, at_exit: bool) -> None:
         client, self._client = self._client, None
         self.closing = True
+        self._may_start_threads = not at_exit
         self._end_of_session()
         if not at_exit:
             self._tell(lambda observer: observer.on_closed())
-        if client is None:
-            self._finish(done)
+        if client is not None and client.session_id is not None:
+            self._leave(client)
             return
+        if client is not None:
+            client.end()
+        self._finish()
 
-        def stop() -> None:
-            client.await_connection(FAREWELL)
-            _stop_client(client)
-            self.loop.post(self._finish, done)
+    def _leave(self, client: Client) -> None:
+        """
+        End the session, and finish when kazoo's thread is at its end.
 
-        protocol_thread("zklock-stop", stop).start()
+        kazoo gives up connecting as soon as it is stopped. A process that ends because of an abort stops it just after
+        a cut: its locks would not be free before the session expires, though a new connection takes a moment only.
+        """
+        self._leaving = client
+        if client.connected:
+            client.end()
+        else:
+            self.loop.call_later(FAREWELL, client.end)
 
-    def _finish(self, done: threading.Event) -> None:
+    def _on_ended(self, client: Client) -> None:
+        if client is self._leaving:
+            self._leaving = None
+            self._finish()
+
+    def _finish(self) -> None:
         """End the threads, after all that is still to be told has been told."""
         if self._dispatcher is not None:
-            self._dispatcher.post(done.set)
+            self._dispatcher.post(self._done.set)
             self._dispatcher.stop()
         else:
-            done.set()
+            self._done.set()
         self.loop.stop()
 
 
@@ -461,11 +485,3 @@ def _send_state(state: State, previous: State, session_id: int | None) -> None:
     signals.connection_state_changed.send_robust(
         Session, state=str(state), previous=str(previous), session_id=session_id
     )
-
-
-def _stop_client(client: Client) -> None:
-    try:
-        client.stop()
-        client.close()
-    except Exception as error:  # noqa: BLE001 - kazoo raises plain Exceptions when its thread does not end in time
-        logger.debug("kazoo did not stop cleanly: %s", error)
