@@ -130,7 +130,7 @@ class Fleet:
             return
         tasks = {result.id: ref for ref in refs if (result := self.results[ref]).state not in READY}
         for task in self._trail.lost(tasks):
-            self.done["messages lost between Redis and a killed worker"] += 1
+            self.done["messages lost with a worker, sent again"] += 1
             self._send(tasks[task])
 
     def _explain(self, refs: Collection[str]) -> str:
