@@ -20,7 +20,10 @@ LONGEST_REASON: Final = 300
 LONGEST_HOLD: Final = 7 * 24 * 60  # minutes
 LONGEST_WAIT: Final = 10  # seconds; a page that takes longer is one that hangs
 _LONGEST_TARGET: Final = 36 + 20 + LONGEST_KEY + 2
-_MODEL_FIELDS: Final = {forms.FloatField: models.FloatField, forms.IntegerField: models.IntegerField}
+_MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
+    forms.FloatField: models.FloatField,
+    forms.IntegerField: models.IntegerField,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class EndForm(forms.Form):
 
 
 def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Give the fields the widgets that `ModelAdmin.formfield_overrides`, the admin's own or a theme's, has for a model's fields."""
+    """Give the fields the widgets that the admin, or its theme, has for a model's fields: `formfield_overrides`."""
     for field in form.fields.values():
         widget = overrides.get(_MODEL_FIELDS.get(type(field), models.CharField), {}).get("widget")
         if widget is not None and not field.widget.is_hidden:
