@@ -110,7 +110,9 @@ class Steps(Permissions):
                 break  # the others would take as long to fail
         problem = locks[-1].problem
         holders = 0 if problem else sum(len(lock.holders) for lock in locks)
-        context = {"title": _("Break locks"), "locks": locks, "form": form, "problem": problem, "holders": holders}
+        context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders}
+        if holders:
+            context["form"] = form
         return self.page(request, "break", context, UNAVAILABLE if problem else status)
 
     def hold_view(self, request: HttpRequest) -> HttpResponse:
