@@ -98,10 +98,7 @@ class Attempt(Generic[_Waiter]):
             raise LockBusy(self._why_busy(), lock=self.terms.key)
         self.give_up()
         if not self.contender.placed:
-            raise ZooKeeperUnavailable(
-                f"ZooKeeper did not answer within {self.waited:.1f} s: {self._session.last_problem}.",
-                lock=self.terms.key,
-            )
+            raise ZooKeeperUnavailable(self._session.explain(self.waited), lock=self.terms.key)
         raise LockTimeout(
             f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind()}.", lock=self.terms.key
         )
