@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.transaction import TransactionManagementError
 
 from django_zklock import transactions
-from django_zklock.exceptions import FenceRegressed, StaleToken
+from django_zklock.exceptions import FenceRegressed, LockNotHeld, StaleToken
 from django_zklock.fencing import horizon
 from django_zklock.locks.hold import Hold
 
@@ -25,6 +25,22 @@ class Fence(Protocol):
     @property
     def token(self) -> int:
         """The token of the grant."""
+
+
+def check_fence(fence: Fence) -> None:
+    """
+    Raise for what names no grant, and for a hold that was released and that no transaction keeps.
+
+    The token alone decides what is written, so work under a released hold would mostly succeed, without a lock. A
+    token that is used on purpose after the release is no `Hold`.
+    """
+    if not hasattr(fence, "token") or not hasattr(fence, "key"):
+        raise TypeError(f"A fence is a hold, as current_hold() or `with zk_lock(...) as hold` gives it; not {fence!r}.")
+    if isinstance(fence, Hold) and fence._is_over:
+        raise LockNotHeld(
+            f"The hold of {fence.key!r} was released, so it cannot fence any more. Fence inside the block of the lock.",
+            lock=fence.key,
+        )
 
 
 def require_transaction(using: str, call: str) -> None:
