@@ -75,8 +75,7 @@ async def handoffs(waiters: int) -> dict[str, float]:
             waited = time.monotonic() - began
     async with other_key() as under_way:
         began = time.monotonic()
-        while time.monotonic() < began + 5.0 and len(granted) < waiters * 0.8:
-            await asyncio.sleep(0.05)
+        await until(lambda: len(granted) >= waiters * 0.8, 5.0)
         rate = len(granted) / (time.monotonic() - began)
     await disperse(crowd)
     return {
@@ -137,17 +136,14 @@ async def dropped(waiters: int) -> dict[str, float]:
         assert client is not None
         client.drop_connection()
         began = time.monotonic()
-        while not session.suspect and time.monotonic() < began + 60:
-            await asyncio.sleep(0.001)
-        while session.suspect and time.monotonic() < began + 60:
-            await asyncio.sleep(0.005)
+        await until(lambda: session.suspect, 60.0)
+        await until(lambda: not session.suspect, 60.0)
         async with zk_lock("another", timeout=60):
             pass
         lost = float(hold.lost)
         if not hold.lost:
             await lock.arelease()
-        while len(granted) < min(50, waiters) and time.monotonic() < began + 60:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(granted) >= min(50, waiters), 60.0)
         settled = time.monotonic() - began
         await disperse(crowd)
         return {
@@ -208,6 +204,15 @@ async def load(rate: int) -> dict[str, float]:
     return {"grants per second": len(counted) / 20, "other errors": len(other), "other key, slowest (s)": max(slowest)}
 
 
+async def until(condition: Callable[[], object], seconds: float) -> None:
+    """Wait for something, and no longer than so many seconds."""
+    end = time.monotonic() + seconds
+    for _ in itertools.count():
+        if condition() or time.monotonic() > end:
+            return
+        await asyncio.sleep(0.002)
+
+
 async def gathered(work: Callable[[], Awaitable[None]], count: int) -> list[asyncio.Task[None]]:
     """Start so many tasks; return when they have begun and the process is at rest."""
     tasks = [asyncio.ensure_future(work()) for _ in range(count)]
@@ -215,7 +220,7 @@ async def gathered(work: Callable[[], Awaitable[None]], count: int) -> list[asyn
     before, used = time.monotonic(), -1.0
     while time.monotonic() < before + 60:
         now = time.process_time()
-        if 0 <= used and now - used < 0.1:
+        if used >= 0 and now - used < 0.1:
             break
         used = now
         await asyncio.sleep(0.5)
@@ -301,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(part: str, address: str, waiters: int) -> bool:
     """Measure one part in a process of its own, print its figures, and tell whether one is over its budget."""
     command = [sys.executable, __file__, "--part", part, "--address", address, "--waiters", str(waiters)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.stdout.write(f"{part}: failed\n{done.stderr[-2000:]}\n")
         return True

@@ -16,6 +16,7 @@ Django's system checks for `settings.ZKLOCK`; they read settings only, and never
 | zklock.E011 | `TOKEN_KEYS` is no list of keys, or one of them is too short                              |
 | zklock.E012 | `ADMIN_LINKS` is no dict of labels and addresses with plain fields                        |
 | zklock.E013 | options of a lock, or of `DEFAULTS`, that cannot be had together                           |
+| zklock.E014 | `STRICT` is neither True nor False                                                        |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
 | zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process costs its locks                |
 | zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (with `--deploy`) |

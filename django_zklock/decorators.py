@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -25,7 +25,9 @@ from django_zklock.bodies import Handover
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.plans import joined
+from django_zklock.locks.refusals import refuse_arguments
 from django_zklock.locks.several import Locks, MultiLock, keys_of
+from django_zklock.locks.spelling import check_spelling
 from django_zklock.locks.terms import refuse_contradictions
 from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed, the_function
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
@@ -53,7 +55,7 @@ _OF_EACH = (
 
 def zk_locked(
     name: Names,
-    *,
+    *more: NoReturn,
     timeout: float | timedelta | Unset | None = UNSET,
     on_conflict: str | Unset = UNSET,
     abort_on: str | Unset = UNSET,
@@ -74,6 +76,7 @@ def zk_locked(
     max_conflicts: int | Unset | None = UNSET,
     skip_value: Any = UNSET,
     on_lost: str | Unset = UNSET,
+    **unknown: NoReturn,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -132,8 +135,12 @@ def zk_locked(
             given, it ends as REVOKED.
         on_lost: "fail" (default), or "retry": a Celery task whose lock was lost is sent again, its own retries
             uncounted.
+        *more: refused, with what to write instead.
+        **unknown: refused likewise.
 
     """
+    if more or unknown:
+        refuse_arguments("zk_locked", name, more, unknown)
     uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
     options = given_options(
         timeout=timeout,
@@ -312,9 +319,11 @@ class Locked:
         """
         for name in self.naming.templates:
             try:
-                options = conf.current().options_for(name, self.options)
+                config = conf.current()
             except ImproperlyConfigured:
                 return  # the system checks will say what is wrong
+            check_spelling(config, name)
+            options = config.options_for(name, self.options)
             self.naming.check_fields(options.path or name)
             refuse_contradictions(name, options)
 

@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.transaction import TransactionManagementError
 
 from django_zklock import transactions
-from django_zklock.exceptions import FenceRegressed, StaleToken
+from django_zklock.exceptions import FenceRegressed, LockNotHeld, StaleToken
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
@@ -26,6 +26,23 @@ class Fence(Protocol):
     @property
     def token(self) -> int:
         """The token of the grant."""
+
+
+def check_fence(fence: Fence) -> None:
+    """
+    Raise for what names no grant, and for a hold that was released and that no transaction keeps.
+
+    The token alone decides what is written, so work under a released hold would mostly succeed, without a lock. A
+    token that is used on purpose after the release is no `Hold`.
+    """
+    if not hasattr(fence, "token") or not hasattr(fence, "key"):
+        raise TypeError(f"A fence is a hold, as current_hold() or `with zk_lock(...) as hold` gives it; not {fence!r}.")
+    hold = _as_hold(fence)
+    if hold is not None and hold._is_over:
+        raise LockNotHeld(
+            f"The hold of {fence.key!r} was released, so it cannot fence any more. Fence inside the block of the lock.",
+            lock=fence.key,
+        )
 
 
 def require_transaction(using: str, call: str) -> None:
@@ -70,6 +87,11 @@ def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
 
 
 def _valid_hold(fence: Fence) -> Hold | None:
+    hold = _as_hold(fence)
+    return hold if hold is not None and not hold.lost else None
+
+
+def _as_hold(fence: Fence) -> Hold | None:
     from django_zklock.locks.hold import Hold  # noqa: PLC0415 - models import this module, and kazoo comes with a hold
 
-    return fence if isinstance(fence, Hold) and not fence.lost else None
+    return fence if isinstance(fence, Hold) else None

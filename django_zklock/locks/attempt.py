@@ -107,10 +107,7 @@ class Attempt(Generic[_Waiter]):
         in_line = self.contender.in_line
         self.give_up()
         if not self.contender.placed:
-            raise ZooKeeperUnavailable(
-                f"ZooKeeper did not answer within {self.waited:.1f} s: {self._session.last_problem}.",
-                lock=self.terms.key,
-            )
+            raise ZooKeeperUnavailable(self._session.explain(self.waited), lock=self.terms.key)
         raise LockTimeout(
             f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind(in_line)}.",
             lock=self.terms.key,

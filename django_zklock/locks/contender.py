@@ -136,7 +136,7 @@ class Contender(Member):
     def _on_no_session(self) -> None:
         self._timer = None
         if self._phase is Phase.AWAITING and not self.placed:
-            self._fail(ZooKeeperUnavailable(f"ZooKeeper does not answer: {self.session.last_problem}."))
+            self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _approach(self) -> None:
         self._cancel_timer()

@@ -123,7 +123,7 @@ class Gated(GrantObserver):
         self._timer = self._later(self.session.options.connect_timeout, self._on_no_answer)
 
     def _on_no_answer(self) -> None:
-        self._fail(ZooKeeperUnavailable(f"ZooKeeper does not answer: {self.session.last_problem}."))
+        self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _on_posted(self, outcome: Any) -> None:
         self._cancel_timer()

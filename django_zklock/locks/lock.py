@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -21,6 +21,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.looking import alook, look
 from django_zklock.locks.refusals import (
     not_held,
+    refuse_arguments,
     refuse_atomic,
     refuse_open_transaction,
     refuse_own_task,
@@ -97,7 +98,7 @@ class Lock:
     def __init__(
         self,
         name: str,
-        *,
+        *more: NoReturn,
         fields: Mapping[str, object] | None = None,
         timeout: float | timedelta | Unset | None = UNSET,
         abort_on: str | Unset = UNSET,
@@ -114,7 +115,10 @@ class Lock:
         max_waiters: int | Unset | None = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        if more or unknown:
+            refuse_arguments("zk_lock", name, more, unknown)
         self.name = name
         self._fields = dict(fields) if fields else _NOTHING
         self._options = given_options(

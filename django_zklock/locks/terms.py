@@ -14,6 +14,7 @@ from django_zklock import work
 from django_zklock.conf import Config
 from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
+from django_zklock.locks.spelling import check_spelling
 from django_zklock.options import LockOptions, Unset, contradiction
 from django_zklock.queue import names, order, rules
 from django_zklock.queue.nodes import Kind, Payload
@@ -124,6 +125,7 @@ def resolve(
 ) -> Terms:
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
+    check_spelling(config, name)
     options = config.options_for(name, given)
     refuse_contradictions(name, options)
     atomic = () if isinstance(options.atomic, Unset) else options.atomic

@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from django_zklock import address, conf, inspection
+from django_zklock import conf, inspection
 from django_zklock.conf import Config
 from django_zklock.fencing import survey
 from django_zklock.inspection import ContenderInfo, Snapshot
@@ -75,7 +75,7 @@ def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, 
     else:
         write_table(out, ("", "check", "finding"), [(each.result, each.name, each.text) for each in checks])
     if not found.connected:
-        raise failure(f"ZooKeeper does not answer: {found.problem}.", Exit.AWAY)
+        raise failure(found.problem, Exit.AWAY)
     if not healthy:
         raise failure("Not all is well.")
 
@@ -89,7 +89,7 @@ def _check_up(rounds: int, patience: float) -> Findings:
     if found is None:
         session.post(checkup.stop)
         found = waiter.wait(1.0)
-    return found or Findings(problem=session.last_problem)
+    return found or Findings(problem=session.explain())
 
 
 def _versions(config: Config) -> Iterator[Check]:
@@ -118,9 +118,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _connection(config: Config, found: Findings) -> Iterator[Check]:
-    hosts = ", ".join(address.host_port(*host) for host in config.hosts)
     if not found.connected:
-        yield Check("connection", "error", f"none to {hosts}: {found.problem}")
+        yield Check("connection", "error", found.problem)
         return
     session = session_hex(found.session_id)
     yield Check("connection", "ok", f"to {found.server} within {found.connect_time * 1000:.0f} ms, session {session}")

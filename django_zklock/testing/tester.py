@@ -21,7 +21,7 @@ from django_zklock.queue.printable import session_hex
 from django_zklock.testing import lines
 from django_zklock.testing.bystander import Bystander
 from django_zklock.testing.lines import InLine
-from django_zklock.zk import process
+from django_zklock.zk import permission, process
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ PATIENCE: Final = 2.0
 """Seconds that an assertion gives to what happens in other threads, and a test's last contenders to be gone."""
 RECONNECT_PATIENCE: Final = 10.0
 
-_KEPT: Final = ("DEFAULTS", "LOCKS")  # of the project's own settings: all else says where ZooKeeper is
+_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT")  # of the project's own settings: all else says where ZooKeeper is
 
 
 class LockTester:
@@ -85,6 +85,7 @@ class LockTester:
             override.disable()
             raise
         self._override = override
+        permission.allow()
 
     def stop(self) -> None:
         """Heal all faults, close the session and restore the settings; raise `AssertionError` if anybody is left."""
@@ -96,6 +97,7 @@ class LockTester:
             self._let_go_of_all()
             override, self._override = self._override, None
             if override is not None:
+                permission.disallow()
                 override.disable()  # closes the session
             self._bystander.close()
         if left:

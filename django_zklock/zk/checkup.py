@@ -86,7 +86,7 @@ class Checkup:
 
     def stop(self) -> None:
         """End with what there is."""
-        self._conclude("There was no time for the rest." if self._session.connected else self._session.last_problem)
+        self._conclude("There was no time for the rest." if self._session.connected else self._session.explain())
 
     def _timed(self, times: list[float], then: Callable[[], None]) -> Callable[[Any], None]:
         sent_at = time.monotonic()

@@ -15,7 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from django_zklock.exceptions import ZkLockError
+from django.core.exceptions import ImproperlyConfigured
+
+from django_zklock.zk import permission
 
 if TYPE_CHECKING:
     from django_zklock.zk.client import Options
@@ -35,7 +37,12 @@ def configure(factory: Callable[[], Options]) -> None:
 
 
 def current() -> Session:
-    """Return the session of this process, started if there was none; does not wait for a connection."""
+    """
+    Return the session of this process, started if there was none; does not wait for a connection.
+
+    Raises `RuntimeError` in a test that may not contact ZooKeeper (`permission`).
+    """
+    permission.check()
     session = _session
     if session is not None and session.pid == os.getpid():
         return session
@@ -55,7 +62,9 @@ def _start() -> Session:
     with _mutex:
         if _session is None or _session.pid != os.getpid():
             if _factory is None:
-                raise ZkLockError('add "django_zklock" to INSTALLED_APPS and set up Django before using a lock')
+                raise ImproperlyConfigured(
+                    'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is taken.'
+                )
             session = Session(_factory())
             try:
                 session.start()

@@ -24,6 +24,7 @@ from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
 from django_zklock.zk.lease import Activity, Lease
 from django_zklock.zk.loop import Loop, Timer
+from django_zklock.zk.outage import Outage
 from django_zklock.zk.threads import users_thread
 
 logger = logging.getLogger("django_zklock.zk")
@@ -92,7 +93,7 @@ class Session:
         self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
         self.suspect = True  # connection suspended, or the heartbeat late
-        self.last_problem = "no connection was made yet"
+        self.outage = Outage(options.hosts)
         self._client: Client | None = None
         self._leaving: Client | None = None  # which ends the session of a closed one
         self._dispatcher: Loop | None = None
@@ -174,6 +175,10 @@ class Session:
         """The one server that it is connected to, as "address:port"; empty if it is to none. For any thread."""
         client = self._client
         return client.server if client is not None and self.connected else ""
+
+    def explain(self, within: float | None = None) -> str:
+        """Return a sentence that says why there was no answer, after `within` seconds of waiting. For any thread."""
+        return self.outage.explain(within, self.server)
 
     # --- is it alive? -------------------------------------------------------------------------------------------
 
@@ -297,6 +302,7 @@ class Session:
             self.loop.deliver(self._on_pinged, client, sent_at, clock.now())
 
         client.add_listener(listener)
+        client.outage = self.outage
         client.on_pinged = on_pinged
         client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
         client.in_a_hurry = lambda: self.lease.valid  # else a thousand idle processes would hurry after an outage
@@ -333,7 +339,6 @@ class Session:
         elif state == KazooState.SUSPENDED:
             self._suspend("the connection to ZooKeeper is suspended")
         elif state == KazooState.LOST:
-            self.last_problem = f"ZooKeeper ended the session ({client.client_state})"
             self._end_of_session()
             if client.client_state in ("CLOSED", "AUTH_FAILED"):
                 # kazoo's thread is at its end and will not come back by itself.
@@ -361,14 +366,12 @@ class Session:
                 self.options.session_timeout,
                 self.timeout,
             )
-        self.last_problem = "the connection stands, but no answer comes"
         self._change_state(State.CONNECTED)
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
 
     def _suspend(self, reason: str) -> None:
         if self.state is not State.CONNECTED:
             return
-        self.last_problem = reason
         self._change_state(State.SUSPENDED)
         self._drop_unsent(OutcomeUnknown)
         self.doubt(reason)
