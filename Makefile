@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
 # The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports.
@@ -24,7 +25,8 @@ help:
 	@echo "make chaos        the locks under faults, and a soak (under 25 minutes); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: kazoo's own lock in the same place, which must fail"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
-	@echo "make bench        round trips and medians against kazoo's Lock"
+	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
+	@echo "make bench        round trips and medians against kazoo's Lock; then 10,000 waiters in one process"
 	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
@@ -61,13 +63,23 @@ chaos: $(VENV)/.installed-test zookeeper postgres brokers curator
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
+# A version of Django has a virtual environment of its own: without DJANGO, it is that of the other tests.
+BROWSER_VENV := $(if $(DJANGO),.cache/django-$(DJANGO),$(VENV))
+
 browser: export SCREENSHOTS := $(abspath $(SCREENSHOTS))
-browser: $(VENV)/.installed-test zookeeper chromium
+browser: export UNFOLD := $(UNFOLD)
+browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 	$(if $(SCREENSHOTS),@mkdir -p $(SCREENSHOTS))
-	$(BIN)/python -m pytest tests/browser -m "chaos or not chaos" $(ARGS)
+	$(BROWSER_VENV)/bin/python -m pytest tests/browser -m "chaos or not chaos" $(ARGS)
+
+.cache/django-%/.installed-test: setup.cfg requirements/browser.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery,test]" -r requirements/browser.txt "Django==$*.*"
+	@touch $@
 
 bench: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/acquire.py $(ARGS)
+	$(BIN)/python benchmarks/crowd.py $(filter --check,$(ARGS))
 
 bench-devserver: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)
@@ -93,12 +105,15 @@ chromium: $(VENV)/.installed-test
 clean:
 	rm -rf $(VENV) .cache .demo .green build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
-$(VENV)/.installed-demo: setup.cfg requirements/demo.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" -r requirements/demo.txt
+# The pip that comes with Python before 3.14 knows no dependency groups.
+$(VENV)/.installed-demo: setup.cfg pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --editable ".[celery]" --group demo
 	@touch $@
 
-$(VENV)/.installed-test: setup.cfg requirements/demo.txt requirements/test.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[celery,gevent,test]" -r requirements/test.txt
+$(VENV)/.installed-test: setup.cfg pyproject.toml | $(BIN)/python
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --editable ".[celery,gevent]" --group make
 	@touch $@ $(VENV)/.installed-demo
 
 $(BIN)/python:

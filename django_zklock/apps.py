@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.core import checks
@@ -24,7 +24,9 @@ from django_zklock.checks import (
     check_views,
 )
 from django_zklock.zk import process
-from django_zklock.zk.client import Options, TlsOptions
+
+if TYPE_CHECKING:
+    from django_zklock.zk.client import Options, TlsOptions
 
 
 class ZkLockConfig(AppConfig):
@@ -36,7 +38,11 @@ class ZkLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register and join; connect to nothing, as `migrate` and servers that fork later come by here too."""
+        """
+        Register and join.
+
+        Connect to nothing, and do not import kazoo: commands that need no lock, and servers that fork later, run this.
+        """
         checks.register(check_settings, "zklock")
         checks.register(check_session_timeout, "zklock")
         checks.register(check_bounds, "zklock")
@@ -67,6 +73,8 @@ def follow_requests() -> None:
 
 def client_options() -> Options:
     """Return what the session of this process needs to know, from the settings; may raise `ImproperlyConfigured`."""
+    from django_zklock.zk.client import Options  # noqa: PLC0415 - Django's start does not import kazoo
+
     config = conf.current()
     return Options(
         hosts=config.hosts,
@@ -81,6 +89,8 @@ def client_options() -> Options:
 
 def tls_options(tls: conf.Tls) -> TlsOptions:
     """Return the same in the words of `zk`, which does not know `conf`."""
+    from django_zklock.zk.client import TlsOptions  # noqa: PLC0415
+
     return TlsOptions(
         ca=tls.ca, cert=tls.cert, key=tls.key, key_password=tls.key_password, check_hostname=tls.check_hostname
     )

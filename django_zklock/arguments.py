@@ -40,6 +40,7 @@ class Naming:
         self._several = not isinstance(name, str) and not callable(name)
         self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
         # method_decorator hands over a partial of the bound method that claims to wrap the unbound one.
+        self._function = getattr(function, "__qualname__", repr(function))
         self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
 
     @property
@@ -75,7 +76,10 @@ class Naming:
         return named.names[0], named.fields
 
     def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._function}{self.signature}: {error}.{self._about_self(args)}") from error
         bound.apply_defaults()
         fields: dict[str, object] = {}
         for parameter in self.signature.parameters.values():
@@ -84,6 +88,16 @@ class Naming:
             else:
                 fields[parameter.name] = bound.arguments[parameter.name]
         return fields
+
+    def _about_self(self, args: tuple[Any, ...]) -> str:
+        """Return what to do if this looks like a task that gets itself unasked, or asks in vain."""
+        first = next(iter(self.signature.parameters), "")
+        given = bool(args) and hasattr(args[0], "apply_async")
+        if given and first != "self":
+            return " A task with bind=True gets itself as its first argument: add the parameter self, or take bind out."
+        if first == "self" and not given:
+            return " A Celery task gets itself as self only with bind=True."
+        return ""
 
 
 def _escaped(key: Any) -> Any:

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asgiref.sync import markcoroutinefunction
 from django.http import HttpRequest, StreamingHttpResponse
@@ -22,10 +22,12 @@ from django.template.response import SimpleTemplateResponse
 
 from django_zklock import abort
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.locks.hold import Hold
-from django_zklock.locks.multihold import MultiHold
-from django_zklock.locks.several import Locks
-from django_zklock.locks.share import AnyShare, share_of
+
+if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.multihold import MultiHold
+    from django_zklock.locks.several import Locks
+    from django_zklock.locks.share import AnyShare
 
 logger = logging.getLogger("django_zklock.responses")
 
@@ -56,6 +58,8 @@ class Handover:
 
     def keep(self, hold: Hold | MultiHold, result: _Result) -> _Result:
         """Return the result of the call; if its body is still to come, with a share in the hold."""
+        from django_zklock.locks.share import share_of  # noqa: PLC0415 - Django's start does not import kazoo
+
         if isinstance(result, StreamingHttpResponse):
             self._share = share = share_of(self._lock, hold)
             self._close_in_time(_keep_while_streaming(result, share))

@@ -16,6 +16,7 @@ Django's system checks for `settings.ZKLOCK`; they read settings only, and never
 | zklock.E011 | `TOKEN_KEYS` is no list of keys, or one of them is too short                              |
 | zklock.E012 | `ADMIN_LINKS` is no dict of labels and addresses with plain fields                        |
 | zklock.E013 | options of a lock, or of `DEFAULTS`, that cannot be had together                           |
+| zklock.E014 | `STRICT` is neither True nor False                                                        |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
 | zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process costs its locks                |
 | zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (with `--deploy`) |
@@ -30,15 +31,17 @@ An id keeps its meaning for good, so that `SILENCED_SYSTEM_CHECKS` can name it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 from django.urls import get_resolver
 from django.views import View
 
 from django_zklock import address, conf, transactions
-from django_zklock.decorators import Locked
 from django_zklock.options import UNSET, LockOptions
+
+if TYPE_CHECKING:
+    from django_zklock.decorators import Locked
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -166,9 +169,18 @@ def _views(patterns: list[Any]) -> Iterator[Any]:
             yield pattern.callback
 
 
+def _locked(view: Any) -> Locked | None:
+    found = getattr(view, "zk_locked", None)
+    if found is None:
+        return None
+    from django_zklock.decorators import Locked  # noqa: PLC0415 - Django's start does not import kazoo
+
+    return found if isinstance(found, Locked) else None
+
+
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:
-    locked = getattr(view, "zk_locked", None)
-    if not isinstance(locked, Locked) or locked.is_async:
+    locked = _locked(view)
+    if locked is None or locked.is_async:
         return
     own = locked.atomic(config)
     missing = [alias for alias in aliases if alias in transactions.opted_out(view) and alias not in own]
@@ -191,8 +203,8 @@ def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.Check
         return
     handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
     for name in sorted(handlers):
-        locked = getattr(getattr(cls, name, None), "zk_locked", None)
-        if isinstance(locked, Locked) and not locked.is_async and locked.options.release is UNSET:
+        locked = _locked(getattr(cls, name, None))
+        if locked is not None and not locked.is_async and locked.options.release is UNSET:
             yield checks.Warning(
                 f"The handler {name} of {cls.__module__}.{cls.__qualname__} is locked, and ATOMIC_REQUESTS begins its "
                 f"transaction on {', '.join(begun)} before the lock.",

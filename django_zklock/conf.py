@@ -64,6 +64,9 @@ class Config:
     """Immutable. As the settings say it: `defaults` are not merged in."""
     admin_links: Mapping[str, str]
     """Immutable. By label, templates of addresses with fields in braces."""
+    strict: bool = False
+    checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Names of locks that were looked at already, for `locks.spelling`. Any thread adds to it; none removes."""
 
     @property
     def url_for_log(self) -> str:
@@ -135,6 +138,11 @@ def debug() -> bool:
     return bool(settings.DEBUG)
 
 
+def are_settings_known() -> bool:
+    """Tell whether the settings of a project are configured, or named by DJANGO_SETTINGS_MODULE."""
+    return bool(settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE"))
+
+
 def has_urlconf() -> bool:
     """Tell whether this project has a `ROOT_URLCONF`."""
     return bool(getattr(settings, "ROOT_URLCONF", None))
@@ -166,7 +174,7 @@ def _at(*keys: object) -> str:
 
 
 _CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "ADMIN_LINKS")
+_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "STRICT", "ADMIN_LINKS")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
@@ -203,6 +211,7 @@ def _read(raw: object) -> tuple[Config | None, Findings]:
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
         locks=_locks(given.get("LOCKS", {}), found),
         admin_links=_links(given.get("ADMIN_LINKS", {}), found),
+        strict=_strict(given.get("STRICT", False), found),
     )
     _contradictions(config, found)
     return (None if found else config), found
@@ -376,6 +385,12 @@ def _lock(name: str, entry: object, found: Findings) -> LockOptions:
     except InvalidLockName as error:
         found.add("E010", f'{where}["path"] cannot be the name of a lock: {error}', _LOCKS_EXAMPLE)
     return replace(found_options, path=path)
+
+
+def _strict(value: object, found: Findings) -> bool:
+    if not isinstance(value, bool):
+        found.add("E014", f"{_at('STRICT')} must be True or False; got {value!r}.", "It is False by default.")
+    return value is True
 
 
 def _links(value: object, found: Findings) -> Mapping[str, str]:

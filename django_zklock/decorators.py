@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -25,7 +25,9 @@ from django_zklock.bodies import Handover
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.plans import joined
+from django_zklock.locks.refusals import refuse_arguments
 from django_zklock.locks.several import Locks, MultiLock, keys_of
+from django_zklock.locks.spelling import check_spelling
 from django_zklock.locks.terms import refuse_contradictions
 from django_zklock.misuse import refuse_async_atomic, refuse_awaitable, refuse_unlockable, refuse_unnamed, the_function
 from django_zklock.options import UNSET, Atomic, LockOptions, Unset, given_options
@@ -46,13 +48,14 @@ _OF_EACH = (
     "max_hold",
     "warn_after",
     "hold_at_least",
+    "max_waiters",
 )
 """The options that a lock is made with, but for those that depend on the call."""
 
 
 def zk_locked(
     name: Names,
-    *,
+    *more: NoReturn,
     timeout: float | timedelta | Unset | None = UNSET,
     on_conflict: str | Unset = UNSET,
     abort_on: str | Unset = UNSET,
@@ -66,12 +69,14 @@ def zk_locked(
     max_hold: float | timedelta | Unset | None = UNSET,
     warn_after: float | timedelta | Unset | None = UNSET,
     hold_at_least: float | timedelta | Unset = UNSET,
+    max_waiters: int | Unset | None = UNSET,
     unique: str | None = None,
     on_duplicate: str | None = None,
     unique_for: float | timedelta | None = None,
     max_conflicts: int | Unset | None = UNSET,
     skip_value: Any = UNSET,
     on_lost: str | Unset = UNSET,
+    **unknown: NoReturn,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -116,6 +121,8 @@ def zk_locked(
         warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
         hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
             and the process has ended. For jobs that several hosts start at about the same time. Default 0.
+        max_waiters: how many callers may wait for the lock. One more is refused at once, as if its time to wait were
+            over, and nothing is written. Default None, any number.
         unique: for Celery tasks. "until_start" or "until_done": until then, the task is not sent a second time with
             the same key. Default None: it is.
         on_duplicate: what the caller gets who would have sent it: "return" (default) the first one's AsyncResult, or
@@ -128,8 +135,12 @@ def zk_locked(
             given, it ends as REVOKED.
         on_lost: "fail" (default), or "retry": a Celery task whose lock was lost is sent again, its own retries
             uncounted.
+        *more: refused, with what to write instead.
+        **unknown: refused likewise.
 
     """
+    if more or unknown:
+        refuse_arguments("zk_locked", name, more, unknown)
     uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
     options = given_options(
         timeout=timeout,
@@ -145,6 +156,7 @@ def zk_locked(
         max_hold=max_hold,
         warn_after=warn_after,
         hold_at_least=hold_at_least,
+        max_waiters=max_waiters,
         max_conflicts=max_conflicts,
         skip_value=skip_value,
         on_lost=on_lost,
@@ -307,9 +319,11 @@ class Locked:
         """
         for name in self.naming.templates:
             try:
-                options = conf.current().options_for(name, self.options)
+                config = conf.current()
             except ImproperlyConfigured:
                 return  # the system checks will say what is wrong
+            check_spelling(config, name)
+            options = config.options_for(name, self.options)
             self.naming.check_fields(options.path or name)
             refuse_contradictions(name, options)
 

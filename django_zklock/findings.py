@@ -21,7 +21,7 @@ class Problem:
     hint: str
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}"
+        return f"{self.message} {self.hint}".rstrip()
 
 
 class Findings(list[Problem]):

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from django.db import DEFAULT_DB_ALIAS
 
+from django_zklock.findings import LONGEST as LONGEST_WAIT
 from django_zklock.findings import Findings, is_text, seconds
 from django_zklock.queue.operators import LONGEST
 from django_zklock.queue.printable import printable
@@ -69,6 +70,8 @@ class LockOptions:
     """Seconds of holding after which a warning is logged and a signal sent; None: never."""
     hold_at_least: float | Unset = UNSET
     """Seconds from the grant during which nobody else gets the lock, even if the work is done before."""
+    max_waiters: int | Unset | None = UNSET
+    """How many may wait for the lock; further callers are refused at once. None: any number."""
     max_conflicts: int | Unset | None = UNSET
     """How often a Celery task is sent again for the lock; None: as often as it takes."""
     skip_value: Any = UNSET
@@ -104,7 +107,7 @@ def given_options(**options: object) -> LockOptions:
     """
     found = Findings()
     said = {name: value for name, value in options.items() if value is not UNSET}
-    checked = read_options(said, "The call", found)
+    checked = read_options(said, "", found)
     if found:
         raise ValueError(" ".join(map(str, found)))
     problem = contradiction(checked)
@@ -137,7 +140,9 @@ def read_options(value: object, where: str, found: Findings, *, more: tuple[str,
             options[key] = reader(value[key])
             if options[key] is UNSET:
                 given = printable(repr(value[key]), _SHOWN)
-                found.add("E009", f'{where}["{key}"] is {given}, which means nothing here.', expected)
+                kind = "the string " if isinstance(value[key], str) else ""
+                name = f'{where}["{key}"]' if where else key
+                found.add("E009", f"{name} must be {expected}; got {kind}{given}.", "")
     return LockOptions(**options)
 
 
@@ -202,21 +207,30 @@ def _one_of(words: tuple[str, ...], value: object) -> object:
 
 
 _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
-    "timeout": (_wait, "Seconds from 0 (do not wait), a timedelta, or None (wait for ever)."),
-    "on_conflict": (functools.partial(_one_of, ON_CONFLICT), f"One of: {', '.join(ON_CONFLICT)}."),
-    "abort_on": (functools.partial(_one_of, ABORT_ON), f"One of: {', '.join(ABORT_ON)}."),
-    "grace": (_pause, "Seconds from 0, or a timedelta."),
-    "reentrant": (_flag, "True or False."),
-    "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases."),
-    "release": (functools.partial(_one_of, RELEASE), f"One of: {', '.join(RELEASE)}."),
-    "kind": (functools.partial(_one_of, KIND), f"One of: {', '.join(KIND)}."),
-    "limit": (_permits, f"A number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)."),
-    "layout": (functools.partial(_one_of, LAYOUT), f"One of: {', '.join(LAYOUT)}."),
-    "max_hold": (_span, "Seconds above 0, a timedelta, or None (no limit)."),
-    "warn_after": (_span, "Seconds above 0, a timedelta, or None (no warning)."),
-    "hold_at_least": (_least, f"Seconds from 0 to {LONGEST:.0f}, a week, or a timedelta."),
-    "max_conflicts": (_count, "A number from 0, or None (as often as it takes)."),
-    "skip_value": (_json, "What JSON can say; leave it out to have a skipped task end as REVOKED."),
-    "on_lost": (functools.partial(_one_of, ON_LOST), f"One of: {', '.join(ON_LOST)}."),
+    "timeout": (
+        _wait,
+        f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})",
+    ),
+    "on_conflict": (functools.partial(_one_of, ON_CONFLICT), f"one of: {', '.join(ON_CONFLICT)}"),
+    "abort_on": (functools.partial(_one_of, ABORT_ON), f"one of: {', '.join(ABORT_ON)}"),
+    "grace": (_pause, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
+    "reentrant": (_flag, "True or False"),
+    "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases"),
+    "release": (functools.partial(_one_of, RELEASE), f"one of: {', '.join(RELEASE)}"),
+    "kind": (functools.partial(_one_of, KIND), f"one of: {', '.join(KIND)}"),
+    "limit": (_permits, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
+    "layout": (functools.partial(_one_of, LAYOUT), f"one of: {', '.join(LAYOUT)}"),
+    "max_hold": (_span, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
+    "warn_after": (
+        _span,
+        f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})",
+    ),
+    "hold_at_least": (_least, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
+    "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
+    "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),
+    "skip_value": (_json, "a value that JSON can represent; leave it out to have a skipped task end as REVOKED"),
+    "on_lost": (functools.partial(_one_of, ON_LOST), f"one of: {', '.join(ON_LOST)}"),
 }
 """For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
+
+OPTION_NAMES: Final = tuple(_OPTIONS)

@@ -367,7 +367,7 @@ def _run(
                 "will come of it.",
                 lock=key,
             )
-        raise ZooKeeperUnavailable(f"ZooKeeper did not answer: {session.last_problem}.", lock=key)
+        raise ZooKeeperUnavailable(session.explain(), lock=key)
     if isinstance(told[0], ZkLockError):
         told[0].lock = told[0].lock or key
         raise told[0]

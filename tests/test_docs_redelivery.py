@@ -16,9 +16,12 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.
 
 TEST = """
 import pytest
-from books.models import Account, Deposit
+from datetime import timedelta
+from books.models import Account, Deposit, Order
+from books.sweep import LATE, send_again
 from books.tasks import deposit
 from celery import Celery
+from django.utils import timezone
 from django_zklock import zk_lock
 from django_zklock.exceptions import StaleToken
 
@@ -36,6 +39,16 @@ def test_the_same_work_counts_once(zklock):
     assert [each.ref for each in Deposit.objects.order_by("ref")] == ["a", "b"]
 
 
+def test_what_was_lost_is_sent_again(zklock):
+    account = Account.objects.create()
+    for ref in ("done", "lost", "new"):
+        Order.objects.create(ref=ref, account=account, amount=100)
+    Order.objects.exclude(ref="new").update(created=timezone.now() - LATE - timedelta(minutes=1))
+    deposit.delay(account.pk, 100, "done")
+    send_again.delay()
+    assert [each.ref for each in Deposit.objects.order_by("ref")] == ["done", "lost"]
+
+
 def test_a_stale_copy_leaves_nothing(zklock):
     account = Account.objects.create(fencing_token=2**62)
     with pytest.raises(StaleToken):
@@ -45,7 +58,7 @@ def test_a_stale_copy_leaves_nothing(zklock):
 
 
 def test_the_examples_have_their_effect_once(tmp_path: Path) -> None:
-    """A task that is delivered twice books once, and one whose fence is out of date books nothing."""
+    """A task that is delivered twice books once, a lost one is sent again, and a stale fence books nothing."""
     project: Project = written("survive-redelivery.md", tmp_path)
     for name in ("books/__init__.py", "books/migrations/__init__.py"):
         project.write(name, "")
@@ -56,4 +69,4 @@ def test_the_examples_have_their_effect_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = project.run("-m", "pytest", "-q", "--ds=books_settings", "test_books.py", **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout

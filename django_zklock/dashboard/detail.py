@@ -13,6 +13,7 @@ from django_zklock.dashboard.columns import state_of
 from django_zklock.dashboard.forms import Target
 from django_zklock.dashboard.links import links
 from django_zklock.queue import names
+from django_zklock.queue.printable import session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, LockInfo
@@ -127,7 +128,7 @@ def _row(key: str, each: ContenderInfo, number: int, behind: int) -> Row:
         guid=words.clean(each.guid, 40),
         short_guid=words.clean(each.guid, 40)[:_SHORT_GUID],
         token=each.token,
-        session=f"{each.session_id:#x}" if each.session_id else "",
+        session=session_hex(each.session_id),
         came=each.came,
         age=each.age,
         since=each.held_since or each.came,

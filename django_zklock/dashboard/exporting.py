@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_zklock import inspection
-from django_zklock.dashboard import words
+from django_zklock.dashboard import core, words
+from django_zklock.queue.printable import session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, LockInfo, Snapshot
@@ -27,7 +27,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
         "connection": {
             "state": connection.state,
             "server": connection.server,
-            "session": f"{connection.session_id:#x}" if connection.session_id else "",
+            "session": session_hex(connection.session_id),
             "timeout": connection.timeout,
             "hosts": list(connection.hosts),
         },
@@ -68,7 +68,7 @@ def _holder(holder: ContenderInfo) -> dict[str, Any]:
         "guid": holder.guid,
         "kind": holder.kind,
         "token": str(holder.token),
-        "session": f"{holder.session_id:#x}" if holder.session_id else "",
+        "session": session_hex(holder.session_id),
         "came": holder.came.isoformat(),
         "held_since": holder.held_since and holder.held_since.isoformat(),
         "client": holder.client,
@@ -87,4 +87,4 @@ def _holder(holder: ContenderInfo) -> dict[str, Any]:
 @permission_required("zklock.view_lock", raise_exception=True)
 def locks_json(request: HttpRequest) -> HttpResponse:
     """Give all locks as JSON to who may see them, 403 to others; for a project's own `urls.py`."""
-    return JsonResponse(as_json(inspection.snapshot(max_waiters=1)))
+    return JsonResponse(as_json(core.inspection.snapshot(max_waiters=1)))

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
+from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.dashboard import words
 from django_zklock.models import LONGEST_KEY
 from django_zklock.options import MOST_PERMITS
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 LONGEST_REASON: Final = 300
 LONGEST_HOLD: Final = 7 * 24 * 60  # minutes
 LONGEST_WAIT: Final = 10  # seconds; a page that takes longer is one that hangs
 _LONGEST_TARGET: Final = 36 + 20 + LONGEST_KEY + 2
+_MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
+    forms.FloatField: models.FloatField,
+    forms.IntegerField: models.IntegerField,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +52,14 @@ class _Key(forms.CharField):
         super().__init__(
             label=_("Lock"),
             max_length=LONGEST_KEY,
-            widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+            widget=forms.TextInput(attrs={"autocomplete": "off"}),
             help_text=_("Its key, as the list shows it, such as inventory/4711."),
         )
 
 
 class _Reason(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
-        widget = forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"})
+        widget = forms.TextInput(attrs={"autocomplete": "off"})
         super().__init__(max_length=LONGEST_REASON, widget=widget, label=_("Reason"), **kwargs)
 
     def clean(self, value: Any) -> str:
@@ -114,3 +122,13 @@ class EndForm(forms.Form):
     key = forms.CharField(max_length=LONGEST_KEY, widget=forms.HiddenInput)
     token = forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput)
     reason = _Reason(required=False)
+
+
+def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Give the fields the widgets that the admin, or its theme, has for a model's fields: `formfield_overrides`."""
+    for field in form.fields.values():
+        widget = overrides.get(_MODEL_FIELDS.get(type(field), models.CharField), {}).get("widget")
+        if widget is not None and not field.widget.is_hidden:
+            attrs = field.widget.attrs
+            field.widget = forms.Field(required=field.required, widget=widget).widget
+            field.widget.attrs.update(attrs)

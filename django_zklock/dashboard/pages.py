@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.helpers import AdminErrorList, AdminForm
+from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils.html import format_html
 
-from django_zklock import inspection
+from django_zklock.dashboard import core, words
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.exporting import as_json
+from django_zklock.dashboard.forms import RevokeForm, use_widgets
 from django_zklock.dashboard.sharing import Sharing
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import LONGEST_KEY, Lock
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django import forms
+
+    from django_zklock.dashboard.detail import Row
     from django_zklock.inspection import Snapshot
 
 ANY_AGE: Final = 7 * 24 * 3600.0
@@ -32,11 +41,27 @@ def is_key(text: str) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """
+    A lock for the breadcrumbs, which show an object as text and link to its page.
+
+    The text begins with a tag, so that `capfirst`, which themes use there, leaves the first letter of the key as it is.
+    """
+
+    pk: str
+    _meta: ClassVar = Lock._meta
+
+    def __str__(self) -> str:
+        return format_html("<bdi>{}</bdi>", words.clean(self.pk, LONGEST_KEY))
+
+
 class Pages(Sharing):
     """The pages beside the list; a part of `LockAdminMixin`."""
 
     patience: float
     long_held: float
+    formfield_overrides: Mapping[Any, Mapping[str, Any]]
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view  # type: ignore[attr-defined]
@@ -59,7 +84,7 @@ class Pages(Sharing):
         """Return what this request shows: one snapshot, however often it is asked for."""
         found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
         if found is None:
-            found = inspection.snapshot(patience=self.patience, max_waiters=1)
+            found = core.inspection.snapshot(patience=self.patience, max_waiters=1)
             request._zklock_snapshot = found  # type: ignore[attr-defined]
         return found
 
@@ -82,20 +107,39 @@ class Pages(Sharing):
                 object_id,
             )
         shown = self.look(lock.key)
+        revokes = self.has_revoke_permission(request)
         context = {
             "title": shown.shown_key,
             "subtitle": None,
-            "original": lock,
+            "original": Crumb(lock.key),
+            "change": True,
+            "show_history": True,
             "lock": shown,
-            "history_url": self.url("history", quote(lock.key)),
+            "holders": [(each, self._ask(each) if revokes and each.hears else None) for each in shown.holders],
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "end_url": self.url("end") if self.has_hold_permission(request) else "",
-            "revoke_url": self.url("revoke") if self.has_revoke_permission(request) else "",
+            "revoke_url": self.url("revoke"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
+
+    def _ask(self, holder: Row) -> RevokeForm:
+        """Return a form that asks a holder to let go; its field names the form, as it is not within that."""
+        name = f"zklock-ask-{holder.number}"
+        form = RevokeForm(auto_id=f"{name}-%s")
+        use_widgets(form, self.formfield_overrides)
+        form.fields["reason"].widget.attrs["form"] = name
+        return form
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show what was done to a lock here."""
+        lock = self.get_object(request, unquote(object_id))
+        context = {**({"object": Crumb(lock.key)} if lock else {}), **(extra_context or {})}
+        return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Give the list as JSON, for other dashboards."""
@@ -105,9 +149,9 @@ class Pages(Sharing):
     def look(self, key: str) -> Detail:
         """Look at one lock; while ZooKeeper is away, say so and show what was seen last."""
         try:
-            return detail(key, inspection.look_at(key, patience=self.patience), long_held=self.long_held)
+            return detail(key, core.inspection.look_at(key, patience=self.patience), long_held=self.long_held)
         except ZooKeeperUnavailable as error:
-            last = inspection.snapshot(patience=0.0, max_age=ANY_AGE, max_waiters=1)
+            last = core.inspection.snapshot(patience=0.0, max_age=ANY_AGE, max_waiters=1)
             info = next((each for each in last.locks if each.key == key), None)
             return detail(key, info, long_held=self.long_held, age=last.age, problem=str(error))
 
@@ -115,7 +159,18 @@ class Pages(Sharing):
         """Return a page within the admin site that this belongs to."""
         site = self.admin_site  # type: ignore[attr-defined]
         request.current_app = site.name
-        common = {**site.each_context(request), "opts": self.opts, "media": self.media}  # type: ignore[attr-defined]
-        common["list_url"] = self.url("changelist")
+        common = {
+            **site.each_context(request),
+            "opts": self.opts,  # type: ignore[attr-defined]
+            "media": self.media,  # type: ignore[attr-defined]
+            "list_url": self.url("changelist"),
+            "has_view_permission": self.has_view_permission(request),
+            "original": context["title"],  # breadcrumbs end with it
+        }
+        form: forms.Form | None = context.get("form")
+        if form is not None:
+            use_widgets(form, self.formfield_overrides)
+            common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
+            common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
         template = f"admin/zklock/lock/{name}.html"
         return TemplateResponse(request, template, {**common, **context}, status=status)

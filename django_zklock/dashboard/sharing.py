@@ -8,8 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from django_zklock import operations
-from django_zklock.dashboard import words
+from django_zklock.dashboard import core, words
 from django_zklock.dashboard.forms import LimitForm, RevokeForm, Target
 from django_zklock.dashboard.history import note
 from django_zklock.dashboard.steps import CONFLICT, UNAVAILABLE, Steps, name_of
@@ -39,7 +38,7 @@ class Sharing(Steps):
         reason = form.cleaned_data["reason"]
         shown = words.clean(lock.key)
         try:
-            asked = operations.revoke(lock.key, reason, by=name_of(request), guid=target.guid, token=target.token)
+            asked = core.operations.revoke(lock.key, reason, by=name_of(request), guid=target.guid, token=target.token)
         except LockChangedHands:
             text = _("Nobody was asked: %(lock)s changed hands since you looked.")
             self.say(request, text % {"lock": shown}, messages.ERROR)
@@ -83,13 +82,13 @@ class Sharing(Steps):
         shown = words.clean(lock.key)
         by = name_of(request)
         if limit is not None:
-            operations.set_limit(lock.key, limit, reason=reason, by=by)
+            core.operations.set_limit(lock.key, limit, reason=reason, by=by)
             values = {"limit": limit, "reason": reason, "lock": shown}
             note(request.user, lock, _("Limit set to %(limit)d: %(reason)s") % values)
             self.say(
                 request, _("The limit of %(lock)s is %(limit)d now, for all processes.") % values, messages.SUCCESS
             )
-        elif operations.clear_limit(lock.key, reason=reason, by=by):
+        elif core.operations.clear_limit(lock.key, reason=reason, by=by):
             note(request.user, lock, _("Limit cleared: %(reason)s") % {"reason": reason})
             text = _("The limit of %(lock)s was cleared: the one in the code of each process counts again.")
             self.say(request, text % {"lock": shown}, messages.SUCCESS)
@@ -102,7 +101,7 @@ class Sharing(Steps):
         context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "lock": lock, "limit": None, "problem": ""}
         if lock is not None:
             try:
-                found = operations.limit_of(lock.key, patience=self.patience)
+                found = core.operations.limit_of(lock.key, patience=self.patience)
             except (ZkLockError, ValueError) as error:
                 context["problem"] = words.clean(error)
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status

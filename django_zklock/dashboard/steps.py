@@ -11,8 +11,7 @@ from django.contrib.admin.utils import quote
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from django_zklock import operations
-from django_zklock.dashboard import words
+from django_zklock.dashboard import core, words
 from django_zklock.dashboard.forms import BreakForm, EndForm, HoldForm, Target
 from django_zklock.dashboard.history import note
 from django_zklock.dashboard.permissions import Permissions
@@ -20,6 +19,7 @@ from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockEr
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
+    from django_zklock import operations
     from django_zklock.dashboard.detail import Detail
 
 CONFLICT: Final = 409
@@ -69,7 +69,7 @@ class Steps(Permissions):
         for number, target in enumerate(targets):
             key = words.clean(target.key)
             try:
-                broken = operations.break_lock(
+                broken = core.operations.break_lock(
                     target.key, guid=target.guid, token=target.token, reason=reason, by=name_of(request)
                 )
             except LockChangedHands:
@@ -110,7 +110,9 @@ class Steps(Permissions):
                 break  # the others would take as long to fail
         problem = locks[-1].problem
         holders = 0 if problem else sum(len(lock.holders) for lock in locks)
-        context = {"title": _("Break locks"), "locks": locks, "form": form, "problem": problem, "holders": holders}
+        context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders}
+        if holders:
+            context["form"] = form
         return self.page(request, "break", context, UNAVAILABLE if problem else status)
 
     def hold_view(self, request: HttpRequest) -> HttpResponse:
@@ -127,7 +129,7 @@ class Steps(Permissions):
             form.add_error("key", _("This cannot be the key of a lock."))
             return self._ask_to_hold(request, form)
         try:
-            held = operations.hold_lock(
+            held = core.operations.hold_lock(
                 lock.key,
                 seconds=given["minutes"] * 60,
                 reason=given["reason"],
@@ -159,7 +161,7 @@ class Steps(Permissions):
             return HttpResponseRedirect(self.url("changelist"))
         given = form.cleaned_data
         try:
-            operations.end_hold(lock.key, token=given["token"], by=name_of(request), reason=given["reason"])
+            core.operations.end_hold(lock.key, token=given["token"], by=name_of(request), reason=given["reason"])
         except LockChangedHands:
             self.say(request, _("This hold has ended already."), messages.WARNING)
         except ZkLockError as error:

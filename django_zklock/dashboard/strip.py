@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import words
+from django_zklock.queue.printable import session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import Snapshot, Wait
@@ -58,7 +59,7 @@ def strip(snapshot: Snapshot) -> Strip:
         state=connection.state if connection.state in labels else "connecting",
         state_label=labels.get(connection.state, words.clean(connection.state, 40)),
         server=words.clean(connection.server, 100),
-        session=f"{connection.session_id:#x}" if connection.session_id else "",
+        session=session_hex(connection.session_id),
         timeout=words.duration(connection.timeout) if connection.timeout else "",
         hosts=tuple(words.clean(host, 100) for host in connection.hosts),
         held=sum(bool(lock.holders) for lock in locks),

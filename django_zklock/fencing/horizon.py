@@ -30,7 +30,7 @@ def current() -> int:
     session = process.current()
     reached = _ask(session, session.options.connect_timeout)
     if reached is None:
-        raise ZooKeeperUnavailable(f"ZooKeeper did not say how far its tokens have come: {session.last_problem}.")
+        raise ZooKeeperUnavailable(session.explain())
     return reached
 
 

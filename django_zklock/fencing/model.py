@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.db import IntegrityError, models, router, transaction
 
 from django_zklock.fencing import tokens
-from django_zklock.fencing.fence import Fence, require_transaction
+from django_zklock.fencing.fence import Fence, check_fence, require_transaction
 from django_zklock.fencing.rows import FencedQuerySet, FencedRows
 
 _Model = TypeVar("_Model", bound=models.Model)
@@ -63,6 +63,7 @@ class FencedModel(models.Model):
         `TransactionManagementError` when no transaction is open.
         """
         using = using or router.db_for_write(type(self), instance=self)
+        check_fence(fence)
         require_transaction(using, "fence()")
         if not tokens.advance(self, fence, using):
             raise type(self).DoesNotExist(f"There is no {self._meta.label} {self.pk} to be fenced; save it first.")
@@ -82,6 +83,7 @@ class FencedModel(models.Model):
         come from the old ones, use `fence()` or `fenced(...).get()` and read after it.
         """
         using = using or router.db_for_write(type(self), instance=self)
+        check_fence(fence)
         before = self.fencing_token
         try:
             with transaction.atomic(using=using):

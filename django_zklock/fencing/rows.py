@@ -11,7 +11,7 @@ from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, models, transaction
 
 from django_zklock.fencing import tokens
-from django_zklock.fencing.fence import Fence, refusal, require_transaction
+from django_zklock.fencing.fence import Fence, check_fence, refusal, require_transaction
 
 BATCH = 500  # primary keys in one statement
 
@@ -40,6 +40,7 @@ class FencedRows(Generic[_Model]):
                 "Rows cannot be fenced once a slice has been taken, nor after union() and the like, nor after "
                 "distinct(*fields); filter by their primary keys."
             )
+        check_fence(fence)
         self._rows = queryset.all()
         self._rows._for_write = True
         self._fence = fence

@@ -152,4 +152,4 @@ class Desk:
             self._begin(shelf, extent, max(each[0] for each in following), [each[1] for each in following])
 
     def _late(self, shelf: _Shelf) -> Reply:
-        return Reply(shelf.good or self._good, f"ZooKeeper does not answer: {self._session.last_problem}.")
+        return Reply(shelf.good or self._good, self._session.explain())

@@ -33,7 +33,7 @@ def snapshot(*, patience: float = 1.5, max_age: float = 1.0, max_locks: int = 10
     waiter: ThreadWaiter[Reply] = ThreadWaiter()
     extent = Extent(max_locks, max_waiters)
     session.post(lambda: session.attached(Desk).ask(extent, patience, max_age, waiter.set))
-    reply = waiter.wait(patience + SLACK) or Reply(None, f"ZooKeeper does not answer: {session.last_problem}.")
+    reply = waiter.wait(patience + SLACK) or Reply(None, session.explain())
     connection = connection_of(session)
     if reply.sight is None:
         return Snapshot(
@@ -76,7 +76,7 @@ def look_at(key: str, *, patience: float = 1.5) -> LockInfo | None:
     session.post(lambda: session.attached(Desk).look(key, patience, WAITERS, waiter.set))
     reply = waiter.wait(patience + SLACK)
     if reply is None or reply.sight is None or not reply.sight.found.listed or reply.problem:
-        why = f"ZooKeeper does not answer: {session.last_problem}." if reply is None else reply.problem
+        why = session.explain() if reply is None else reply.problem
         raise ZooKeeperUnavailable(why, lock=key)
     locks, _, _ = reply.sight.describe()
     return locks[0] if locks else None

@@ -44,7 +44,7 @@ def reserved(patience: float) -> Reserved:
     if found is not None:
         return found
     session.post(look.conclude, "There was no time for the rest.")
-    return waiter.wait(patience) or Reserved(problem=f"ZooKeeper does not answer: {session.last_problem}.")
+    return waiter.wait(patience) or Reserved(problem=session.explain())
 
 
 class _Look:

@@ -40,7 +40,7 @@ def survey(patience: float) -> Survey:
     session.post(walk.begin)
     found = waiter.wait(patience + SLACK)
     if found is None:
-        return Survey({}, {}, f"ZooKeeper does not answer: {session.last_problem}.")
+        return Survey({}, {}, session.explain())
     queues: dict[str, tuple[Contending, ...]] = {}
     held_by: dict[str, frozenset[str]] = {}
     for key, queue in found.queues.items():

@@ -115,7 +115,7 @@ class Walk:
         if self._done is None:
             return
         if not self._session.connected:
-            self._problem = f"ZooKeeper does not answer: {self._session.last_problem}."
+            self._problem = self._session.explain()
         else:
             self._problem = self._problem or NO_TIME
         self._conclude()

@@ -32,11 +32,13 @@ class Attempt(Generic[_Waiter]):
         self.timeout = timeout
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._answered = False  # protocol's thread only
-        self._companions: list[_Companion] = []  # protocol's thread only
+        self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
-        self.contender = make_contender(session, terms.request(patient=patient, only_look=only_look), self._answer)
+        deadline = None if timeout is None else self._began + timeout
+        request = terms.request(patient=patient, deadline=deadline, only_look=only_look)
+        self.contender = make_contender(session, request, self._answer)
 
     def start(self, beside: Iterable[Grant] = ()) -> None:
         """Begin. It is called off if one of those `beside` it is lost, as it is of no use without them."""
@@ -69,12 +71,12 @@ class Attempt(Generic[_Waiter]):
     def _accompany(self, companions: list[_Companion]) -> None:
         for companion in companions:
             if not self._answered:
-                self._companions.append(companion)
+                self._companions = (*self._companions, companion)
                 companion.grant.attach(companion)
 
     def _part(self) -> None:
-        while self._companions:
-            companion = self._companions.pop()
+        companions, self._companions = self._companions, ()
+        for companion in companions:
             companion.grant.detach(companion)
 
     @property
@@ -94,16 +96,21 @@ class Attempt(Generic[_Waiter]):
             return Hold(self.contender, outcome, owner, self.terms.policy)
         if isinstance(outcome, Exception):
             raise outcome
-        if isinstance(outcome, (Busy, Free)):
-            raise LockBusy(self._why_busy(), lock=self.terms.key)
-        self.give_up()
-        if not self.contender.placed:
-            raise ZooKeeperUnavailable(
-                f"ZooKeeper did not answer within {self.waited:.1f} s: {self._session.last_problem}.",
+        if isinstance(outcome, Busy) and outcome.waiters is not None:
+            raise LockBusy(
+                f"{outcome.waiters} callers wait for the lock {self.terms.key!r} already; "
+                f"max_waiters is {self.terms.max_waiters}.",
                 lock=self.terms.key,
             )
+        if isinstance(outcome, (Busy, Free)):
+            raise LockBusy(self._why_busy(), lock=self.terms.key)
+        in_line = self.contender.in_line
+        self.give_up()
+        if not self.contender.placed:
+            raise ZooKeeperUnavailable(self._session.explain(self.waited), lock=self.terms.key)
         raise LockTimeout(
-            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind()}.", lock=self.terms.key
+            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind(in_line)}.",
+            lock=self.terms.key,
         )
 
     def _why_busy(self) -> str:
@@ -115,7 +122,9 @@ class Attempt(Generic[_Waiter]):
     def _holder(self) -> str:
         return str(self.contender.operator or "somebody else")
 
-    def _behind(self) -> str:
+    def _behind(self, in_line: bool) -> str:
+        if in_line:
+            return "; many callers of this process wait for it, too"
         if self.contender.operator is not None:
             return f"; ahead is the hold of {self._holder}"
         return f"; the one ahead is {self.one_ahead}" if self.one_ahead else ""

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import breaking, faultpoints, revoking
+from django_zklock.locks.directory import Directory
 from django_zklock.locks.grant import Grant
 from django_zklock.locks.operators import Bailiff
 from django_zklock.locks.phase import Phase
@@ -40,6 +41,9 @@ WATCH_SELF_AFTER = 0.25  # seconds of holding; shorter holds are spared the watc
 class Busy:
     """Somebody else is in the queue, and this contender does not wait."""
 
+    waiters: int | None = None
+    """How many wait already, if that is why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Free:
@@ -57,16 +61,20 @@ class Contender(Member):
         self.placed = False  # ZooKeeper has said where this one stands; read by the caller
         self.ahead: Payload | None = None  # of the one just ahead, if it can be read; read by the caller
         self.operator: OperatorHold | None = None  # that is in the way, as far as is known; read by the caller
+        self.in_line = False  # it waits for room in the queue, behind others of this process; read by the caller
         self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
         self.request = request
+        self.deadline = request.deadline
         self._done: Callable[[Outcome], object] | None = done
-        self._left: list[Callable[[bool], object]] = []
+        self._left: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.AWAITING
         self._turns = Turns(request.key, self.on_failure, request.about)
         self._grant: Grant | None = None
         self._timer: Timer | None = None
         # Made by `_begin`, on the protocol's thread.
         self._registry: Registry
+        self._directory: Directory | None = None
+        # Made by `_prepare`, there, too: a contender in the line has none of them yet.
         self._bailiff: Bailiff
         self._predecessors: Predecessors
         self._place: Place | None = None
@@ -113,10 +121,7 @@ class Contender(Member):
             self.on_closed()  # the others have been told, and nobody will tell this one
             return
         self._registry = self.session.attached(Registry)
-        self._place = Place(self._registry, self.request, self)
-        gateway = self._registry.gateway
-        self._bailiff = Bailiff(gateway, self.request, self._turns, self)
-        self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self._bailiff, self)
+        self._directory = self._registry.directory(self.request.parent).join()
         self._registry.admit(self)
         if self.session.connected:
             self._approach()
@@ -131,15 +136,18 @@ class Contender(Member):
     def _on_no_session(self) -> None:
         self._timer = None
         if self._phase is Phase.AWAITING and not self.placed:
-            self._fail(ZooKeeperUnavailable(f"ZooKeeper does not answer: {self.session.last_problem}."))
+            self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _approach(self) -> None:
         self._cancel_timer()
-        if self.request.patient:
-            self._enter()
+        bound = self.request.max_waiters if self.request.patient else 0
+        if bound is None or self.placed:
+            self._line_up()
+        elif self._shared.in_line and self._shared.in_line >= bound:
+            self._give_way(self._shared.in_line)
         else:
             self._phase = Phase.PEEKING
-            self._registry.gateway.children(self.request.parent, self._turns.pass_on(self._on_peeked))
+            self._shared.names(self._turns.pass_on(self._on_peeked))
 
     def _on_peeked(self, answer: Any) -> None:
         if isinstance(answer, NodeMissing):
@@ -150,11 +158,15 @@ class Contender(Member):
         queue = self._ordered(answer)
         if queue is None:
             return
-        queue = queue.with_newcomer(ME, self.request.kind)
-        if isinstance(self.request.rule(queue, ME), rules.Granted):
+        longer = queue.with_newcomer(ME, self.request.kind)
+        free = isinstance(self.request.rule(longer, ME), rules.Granted)
+        if self.request.patient:
+            self._line_up_if_short(queue, free)
+        elif free:
             self._on_way(True)
         else:
-            self._bailiff.ask(queue, ME, None, self._on_way)
+            self._prepare()
+            self._bailiff.ask(longer, ME, None, self._on_way)
 
     def _on_way(self, there_is: bool | None) -> None:
         if there_is is None:
@@ -167,13 +179,53 @@ class Contender(Member):
         else:
             self._enter()
 
-    def _give_way(self) -> None:
+    def _give_way(self, waiters: int | None = None) -> None:
         """Leave, rather than wait."""
         self.placed = True
-        self._conclude(Busy())
+        self._conclude(Busy(waiters if self.request.patient else None))
         self._leave(None)
 
+    def _line_up_if_short(self, queue: order.Queue, free: bool) -> None:
+        """Wait, unless `max_waiters` wait already: in the queue, on their way into it, or in the line."""
+        granted = 0
+        for child in queue:
+            rule = self.request.rule if child.kind is self.request.kind else rules.rule_for(child.kind, 1)
+            if not isinstance(rule(queue, child.name), rules.Granted):
+                break
+            granted += 1
+        waiters = len(queue) - granted + self._shared.in_line
+        if self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE) and self._shared.waiting:
+            # Those that are not listed yet. (Of a kind that is shared, they may well be granted at once.)
+            listed = sum(child.guid in self._registry.guids for child in queue[granted:])
+            waiters += max(0, self._shared.waiting - listed - (not queue))
+            free = False
+        if free or waiters < (self.request.max_waiters or 0):
+            self._line_up()
+        else:
+            self._give_way(waiters)
+
+    def _line_up(self) -> None:
+        if self._shared.admit(self):
+            self._enter()
+            return
+        self._phase = Phase.IN_LINE
+        self.placed = self.in_line = True
+        self._tell_queued()
+
+    def on_admitted(self) -> None:
+        """Learn that there is room in the queue."""
+        self.in_line = False
+        self._turns.run(self._enter if self.session.connected else self._await_session)
+
+    def _prepare(self) -> None:
+        if self._place is None:
+            gateway = self._registry.gateway
+            self._place = Place(self._registry, self._shared, self.request, self)
+            self._bailiff = Bailiff(gateway, self.request, self._turns, self)
+            self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self._bailiff, self)
+
     def _enter(self) -> None:
+        self._prepare()
         self._phase = Phase.ENTERING
         if self._place is not None:
             self._place.take()
@@ -194,9 +246,8 @@ class Contender(Member):
 
     def _list(self, *, barrier: bool = False) -> None:
         self._phase = Phase.LISTING
-        gateway = self._registry.gateway
-        ask = gateway.children_after_barrier if barrier else gateway.children
-        ask(self.request.parent, self._turns.pass_on(self._on_listed))
+        ask = self._shared.names_after_barrier if barrier else self._shared.names
+        ask(self._turns.pass_on(self._on_listed))
 
     def _on_listed(self, answer: Any) -> None:
         if isinstance(answer, NodeMissing):
@@ -244,6 +295,9 @@ class Contender(Member):
         """Learn who is ahead."""
         self.ahead = Payload.decode(node.data)
         self._bailiff.heed(node, self._place.node if self._place is not None else None)
+        self._tell_queued()
+
+    def _tell_queued(self) -> None:
         told, self.on_queued = self.on_queued, None
         if told is not None:
             told()
@@ -280,6 +334,7 @@ class Contender(Member):
         )
         self._grant.about, self._grant.template = self.request.about, self.request.template
         self._conclude(self._grant)
+        self._shared.granted(self)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
 
     def on_node_gone(self) -> None:
@@ -312,10 +367,13 @@ class Contender(Member):
 
     def _leave(self, left: Callable[[bool], object] | None) -> None:
         if left is not None:
-            self._left.append(left)
+            self._left = (*self._left, left)
         if self._grant is not None:
             self._grant.release()
         if self._phase is Phase.GONE or self._place is None:
+            self._done = None
+            self._turns.next()
+            self._cancel_timer()
             self._out(gone=self._place is None or self._place.gone)
         elif self._phase is not Phase.LEAVING:
             self._phase = Phase.LEAVING
@@ -327,10 +385,11 @@ class Contender(Member):
             self._place.vacate(lambda gone: self._out(gone=gone), rest)
 
     def _out(self, *, gone: bool) -> None:
-        self._phase = Phase.GONE
-        if self._place is not None:
+        before, self._phase = self._phase, Phase.GONE
+        if before is not Phase.GONE and self._directory is not None:
             self._registry.dismiss(self)
-        told, self._left = self._left, []
+            self._directory.leave(self)
+        told, self._left = self._left, ()
         for left in told:
             left(gone)
 
@@ -366,9 +425,11 @@ class Contender(Member):
 
     def on_session_lost(self) -> None:
         """The node is gone with its session; queue again, unless it was held."""
+        if self._phase is Phase.IN_LINE:
+            return
         self._turns.next()
-        self._predecessors.forget()
         if self._place is not None:
+            self._predecessors.forget()
             self._place.forget()
         if self._grant is not None:
             self._grant.lose("the ZooKeeper session is over")
@@ -404,11 +465,17 @@ class Contender(Member):
         error: ZkLockError | None = names if isinstance(names, ZkError) else None
         if error is None:
             try:
-                return self.request.read(names)
+                return self._shared.read(names, self.request.read)
             except UnreadableQueue as unreadable:
                 error = unreadable
         self._fail(error)
         return None
+
+    @property
+    def _shared(self) -> Directory:
+        """What it shares with the other contenders of this process for the same key, once it has begun."""
+        assert self._directory is not None
+        return self._directory
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None

@@ -163,7 +163,7 @@ class Errand:
 
     def unanswered(self) -> ZooKeeperUnavailable:
         """Return the error for a time that is over."""
-        return ZooKeeperUnavailable(f"ZooKeeper did not answer: {self.session.last_problem}.", lock=self.key)
+        return ZooKeeperUnavailable(self.session.explain(), lock=self.key)
 
 
 def checked(key: str) -> str:

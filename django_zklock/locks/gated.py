@@ -74,6 +74,11 @@ class Gated(GrantObserver):
         return any(part.placed for part in self._parts)
 
     @property
+    def in_line(self) -> bool:
+        """Whether it waits for room in the queue, behind others of this process."""
+        return any(part.in_line for part in self._parts)
+
+    @property
     def ahead(self) -> Payload | None:
         """Of one that is ahead, at the gate or among the leases, if it can be read."""
         return next((part.ahead for part in self._parts if part.ahead is not None), None)
@@ -118,7 +123,7 @@ class Gated(GrantObserver):
         self._timer = self._later(self.session.options.connect_timeout, self._on_no_answer)
 
     def _on_no_answer(self) -> None:
-        self._fail(ZooKeeperUnavailable(f"ZooKeeper does not answer: {self.session.last_problem}."))
+        self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _on_posted(self, outcome: Any) -> None:
         self._cancel_timer()

@@ -131,7 +131,7 @@ class Leader(Onlooker):
         if campaign is None or not campaign.started:
             return "not in the queue"
         if not campaign.attempt.contender.placed:
-            return f"not in the queue yet: {campaign.session.last_problem}"
+            return f"not in the queue yet: {campaign.session.explain()}"
         contender = campaign.attempt.contender
         if contender.operator is not None:
             return f"behind {contender.operator}"

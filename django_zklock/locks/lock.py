@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -21,6 +21,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.looking import alook, look
 from django_zklock.locks.refusals import (
     not_held,
+    refuse_arguments,
     refuse_atomic,
     refuse_open_transaction,
     refuse_own_task,
@@ -49,6 +50,8 @@ from django_zklock.zk import process
 
 Beside: TypeAlias = Sequence[Grant] | None
 """The grants of the locks that were taken before one of several; None where it is alone."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
 
 
 class Lock:
@@ -85,6 +88,8 @@ class Lock:
         warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
         hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
             and the process has ended. For jobs that several hosts start at about the same time. Default 0.
+        max_waiters: how many callers may wait for the lock. One more raises `LockBusy` at once, and nothing is written.
+            Counted are the waiters in ZooKeeper's queue and all of this process. Default None, any number.
         what: the work it is for, shown to others in the queue.
         about: the same, item by item, for programs that read the queue: a few short texts, never arguments.
 
@@ -93,7 +98,7 @@ class Lock:
     def __init__(
         self,
         name: str,
-        *,
+        *more: NoReturn,
         fields: Mapping[str, object] | None = None,
         timeout: float | timedelta | Unset | None = UNSET,
         abort_on: str | Unset = UNSET,
@@ -107,11 +112,15 @@ class Lock:
         max_hold: float | timedelta | Unset | None = UNSET,
         warn_after: float | timedelta | Unset | None = UNSET,
         hold_at_least: float | timedelta | Unset = UNSET,
+        max_waiters: int | Unset | None = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        if more or unknown:
+            refuse_arguments("zk_lock", name, more, unknown)
         self.name = name
-        self._fields = dict(fields or {})
+        self._fields = dict(fields) if fields else _NOTHING
         self._options = given_options(
             timeout=timeout,
             abort_on=abort_on,
@@ -125,9 +134,10 @@ class Lock:
             max_hold=max_hold,
             warn_after=warn_after,
             hold_at_least=hold_at_least,
+            max_waiters=max_waiters,
         )
         self._what = what
-        self._about = dict(about or {})
+        self._about = dict(about) if about else _NOTHING
         self._resolved: tuple[conf.Config, Terms] | None = None  # replaced whole; equal whoever makes it
         self._blocks = Blocks()
 
@@ -281,8 +291,8 @@ class Lock:
         if lost is not None:
             raise lost from error
 
-    async def __aenter__(self) -> Hold:
-        return await self._aenter()
+    def __aenter__(self) -> Coroutine[Any, Any, Hold]:
+        return self._aenter()
 
     async def _aenter(self, terms: Terms | None = None, beside: Beside = None) -> Hold:
         take = Take()

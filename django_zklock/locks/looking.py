@@ -156,7 +156,7 @@ async def aseen(session: Session, key: str, parent: str, *, most: int = MOST_REA
 
 def _told(session: Session, key: str, found: _Picture | ZkLockError | None) -> _Picture:
     if found is None:
-        raise ZooKeeperUnavailable(f"ZooKeeper does not answer: {session.last_problem}.", lock=key)
+        raise ZooKeeperUnavailable(session.explain(session.options.connect_timeout), lock=key)
     if isinstance(found, ZkLockError):
         found.lock = found.lock or key
         raise found

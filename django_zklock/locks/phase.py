@@ -10,6 +10,7 @@ class Phase(enum.Enum):
 
     AWAITING = "waits for a session"
     PEEKING = "looks whether the queue is empty"
+    IN_LINE = "waits until this process has room for one more in the queue"
     ENTERING = "takes its place in the queue"
     LISTING = "is in the queue, and asks who is ahead"
     QUEUED = "is in the queue, and watches the one ahead"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks import faultpoints
+from django_zklock.locks.directory import Directory
 from django_zklock.locks.registry import Registry
 from django_zklock.locks.resting import Rest
 from django_zklock.locks.turns import Turns
@@ -43,6 +44,8 @@ class Request:
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
+    max_waiters: int | None = None  # that may wait already; with more, give up at once
+    deadline: float | None = None  # when the caller gives up, on time.monotonic()
     about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for what is logged
     template: str = ""  # what the key was made of
 
@@ -79,9 +82,10 @@ class State(enum.Enum):
 class Place:
     """The own node in one queue."""
 
-    def __init__(self, registry: Registry, request: Request, occupant: Occupant) -> None:
+    def __init__(self, registry: Registry, directory: Directory, request: Request, occupant: Occupant) -> None:
         self.node: Node | None = None
         self._registry = registry
+        self._directory = directory
         self._request = request
         self._occupant = occupant
         self._turns = Turns(request.key, self._on_failure, request.about)
@@ -114,8 +118,7 @@ class Place:
         self._registry.guids.add(self._guid)
         try:
             faultpoints.reach("before_create")
-            self._registry.gateway.enter(
-                self._request.parent,
+            self._directory.enter(
                 nodes.prefix(self._guid, self._request.kind, self._request.layout),
                 self._request.payload(self._guid),
                 self._turns.pass_on(self._on_created),
@@ -186,9 +189,7 @@ class Place:
         if self._state is State.INTERRUPTED:
             self.take()
         elif self._state is State.UNSURE:
-            self._registry.gateway.children_after_barrier(
-                self._request.parent, self._turns.pass_on(self._on_children_after_break)
-            )
+            self._directory.names_after_barrier(self._turns.pass_on(self._on_children_after_break))
         else:
             if self._watch is not None:
                 self.watch()  # the old one ended with the connection

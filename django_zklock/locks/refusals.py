@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import transactions
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.options import OPTION_NAMES
 from django_zklock.owner import loop_is_running
 from django_zklock.queue.nodes import Kind
 
@@ -32,6 +35,39 @@ def threading_timeout(blocking: bool, timeout: float) -> float | None:
     if timeout < 0:
         raise ValueError("timeout value must be a non-negative number")
     return float(timeout)
+
+
+_SAME_THING = {
+    **dict.fromkeys(
+        ("expire", "expires", "expiry", "ttl", "lease", "lock_timeout"),
+        "a lock has no expiry: it is held until it is released or its process dies. To bound the time, use max_hold",
+    ),
+    **dict.fromkeys(
+        ("blocking_timeout", "acquire_timeout", "wait", "wait_timeout", "max_wait"),
+        "the seconds to wait for the lock are given as timeout",
+    ),
+    "blocking": "for a try without waiting, use timeout=0",
+    "sleep": "waiters are woken by ZooKeeper, so there is nothing to set",
+}
+"""What other packages call things, and what to use here."""
+
+
+def refuse_arguments(call: str, name: object, more: Sequence[object], unknown: Mapping[str, object]) -> None:
+    """Raise for arguments that `call` does not have, and say what their author may have meant."""
+    if more:
+        meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
+        raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
+    option = next(iter(unknown))
+    close = difflib.get_close_matches(option, OPTION_NAMES, n=1)
+    if option in _SAME_THING:
+        hint = _SAME_THING[option]
+    elif isinstance(name, str) and f"{{{option}" not in name and close:
+        hint = f"did you mean {close[0]!r}?"
+    elif call == "zk_locked":
+        hint = "the fields of the name are filled with the arguments of the decorated function"
+    else:
+        hint = f'a field of the name is passed as fields={{"{option}": ...}}'
+    raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
 
 
 def refuse_no_text(name: str, value: object, what: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from django_zklock import work
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import faultpoints
+from django_zklock.locks.directory import Directory
 from django_zklock.locks.resting import Rest
 from django_zklock.queue import nodes, signs
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -43,6 +44,7 @@ class Registry(Observer):
         self.heartbeat = Heartbeat(self.gateway)
         self.members: dict[Member, None] = {}
         self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper; and the names of signs
+        self._directories: dict[str, Directory] = {}  # by path; those in use
         self._departures: dict[Departure, None] = {}
         self._audit_timer: Timer | None = None
         self._used = False
@@ -58,6 +60,17 @@ class Registry(Observer):
     def dismiss(self, member: Member) -> None:
         """Pass on no more."""
         self.members.pop(member, None)
+
+    def directory(self, parent: str) -> Directory:
+        """Return what the contenders for one key share."""
+        found = self._directories.get(parent)
+        if found is None:
+            found = self._directories[parent] = Directory(self.gateway, parent, self._forget)
+        return found
+
+    def _forget(self, directory: Directory) -> None:
+        if self._directories.get(directory.parent) is directory:
+            del self._directories[directory.parent]
 
     def depart(
         self,
@@ -194,7 +207,7 @@ class Departure:
 
     def _ask(self) -> None:
         if self._path is None:
-            self._registry.gateway.children_after_barrier(self._parent, self._on_listed)
+            self._registry.directory(self._parent).names_after_barrier(self._on_listed)
         else:
             faultpoints.reach("before_delete")
             changes = self._rest.changes() if self._rest is not None else ()

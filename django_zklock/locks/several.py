@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -28,7 +28,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multihold import MultiHold
 from django_zklock.locks.plans import Countdown, Plan, stronger
-from django_zklock.locks.refusals import refuse_own_task, refuse_running_loop, threading_timeout
+from django_zklock.locks.refusals import refuse_arguments, refuse_own_task, refuse_running_loop, threading_timeout
 from django_zklock.locks.taking import Take, begun, give_back, keep_alive
 from django_zklock.locks.terms import DEFAULT_TIMEOUT
 from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
@@ -76,9 +76,13 @@ class MultiLock:
         max_hold: float | timedelta | Unset | None = UNSET,
         warn_after: float | timedelta | Unset | None = UNSET,
         hold_at_least: float | timedelta | Unset = UNSET,
+        max_waiters: int | Unset | None = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        if unknown:
+            refuse_arguments("zk_locks", " ".join(name for name in names if isinstance(name, str)), (), unknown)
         if not names:
             raise InvalidLockName("no lock was named; name those that the work needs.")
         self._timeout = given_options(timeout=timeout).timeout
@@ -100,6 +104,7 @@ class MultiLock:
                 max_hold=max_hold,
                 warn_after=warn_after,
                 hold_at_least=hold_at_least,
+                max_waiters=max_waiters,
                 what=what,
                 about=about,
             )

@@ -14,6 +14,7 @@ from django_zklock import work
 from django_zklock.conf import Config
 from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
+from django_zklock.locks.spelling import check_spelling
 from django_zklock.options import LockOptions, Unset, contradiction
 from django_zklock.queue import names, order, rules
 from django_zklock.queue.nodes import Kind, Payload
@@ -49,6 +50,7 @@ class Terms:
     max_hold: float | None
     warn_after: float | None
     hold_at_least: float
+    max_waiters: int | None
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
     patience: float = ANSWER_PATIENCE
@@ -74,7 +76,7 @@ class Terms:
         """What decides whose turn it is."""
         return rules.rule_for(self.kind, self.limit or 1)
 
-    def request(self, *, patient: bool, only_look: bool = False) -> Request:
+    def request(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
         around = work.current()  # now, as the lock may be an object that lives longer than the work
@@ -91,6 +93,8 @@ class Terms:
             payload=lambda guid: self._payload(guid, thread, what, about),
             only_look=only_look,
             hold_at_least=self.hold_at_least,
+            max_waiters=self.max_waiters,
+            deadline=deadline,
             about=about,
             template=self.template,
         )
@@ -121,6 +125,7 @@ def resolve(
 ) -> Terms:
     """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
     names.check_type(name)
+    check_spelling(config, name)
     options = config.options_for(name, given)
     refuse_contradictions(name, options)
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
@@ -145,6 +150,7 @@ def resolve(
         max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
         warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
         hold_at_least=0.0 if isinstance(options.hold_at_least, Unset) else options.hold_at_least,
+        max_waiters=None if isinstance(options.max_waiters, Unset) else options.max_waiters,
         what=what,
         about=about,
     )

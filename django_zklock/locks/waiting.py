@@ -39,13 +39,18 @@ class ThreadWaiter(Generic[_Value]):
 
 
 class TaskWaiter(Generic[_Value]):
-    """Waited for in a coroutine, at the cost of no thread."""
+    """
+    Waited for in a coroutine, at the cost of no thread.
 
-    __slots__ = ("_future", "_loop")
+    There may be thousands of them, so the wait is one future and one timer: `asyncio.wait` takes a kilobyte more.
+    """
+
+    __slots__ = ("_loop", "_waking", "value")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[_Value] = self._loop.create_future()
+        self._waking: asyncio.Future[None] | None = None  # what the coroutine waits for; the event loop's thread only
+        self.value: _Value | None = None
 
     def set(self, value: _Value) -> bool:
         """Give the value; on the protocol's thread. Return False when the loop is closed, so that nobody waits."""
@@ -56,10 +61,21 @@ class TaskWaiter(Generic[_Value]):
         return True
 
     def _resolve(self, value: _Value) -> None:
-        if not self._future.done():
-            self._future.set_result(value)
+        self.value = value
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waking is not None and not self._waking.done():
+            self._waking.set_result(None)
 
     async def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
-        await asyncio.wait((self._future,), timeout=timeout)
-        return self._future.result() if self._future.done() else None
+        if self.value is None:
+            self._waking = self._loop.create_future()
+            timer = None if timeout is None else self._loop.call_later(max(timeout, 0.0), self._wake)
+            try:
+                await self._waking
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return self.value

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from django.core.management.base import CommandError
 
 from django_zklock import address, conf
+from django_zklock.queue.printable import session_hex
 from django_zklock.testing.server import DevServer
 
 LOOK_INTERVAL = 0.2  # seconds between two looks at the sessions
@@ -80,9 +81,12 @@ def _report_sessions(out: Output, server: DevServer, stopped: threading.Event) -
         now = time.strftime("%H:%M:%S")
         for session_id in sorted(sessions.keys() - known):
             session = sessions[session_id]
-            _say(out, f"{now}  session {session_id:#x} opened by {session.client}, timeout {session.timeout:g} s")
+            _say(
+                out,
+                f"{now}  session {session_hex(session_id)} opened by {session.client}, timeout {session.timeout:g} s",
+            )
         for session_id in sorted(known - sessions.keys()):
-            _say(out, f"{now}  session {session_id:#x} is over; {len(sessions)} left")
+            _say(out, f"{now}  session {session_hex(session_id)} is over; {len(sessions)} left")
         known = set(sessions)
 
 

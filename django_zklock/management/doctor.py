@@ -13,8 +13,13 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
 
-from django_zklock import address, conf, inspection
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from django_zklock import conf, inspection
 from django_zklock.conf import Config
+from django_zklock.fencing import survey
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reserved import Reserved, reserved
 from django_zklock.locks.waiting import ThreadWaiter
@@ -22,6 +27,7 @@ from django_zklock.management.answering import add_answer
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, differing, whose
 from django_zklock.management.printing import Output, write_json, write_table
+from django_zklock.queue.printable import session_hex
 from django_zklock.zk import process
 from django_zklock.zk.checkup import Checkup, Findings, server_version
 
@@ -61,7 +67,7 @@ def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, 
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
-        checks += [*_locks(snapshot), *_reservations(reserved(patience))]
+        checks += [*_locks(snapshot), *_reservations(reserved(patience)), *_fences()]
     bad = {"error", "warning"} if strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if json:
@@ -69,7 +75,7 @@ def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, 
     else:
         write_table(out, ("", "check", "finding"), [(each.result, each.name, each.text) for each in checks])
     if not found.connected:
-        raise failure(f"ZooKeeper does not answer: {found.problem}.", Exit.AWAY)
+        raise failure(found.problem, Exit.AWAY)
     if not healthy:
         raise failure("Not all is well.")
 
@@ -83,7 +89,7 @@ def _check_up(rounds: int, patience: float) -> Findings:
     if found is None:
         session.post(checkup.stop)
         found = waiter.wait(1.0)
-    return found or Findings(problem=session.last_problem)
+    return found or Findings(problem=session.explain())
 
 
 def _versions(config: Config) -> Iterator[Check]:
@@ -112,12 +118,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _connection(config: Config, found: Findings) -> Iterator[Check]:
-    hosts = ", ".join(address.host_port(*host) for host in config.hosts)
     if not found.connected:
-        yield Check("connection", "error", f"none to {hosts}: {found.problem}")
+        yield Check("connection", "error", found.problem)
         return
-    session = f"session {found.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
-    yield Check("connection", "ok", f"to {found.server} within {found.connect_time * 1000:.0f} ms, {session}")
+    session = session_hex(found.session_id)
+    yield Check("connection", "ok", f"to {found.server} within {found.connect_time * 1000:.0f} ms, session {session}")
     yield Check("address", "info", config.url_for_log)
     if found.problem:
         yield Check("answers", "error", found.problem)
@@ -154,9 +159,6 @@ def _rights(config: Config, found: Findings) -> Iterator[Check]:
             yield Check("access list", "warning", f"{text}: everybody may change {config.base}, unlike ZKLOCK says")
         else:
             yield Check("access list", "info" if everybody else "ok", text)
-    if found.containers is not None:
-        text = "the server knows them" if found.containers else "the server knows none; empty keys are deleted by us"
-        yield Check("containers", "ok" if found.containers else "info", text)
 
 
 def _locks(snapshot: Snapshot) -> Iterator[Check]:
@@ -188,6 +190,29 @@ def _reservations(found: Reserved) -> Iterator[Check]:
         some = ", ".join(found.lifeless[:SHOWN])
         more = f" and {len(found.lifeless) - SHOWN} more" if len(found.lifeless) > SHOWN else ""
         yield Check("reservation", "info", f"without life, for the next publisher to take over: {some}{more}")
+
+
+def _fences() -> Iterator[Check]:
+    models = list(survey.fenced_models())
+    rows, sound = 0, True
+    for using in connections if models else ():
+        try:
+            findings, reached = survey.look(survey.columns(models, [using]))
+        except (DatabaseError, ImproperlyConfigured) as error:
+            sound = False
+            yield Check("fences", "warning", f"database {using} cannot be read: {error}")
+            continue
+        sound = sound and reached is not None
+        rows += sum(finding.rows for finding in findings)
+        for finding in findings:
+            if finding.ahead:
+                sound = False
+                where, seen = f"{finding.column.label} in {using}", f"have seen tokens up to {finding.highest}"
+                remedy = "Remedy: manage.py zklock fences --reset"
+                text = f"{where}: {finding.ahead} rows {seen}; ZooKeeper has come to {reached}. {remedy}"
+                yield Check("fences", "error", text)
+    if rows and sound:
+        yield Check("fences", "ok", f"{rows} rows, none of them ahead of ZooKeeper")
 
 
 def _why_orphan(contender: ContenderInfo) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from django_zklock.inspection import Connection, ContenderInfo, LockInfo, SetLimit, Snapshot, Wait
 from django_zklock.management.durations import shown
 from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.printable import session_hex
 
 HEAD = ("lock", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
 NUMBERS = ("held", "waiting", "longest wait", "token")
@@ -47,7 +48,7 @@ def whose(contender: ContenderInfo) -> str:
     if contender.operator is not None:
         return contender.operator.who
     if contender.client != "zklock":
-        return f"{contender.client}, session {contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}"
+        return f"{contender.client}, session {session_hex(contender.session_id)}"
     return f"{contender.host}:{contender.pid}"
 
 
@@ -89,7 +90,7 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "guid": contender.guid,
         "kind": contender.kind,
         "token": str(contender.token),
-        "session": f"{contender.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if contender.session_id else None,
+        "session": session_hex(contender.session_id) or None,
         "came": contender.came,
         "held_since": contender.held_since,
         "age": contender.age,
@@ -141,7 +142,7 @@ def connection_json(connection: Connection) -> dict[str, Any]:
     return {
         "state": str(connection.state),
         "server": connection.server,
-        "session": f"{connection.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if connection.session_id else None,
+        "session": session_hex(connection.session_id) or None,
         "timeout": connection.timeout,
         "hosts": list(connection.hosts),
     }

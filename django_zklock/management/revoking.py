@@ -14,6 +14,7 @@ from django_zklock.management.answering import add_answer
 from django_zklock.management.breaking import require, user
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.printing import Output, clean, write_json
+from django_zklock.queue.printable import session_hex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,16 +52,15 @@ def run(
     except ValueError as error:
         raise failure(str(error)) from error
     if json:
-        holders = [{**asdict(each), "token": str(each.token), "session": _session(each)} for each in asked.holders]
+        holders = [
+            {**asdict(each), "token": str(each.token), "session": session_hex(each.session_id) or None}
+            for each in asked.holders
+        ]
         for each in holders:
             del each["session_id"]
         write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})
         return
     for holder in asked.holders:
-        who = f"{holder.host}:{holder.pid}" if holder.host else f"session {_session(holder)}"
+        who = f"{holder.host}:{holder.pid}" if holder.host else f"session {session_hex(holder.session_id)}"
         runs = f", which runs {holder.what}" if holder.what else ""
         out.write(f"Asked: {clean(who)}{clean(runs)} (token {holder.token}) is to let go of {clean(key, 1000)}.\n")
-
-
-def _session(holder: operations.Holder) -> str | None:
-    return f"{holder.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if holder.session_id else None

@@ -14,6 +14,7 @@ from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import differing, kind, limit_json, limit_text, lock_json, over, runs, whose
 from django_zklock.management.printing import Output, clean, write_json, write_table
+from django_zklock.queue.printable import session_hex
 
 HEAD = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
 
@@ -91,5 +92,5 @@ def _cells(each: ContenderInfo) -> tuple[str, ...]:
         shown(each.age),
         str(each.token),
         each.thread,
-        f"{each.session_id & 0xFFFFFFFFFFFFFFFF:#x}" if each.session_id else "none",
+        session_hex(each.session_id) or "none",
     )

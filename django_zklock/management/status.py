@@ -12,6 +12,7 @@ from django_zklock.management.durations import shown
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, snapshot_json
 from django_zklock.management.printing import Output, clean, write_json
+from django_zklock.queue.printable import session_hex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +42,7 @@ def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:
         hosts = clean(", ".join(connection.hosts), 1000)
         out.write(f"{clean(str(connection.state)).upper()}{where}, one of {hosts}\n")
         if connection.session_id:
-            session = connection.session_id & 0xFFFFFFFFFFFFFFFF
-            out.write(f"session {session:#x}, timeout {connection.timeout:g} s\n")
+            out.write(f"session {session_hex(connection.session_id)}, timeout {connection.timeout:g} s\n")
         out.write(f"{held} locks held, {contended} contended, {waiting} waiting, longest wait {shown(longest)}\n")
         if any(shared.values()):
             out.write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -110,12 +111,15 @@ def bears(name: str, guid: str) -> bool:
     return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))
 
 
+@functools.lru_cache(maxsize=4096)
 def parse(name: str) -> Child | None:
     """
     Return the contender `name` stands for, or None for a name without a sequence number.
 
     Such a name is the directory of a nested key. Curator's names and kazoo's are known. Raises `UnreadableQueue`
     for any other name with a sequence number: to pass over a contender would be to grant the lock twice.
+
+    A waiter sees the same names again and again, so what they mean is remembered.
     """
     if not SEQUENCE_TAIL.search(name):
         return None

@@ -1,4 +1,4 @@
-"""How a text of unknown origin is shown: in one line, with nothing in it that a terminal, log or page would obey."""
+"""How texts of unknown origin are shown (in one line that no terminal, log or page would obey), and session ids."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def printable(text: str, limit: int = MAX_SHOWN) -> str:
     if not shown.isprintable():
         shown = "".join(char if char.isprintable() else _escaped(char) for char in shown)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def session_hex(session_id: int | None) -> str:
+    """Return a session id as ZooKeeper prints it, in unsigned hexadecimal; empty for none."""
+    return f"{session_id & 0xFFFFFFFFFFFFFFFF:#x}" if session_id else ""
 
 
 def _escaped(char: str) -> str:

@@ -17,10 +17,11 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.taking import let_go
 from django_zklock.queue import names, operators
 from django_zklock.queue.nodes import Payload
+from django_zklock.queue.printable import session_hex
 from django_zklock.testing import lines
 from django_zklock.testing.bystander import Bystander
 from django_zklock.testing.lines import InLine
-from django_zklock.zk import process
+from django_zklock.zk import permission, process
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ PATIENCE: Final = 2.0
 """Seconds that an assertion gives to what happens in other threads, and a test's last contenders to be gone."""
 RECONNECT_PATIENCE: Final = 10.0
 
-_KEPT: Final = ("DEFAULTS", "LOCKS")  # of the project's own settings: all else says where ZooKeeper is
+_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT")  # of the project's own settings: all else says where ZooKeeper is
 
 
 class LockTester:
@@ -84,6 +85,7 @@ class LockTester:
             override.disable()
             raise
         self._override = override
+        permission.allow()
 
     def stop(self) -> None:
         """Heal all faults, close the session and restore the settings; raise `AssertionError` if anybody is left."""
@@ -95,6 +97,7 @@ class LockTester:
             self._let_go_of_all()
             override, self._override = self._override, None
             if override is not None:
+                permission.disallow()
                 override.disable()  # closes the session
             self._bystander.close()
         if left:
@@ -192,7 +195,7 @@ class LockTester:
     def _expire(self, session_id: int | None) -> None:
         assert session_id is not None
         if not self.server.expire(session_id):
-            raise AssertionError(f"the server knows no session {session_id:#x} of this process")
+            raise AssertionError(f"the server knows no session {session_hex(session_id)} of this process")
 
     @abort.shielded
     def _refuse(self, refuse: bool) -> None:

@@ -44,8 +44,6 @@ class Findings:
     """Of the node above all locks: (scheme, id, permissions); None if there is no such node yet."""
     refused: str = ""
     """What this client may not do, though locks need it."""
-    containers: bool | None = None
-    """Whether the server knows containers, which it deletes by itself when they are empty."""
     clock_ahead: float | None = None
     """Seconds by which the server's clock is ahead of this process's."""
     clock_error: float = 0.0
@@ -88,7 +86,7 @@ class Checkup:
 
     def stop(self) -> None:
         """End with what there is."""
-        self._conclude("There was no time for the rest." if self._session.connected else self._session.last_problem)
+        self._conclude("There was no time for the rest." if self._session.connected else self._session.explain())
 
     def _timed(self, times: list[float], then: Callable[[], None]) -> Callable[[Any], None]:
         sent_at = time.monotonic()
@@ -145,12 +143,6 @@ class Checkup:
         if isinstance(answer, ZkError):
             self._refused("list nodes below", answer)
             return
-        self._session.send(Exists(self._folder, None), self._on_folder_seen)
-
-    def _on_folder_seen(self, answer: Any) -> None:
-        if not isinstance(answer, ZkError):
-            # A container has no session for an owner, but the lowest of all numbers.
-            self._found["containers"] = answer.ephemeralOwner == -(2**63)
         self._session.send(Delete(self._node, -1), self._on_deleted)
 
     def _on_deleted(self, answer: Any) -> None:

@@ -2,9 +2,10 @@
 Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. Knows nothing of locks.
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
-`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_data_watchers`;
+`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
 `ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
-`_read_header`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`.
+`_read_header`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`; and it overrides
+`ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -24,16 +25,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
+from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
-from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
+from kazoo.protocol.serialization import Auth, Close, CloseInstance, Connect, int_struct
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from django_zklock.owner import gevent_patched
 from django_zklock.zk import clock
+from django_zklock.zk.outage import NO_HOST, SILENT, NotZooKeeper, Outage, cause_of
 from django_zklock.zk.threads import protocol_thread
 
 # Looking up a host imports this codec when it is first used, on kazoo's thread. A child that is forked at that moment
@@ -46,6 +48,8 @@ HURRIED_RETRY_SHARE = 0.025  # of it: the same while a lease holds, which a long
 ROUND_SHARE = 0.5  # of it: the longest round through the hosts, so that each has its turn before the session is over
 HURRIED_ROUND_SHARE = 0.2  # the same before the lease is over, which is then at least 0.23 of it away
 HURRIED_ROUNDS = 2  # so many such rounds after a break; a server that is merely slow gets its time after that
+
+LONGEST_FRAME = 2**28  # bytes; text that is read as the length of an answer is longer
 
 _LAST_XID = 2**31 - 1
 _ALONE = (None, Auth.type, Close.type)  # requests that kazoo sends in a way of their own, and its test doubles
@@ -126,6 +130,7 @@ class _Handler:
     options: Options
     hostname = ""  # of the host that is being connected to, for its certificate; kazoo before 2.11 does not pass it on
     host_timeout: float  # seconds for one host to answer; set by the connection before each try
+    in_handshake = False  # TLS is being set up; read by the connection when that failed
     _running: bool
 
     @property
@@ -153,7 +158,10 @@ class _Handler:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.options.tls is not None:
-                return self.options.tls.context().wrap_socket(sock, server_hostname=self.hostname)
+                context = self.options.tls.context()
+                self.in_handshake = True
+                sock = context.wrap_socket(sock, server_hostname=self.hostname)
+                self.in_handshake = False
         except BaseException:
             sock.close()
             raise
@@ -218,6 +226,7 @@ class _Connection(ConnectionHandler):
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since there was a connection
     _last_host: tuple[str, int] | None = None  # that there was a connection to
+    _host: tuple[str, int]  # that is being connected to
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -241,6 +250,15 @@ class _Connection(ConnectionHandler):
     def _xid(self, value: int | None) -> None:
         if value:
             self._last_xid = value
+
+    def zk_loop(self) -> None:
+        """Run the connection until its client is stopped; on a thread of kazoo's."""
+        try:
+            super().zk_loop()
+        finally:
+            if self.client._stopped.is_set():
+                self.close()  # its pair of sockets
+            self.client.on_ended()
 
     def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
         """
@@ -273,12 +291,19 @@ class _Connection(ConnectionHandler):
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         # One that has just gone silent would take its time to be found silent again.
         hosts: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        found = {(host, port) for host, _, port in hosts}
+        for host in self.client.options.hosts:
+            if host not in found:
+                self.client.outage.failed(host, NO_HOST)
         return sorted(hosts, key=lambda host: host[1:] == self._last_host)
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         share = HURRIED_RETRY_SHARE if self.client.in_a_hurry() else RETRY_SHARE
         retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
-        return super()._connect_loop(retry)
+        try:
+            return super()._connect_loop(retry)
+        finally:
+            self.client.outage.log()
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
@@ -286,8 +311,19 @@ class _Connection(ConnectionHandler):
         share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
         self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
         self.handler.hostname = host
+        self.handler.in_handshake = False
         self._tries += 1
-        timeouts = super()._connect(host, hostip, port)
+        self._host = (host, port)
+        self.client.outage.trying(self._host)
+        try:
+            timeouts = super()._connect(host, hostip, port)
+        except SessionExpiredError:
+            raise  # which a server has said
+        except Exception as error:
+            cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
+            self.client.outage.failed(self._host, cause)
+            raise
+        self.client.outage.over()
         self._tries = 0
         self._last_host = (hostip, port)
         return timeouts
@@ -299,6 +335,7 @@ class _Connection(ConnectionHandler):
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
+        self.client.outage.failed(self._host, SILENT)  # until it answers
         sent_at = clock.now()
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.connect_sent_at = sent_at
@@ -351,6 +388,8 @@ class _Connection(ConnectionHandler):
     # kazoo asks the kernel whether it may before each read and each write. It may, nearly always.
 
     def _read(self, length: int, timeout: float) -> bytes:
+        if not 0 <= length <= LONGEST_FRAME:
+            raise ConnectionDropped("not an answer of ZooKeeper's") from NotZooKeeper(int_struct.pack(length))
         chunk = self._at_once(self._socket.recv, length)
         if chunk is None:
             return bytes(super()._read(length, timeout))
@@ -395,18 +434,27 @@ class Client(KazooClient):
             logger=_logger(),
         )
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
+        self.outage = Outage(options.hosts)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # a ping, sent at that time, was answered
+        self.on_ended: Callable[[], object] = lambda: None  # kazoo's thread is at its end, for whatever reason
         self.in_a_hurry: Callable[[], bool] = lambda: False  # a lease holds: asked before each pause in connecting
 
-    def await_connection(self, timeout: float) -> None:
+    def end(self) -> None:
         """
-        Wait for a connection on which the session can be ended, if there is a session.
+        End the session where there is a connection, or stop connecting; return at once.
 
-        kazoo gives up connecting as soon as it is stopped. A process that ends because of an abort stops it just after
-        a cut: its locks would not be free before the session expires, though ZooKeeper is a moment away.
+        `on_ended` is called when kazoo's thread is at its end. kazoo's own `stop` waits for that, in a thread that may
+        not be there at the exit of the process.
         """
-        if self._session_id:
-            self._live.wait(timeout)
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        if self._connection.connection_stopped.is_set():  # its thread has died, or is yet to begin
+            self._connection.close()
+            self.on_ended()
+        else:
+            self._connection.wake()
 
     def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
         """Send requests in one go, each with what takes its answer; on a client that has a connection."""
@@ -483,8 +531,22 @@ def _redacted(arg: object) -> object:
     return arg
 
 
+class _Quiet(logging.Filter):
+    """
+    Log at DEBUG what kazoo logs of each try to connect.
+
+    `Outage.log` says once for all tries why there is no connection, and the session logs each change of its state.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if logging.DEBUG < record.levelno < logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return record.levelno != logging.DEBUG or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
 def _logger() -> logging.Logger:
     logger = logging.getLogger("django_zklock.zk.kazoo")
-    if not any(isinstance(each, _Redact) for each in logger.filters):
-        logger.addFilter(_Redact())
+    for kind in (_Redact, _Quiet):
+        if not any(isinstance(each, kind) for each in logger.filters):
+            logger.addFilter(kind())
     return logger

@@ -65,6 +65,8 @@ def translate(error: BaseException) -> ZkError:
             break
     else:
         code = getattr(error, "code", None)
+        if isinstance(error, kazoo.NoAuthError):
+            code = f'{code}: the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of the nodes'
         translated = ZkError(f"ZooKeeper refused the request: {type(error).__name__}" + (f" ({code})" if code else ""))
     translated.__cause__ = error
     return translated

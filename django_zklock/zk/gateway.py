@@ -162,12 +162,12 @@ class Gateway:
         self._clock = session.attached(ServerClock)
         self._containers = True  # until the server says it knows no containers
 
-    def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
+    def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback | None) -> None:
         """
         Create an ephemeral sequential node below `parent` and list its children, in one round trip.
 
-        `on_created` gets the `Node`, `on_listed` the names. `NodeMissing` in both: the parent has to be made first.
-        The acknowledged create is a quorum write, so it extends the session's lease.
+        `on_created` gets the `Node`, `on_listed` the names; without it nothing is listed. `NodeMissing` in both: the
+        parent has to be made first. The acknowledged create is a quorum write, so it extends the session's lease.
         """
         sent_at = clock.now()
 
@@ -181,7 +181,10 @@ class Gateway:
             on_created(_node(path, data, stat))
 
         create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
-        self.session.send_together([(create, created), (GetChildren(parent, None), on_listed)])
+        requests: list[tuple[Any, Callback]] = [(create, created)]
+        if on_listed is not None:
+            requests.append((GetChildren(parent, None), on_listed))
+        self.session.send_together(requests)
 
     def children(self, parent: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
         """
@@ -314,7 +317,7 @@ class Gateway:
             self.session.extend_lease(sent_at)
             callback(None)
 
-        self.session.send(Transaction([CheckVersion(path, _ANY_VERSION) for path in paths]), checked)
+        self.session.send(Transaction([CheckVersion(path, _ANY_VERSION) for path in paths]), checked, urgent=True)
 
     def reach(self, callback: Callback) -> None:
         """

@@ -13,10 +13,15 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from django_zklock.exceptions import ZkLockError
-from django_zklock.zk.client import Options
-from django_zklock.zk.session import Session
+from django.core.exceptions import ImproperlyConfigured
+
+from django_zklock.zk import permission
+
+if TYPE_CHECKING:
+    from django_zklock.zk.client import Options
+    from django_zklock.zk.session import Session
 
 CLOSE_TIMEOUT = 2.0  # seconds that the end of the process may wait for an orderly close
 
@@ -32,7 +37,12 @@ def configure(factory: Callable[[], Options]) -> None:
 
 
 def current() -> Session:
-    """Return the session of this process, started if there was none; does not wait for a connection."""
+    """
+    Return the session of this process, started if there was none; does not wait for a connection.
+
+    Raises `RuntimeError` in a test that may not contact ZooKeeper (`permission`).
+    """
+    permission.check()
     session = _session
     if session is not None and session.pid == os.getpid():
         return session
@@ -46,11 +56,15 @@ def peek() -> Session | None:
 
 
 def _start() -> Session:
+    from django_zklock.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
+
     global _session
     with _mutex:
         if _session is None or _session.pid != os.getpid():
             if _factory is None:
-                raise ZkLockError('add "django_zklock" to INSTALLED_APPS and set up Django before using a lock')
+                raise ImproperlyConfigured(
+                    'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is taken.'
+                )
             session = Session(_factory())
             try:
                 session.start()

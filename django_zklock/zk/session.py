@@ -7,33 +7,37 @@ Everything here but `post`, `dispatch` and the plain attributes marked so runs o
 from __future__ import annotations
 
 import enum
-import functools
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
+from django_zklock.queue.printable import session_hex
 from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
 from django_zklock.zk.lease import Activity, Lease
 from django_zklock.zk.loop import Loop, Timer
-from django_zklock.zk.threads import protocol_thread, users_thread
+from django_zklock.zk.outage import Outage
+from django_zklock.zk.threads import users_thread
 
 logger = logging.getLogger("django_zklock.zk")
 
 BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
-STALL_SHARE = 1 / 6  # of it without an answer, and the connection is taken for dead, with some of the lease left
+STALL_SHARE = 1 / 6  # of it without any answer, and the connection is taken for dead, with some of the lease left
+MAX_IN_FLIGHT = 200  # requests without an answer; further ones wait here, so that a heartbeat is never far behind
 FAREWELL = 1.0  # seconds that a client which lost its connection has for a new one, to end its session on
 REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
 
 
 _Attached = TypeVar("_Attached")
+_Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], None]]]  # requests that leave together, and their callbacks
 
 
 class State(str, enum.Enum):
@@ -89,15 +93,20 @@ class Session:
         self.session_id: int | None = None
         self.timeout = options.session_timeout  # seconds, as negotiated once connected
         self.suspect = True  # connection suspended, or the heartbeat late
-        self.last_problem = "no connection was made yet"
+        self.outage = Outage(options.hosts)
         self._client: Client | None = None
+        self._leaving: Client | None = None  # which ends the session of a closed one
         self._dispatcher: Loop | None = None
+        self._may_start_threads = True
         self._sent: dict[Reply, float] = {}  # requests without an answer, oldest first; when sent, on clock.now()
+        self._unsent: deque[_Batch] = deque()  # requests that wait until fewer are in flight
+        self._answered_at = float("-inf")  # when the last request was answered, on clock.now()
         self._activity = Activity()
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
         self._spawn_pause = 0.0
         self.closing = False  # read by any thread
+        self._done = threading.Event()  # set when the session is closed
         self._attached: dict[object, object] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -111,14 +120,13 @@ class Session:
         """
         End the session, so that all its locks are free at once; wait for that at most `timeout` seconds.
 
-        At the end of the process, threads that wait for a lock are left to wait: an error in each of them would only
-        be noise, as they are about to end.
+        At the exit of the process, threads that wait for a lock are left to wait: an error in each of them would only
+        be noise, as they are about to end. No thread is started then, as Python refuses or forbids it.
         """
         if self.pid != os.getpid():
             return
-        done = threading.Event()
-        self.loop.post(self._close, done, at_exit)
-        done.wait(timeout)
+        self.loop.post(self._close, at_exit)
+        self._done.wait(timeout)
 
     def forget(self) -> None:
         """Drop everything in a forked child: no thread of the parent runs here, and its socket stays the parent's."""
@@ -135,10 +143,12 @@ class Session:
         self.loop.post(self._dispatch, call, *args)
 
     def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
-        if self._dispatcher is None:
-            self._dispatcher = Loop("zklock-signals", users_thread)
-            self._dispatcher.start()
-        self._dispatcher.post(call, *args)
+        if self._dispatcher is None and self._may_start_threads:
+            dispatcher = Loop("zklock-signals", users_thread)
+            dispatcher.start()
+            self._dispatcher = dispatcher
+        if self._dispatcher is not None:
+            self._dispatcher.post(call, *args)
 
     def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
         """Return what `kind(session)` made for this session, made once."""
@@ -166,6 +176,10 @@ class Session:
         client = self._client
         return client.server if client is not None and self.connected else ""
 
+    def explain(self, within: float | None = None) -> str:
+        """Return a sentence that says why there was no answer, after `within` seconds of waiting. For any thread."""
+        return self.outage.explain(within, self.server)
+
     # --- is it alive? -------------------------------------------------------------------------------------------
 
     def extend_lease(self, sent_at: float) -> None:
@@ -191,22 +205,28 @@ class Session:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def send(self, request: Any, callback: Callable[[Any], None]) -> None:
+    def send(self, request: Any, callback: Callable[[Any], None], *, urgent: bool = False) -> None:
         """Send a request of kazoo's; `callback` gets its answer or a `ZkError`, on the loop's thread."""
-        self.send_together([(request, callback)])
+        self.send_together([(request, callback)], urgent=urgent)
 
-    def send_together(self, requests: Sequence[tuple[Any, Callable[[Any], None]]]) -> None:
+    def send_together(self, requests: _Batch, *, urgent: bool = False) -> None:
         """
         Send requests in one go; each callback gets its answer, in the same order.
+
+        While `MAX_IN_FLIGHT` requests have no answer, further ones wait for their turn, unless they are `urgent`.
 
         Not to be called from a user's thread: kazoo's own hand-over to its thread swallows an exception that a
         signal raises in it, and loses the request.
         """
-        client = self._client
-        if client is None or not self.usable:
-            for _, callback in requests:
-                callback(OutcomeUnknown())
-            return
+        if not self.usable:
+            _answer_all(requests, OutcomeUnknown)
+        elif urgent or (len(self._sent) < MAX_IN_FLIGHT and not self._unsent):
+            self._transmit(requests)
+        else:
+            self._unsent.append(requests)
+
+    def _transmit(self, requests: _Batch) -> None:
+        client = cast("Client", self._client)
         now = clock.now()
         calls = []
         for request, callback in requests:
@@ -229,8 +249,13 @@ class Session:
             if not isinstance(answer.__cause__, ConnectionLoss):
                 self._client.drop_connection()
         else:
-            self._activity.note(sent_at, clock.now(), self.timeout)
-        reply.callback(answer)
+            self._answered_at = clock.now()
+            self._activity.note(sent_at, self._answered_at, self.timeout)
+        try:
+            reply.callback(answer)
+        finally:
+            while self._unsent and len(self._sent) < MAX_IN_FLIGHT and self.usable:
+                self._transmit(self._unsent.popleft())
 
     def _on_pinged(self, client: Client, sent_at: float, answered_at: float) -> None:
         if client is self._client:
@@ -240,8 +265,9 @@ class Session:
         self._stall_timer = None
         if not self._sent or self._client is None:
             return
-        oldest = next(iter(self._sent.values()))
-        left = oldest + self.timeout * STALL_SHARE - clock.now()
+        # Answers come in the order of the requests, so while any comes, the oldest request is only far down the line.
+        since = max(next(iter(self._sent.values())), self._answered_at)
+        left = since + self.timeout * STALL_SHARE - clock.now()
         if left <= 0:
             # kazoo restarts its own dead-man's timer with every request, so it would never notice.
             logger.warning("no answer from ZooKeeper for %.1f s, connecting anew", self.timeout * STALL_SHARE - left)
@@ -276,7 +302,9 @@ class Session:
             self.loop.deliver(self._on_pinged, client, sent_at, clock.now())
 
         client.add_listener(listener)
+        client.outage = self.outage
         client.on_pinged = on_pinged
+        client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
         client.in_a_hurry = lambda: self.lease.valid  # else a thousand idle processes would hurry after an outage
         self._client = client
         client.start_async()
@@ -294,13 +322,15 @@ class Session:
             return
         old, self._client = self._client, None
         if old is not None:
-            protocol_thread("zklock-stop", functools.partial(_stop_client, old)).start()
+            old.end()
         self._end_of_session()
         self._spawn()
 
     def _on_state(
         self, client: Client, state: str, session_id: int | None, timeout: float, connect_sent_at: float
     ) -> None:
+        if client is self._leaving and state == KazooState.CONNECTED:
+            client.end()
         if client is not self._client or self.closing:
             return
         if state == KazooState.CONNECTED and session_id is not None:
@@ -309,7 +339,6 @@ class Session:
         elif state == KazooState.SUSPENDED:
             self._suspend("the connection to ZooKeeper is suspended")
         elif state == KazooState.LOST:
-            self.last_problem = f"ZooKeeper ended the session ({client.client_state})"
             self._end_of_session()
             if client.client_state in ("CLOSED", "AUTH_FAILED"):
                 # kazoo's thread is at its end and will not come back by itself.
@@ -337,15 +366,14 @@ class Session:
                 self.options.session_timeout,
                 self.timeout,
             )
-        self.last_problem = "the connection stands, but no answer comes"
         self._change_state(State.CONNECTED)
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
 
     def _suspend(self, reason: str) -> None:
         if self.state is not State.CONNECTED:
             return
-        self.last_problem = reason
         self._change_state(State.SUSPENDED)
+        self._drop_unsent(OutcomeUnknown)
         self.doubt(reason)
         self._watch_over_client()
 
@@ -359,13 +387,21 @@ class Session:
         unanswered, self._sent = self._sent, {}
         for reply in unanswered:
             reply.callback(SessionGone())
+        self._drop_unsent(SessionGone)
         self._tell(lambda observer: observer.on_session_lost())
+
+    def _drop_unsent(self, answer: Callable[[], ZkError]) -> None:
+        unsent, self._unsent = self._unsent, deque()
+        for requests in unsent:
+            _answer_all(requests, answer)
 
     def _change_state(self, state: State) -> None:
         previous, self.state = self.state, state
         if state is previous:
             return
-        logger.info("connection to ZooKeeper: %s, was %s", state, previous, extra={"session": self.session_id})
+        logger.info(
+            "connection to ZooKeeper: %s, was %s", state, previous, extra={"session": session_hex(self.session_id)}
+        )
         signal = signals.connection_state_changed
         if signal.has_listeners(Session):
             self.dispatch(_send_state, state, previous, self.session_id)
@@ -378,30 +414,45 @@ class Session:
                 # One lock's trouble must not keep the news from the others.
                 logger.exception("%r failed on a change of the session", observer)
 
-    def _close(self, done: threading.Event, at_exit: bool) -> None:
+    def _close(self, at_exit: bool) -> None:
         client, self._client = self._client, None
         self.closing = True
+        self._may_start_threads = not at_exit
         self._end_of_session()
         if not at_exit:
             self._tell(lambda observer: observer.on_closed())
-        if client is None:
-            self._finish(done)
+        if client is not None and client.session_id is not None:
+            self._leave(client)
             return
+        if client is not None:
+            client.end()
+        self._finish()
 
-        def stop() -> None:
-            client.await_connection(FAREWELL)
-            _stop_client(client)
-            self.loop.post(self._finish, done)
+    def _leave(self, client: Client) -> None:
+        """
+        End the session, and finish when kazoo's thread is at its end.
 
-        protocol_thread("zklock-stop", stop).start()
+        kazoo gives up connecting as soon as it is stopped. A process that ends because of an abort stops it just after
+        a cut: its locks would not be free before the session expires, though a new connection takes a moment only.
+        """
+        self._leaving = client
+        if client.connected:
+            client.end()
+        else:
+            self.loop.call_later(FAREWELL, client.end)
 
-    def _finish(self, done: threading.Event) -> None:
+    def _on_ended(self, client: Client) -> None:
+        if client is self._leaving:
+            self._leaving = None
+            self._finish()
+
+    def _finish(self) -> None:
         """End the threads, after all that is still to be told has been told."""
         if self._dispatcher is not None:
-            self._dispatcher.post(done.set)
+            self._dispatcher.post(self._done.set)
             self._dispatcher.stop()
         else:
-            done.set()
+            self._done.set()
         self.loop.stop()
 
 
@@ -424,15 +475,16 @@ class Reply:
         self._session.loop.deliver(self._session.answered, self, answer)
 
 
+def _answer_all(requests: _Batch, answer: Callable[[], ZkError]) -> None:
+    for _, callback in requests:
+        try:
+            callback(answer())
+        except Exception:
+            # One lock's trouble must not keep the news from the others.
+            logger.exception("%r failed on a request that was not sent", callback)
+
+
 def _send_state(state: State, previous: State, session_id: int | None) -> None:
     signals.connection_state_changed.send_robust(
         Session, state=str(state), previous=str(previous), session_id=session_id
     )
-
-
-def _stop_client(client: Client) -> None:
-    try:
-        client.stop()
-        client.close()
-    except Exception as error:  # noqa: BLE001 - kazoo raises plain Exceptions when its thread does not end in time
-        logger.debug("kazoo did not stop cleanly: %s", error)

@@ -22,9 +22,18 @@ pytestmark = pytest.mark.zookeeper
 def test_the_client_has_what_is_reached_into() -> None:
     """Every private attribute that is used exists on a client that was never started."""
     client = Client(Options(hosts=(("127.0.0.1", 1),)))
-    for name in ("_queue", "_pending", "_state", "_connection", "_session_id", "_data_watchers", "_conn_retry"):
+    for name in (
+        "_queue",
+        "_pending",
+        "_state",
+        "_connection",
+        "_session_id",
+        "_data_watchers",
+        "_conn_retry",
+        "_stopped",
+    ):
         assert hasattr(client, name), name
-    for name in ("_socket", "_read_sock", "_write_sock", "_xid"):
+    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped"):
         assert hasattr(client._connection, name), name
 
 
@@ -32,6 +41,8 @@ def test_the_client_has_what_is_reached_into() -> None:
     ("method", "parameters"),
     [
         (KazooClient._call, ["request", "async_object"]),
+        (ConnectionHandler.zk_loop, []),
+        (ConnectionHandler.close, []),
         (ConnectionHandler._expand_client_hosts, []),
         (ConnectionHandler._connect_loop, ["retry"]),
         (ConnectionHandler._connect, ["host", "hostip", "port"]),

@@ -60,6 +60,34 @@ sys.stdin.readline()
     zoo.assert_empty(0.5)
 
 
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "reconnecting"])
+def test_no_thread_is_started_at_the_exit(zoo: Zoo, connected: bool) -> None:
+    """Python 3.12.0 to 3.12.2 refuse that, and the documentation of all later versions forbids it."""
+    with Proxy(zoo.address) as proxy:
+        process = zoo.spawn(
+            """
+import atexit, sys, threading
+hold = zk_lock("end").acquire()
+hold.add_lost_callback(print)
+def refuse(thread):
+    raise RuntimeError(f"can't create new thread at interpreter shutdown: {thread.name}")
+atexit.register(setattr, threading.Thread, "start", refuse)  # runs before the handlers that were registered earlier
+print("held", flush=True)
+sys.stdin.readline()
+""",
+            ZKLOCK_URL=zoo.url(proxy.address, session_timeout=10),
+        )
+        wait_line(process, "held")
+        assert len(zoo.children("end")) == 1
+        if not connected:
+            proxy.cut_all()
+        _, errors = ended(zoo, process, within=3)
+        assert process.returncode == 0
+        assert "shutdown" not in errors
+        assert "Traceback" not in errors
+        zoo.assert_empty(0.5)
+
+
 def test_the_end_of_a_block_during_the_exit_is_quiet(zoo: Zoo) -> None:
     """sys.exit inside a block releases on the way out."""
     process = zoo.spawn(
@@ -111,14 +139,17 @@ def test_threads_that_work_on_after_the_main_one_keep_their_locks(zoo: Zoo) -> N
     process = zoo.spawn(
         """
 import sys, threading
+held = threading.Event()
 def work():
     with zk_lock("thread", timeout=None) as hold:
+        held.set()
         print("held", flush=True)
         sys.stdin.readline()
         hold.check()
         with zk_lock("second"):
             print("fine", flush=True)
 threading.Thread(target=work).start()
+held.wait()  # Python 3.12.0 to 3.12.2 refuse the session's own threads after the end of the main one
 """
     )
     wait_line(process, "held")

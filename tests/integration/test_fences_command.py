@@ -13,10 +13,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 from support.ledgers.models import Account, Savings, Vault
+from support.locking import ending
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.management.exits import Exit
 from django_zklock.testing.ensemble import free_ports
 
 pytestmark = pytest.mark.zookeeper
@@ -134,3 +136,17 @@ def test_without_zookeeper_nothing_is_reset(zoo: Zoo, ledger: str, rows: list[Ac
         with pytest.raises(CommandError, match="does not answer"):
             fences("--reset", "--no-input", WHY, f"--database={ledger}")
     assert tokens(ledger)[1:] == [FAR, FAR + 1]
+
+
+def test_the_doctor_finds_rows_that_holders_cannot_write(ledger: str, rows: list[Account]) -> None:
+    """It names the remedy, and is satisfied after it."""
+    status, text, _ = ending("doctor")
+    lines = [line for line in text.splitlines() if " fences " in line]
+    assert status == Exit.FAILED
+    assert len(lines) == 2, text
+    assert all(line.startswith("error") and "zklock fences --reset" in line and ledger in line for line in lines)
+    assert any("ledgers.Account" in line and "2 rows" in line for line in lines)
+    assert any("zklock_fences.Fence" in line and "1 rows" in line for line in lines)
+    fences("--reset", "--no-input", WHY, f"--database={ledger}")
+    status, text, _ = ending("doctor")
+    assert (status, "none of them ahead" in text) == (Exit.DONE, True), text

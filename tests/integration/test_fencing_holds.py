@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences import advance
+from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
-from django_zklock.exceptions import FenceRegressed, LockLost, StaleToken
+from django_zklock.exceptions import FenceRegressed, LockLost, LockNotHeld, StaleToken
 from django_zklock.fencing import horizon
 from django_zklock.testing.ensemble import Ensemble
 
@@ -51,10 +53,31 @@ def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
             hold.fence(row, refresh=True)
             assert (row.balance, row.fencing_token) == (7, hold.token)
         with pytest.raises(StaleToken) as caught, transaction.atomic(using=ledger):
-            old.fence(row)
+            row.fence(SimpleNamespace(key="k", token=old.token))
         assert type(caught.value) is StaleToken
         with pytest.raises(TypeError, match="FencedModel"):
             hold.fence(object())  # type: ignore[arg-type]
+
+
+def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Account) -> None:
+    """Work after the block would have no lock; a transaction that keeps the lock goes on to fence."""
+    rows = Account.objects.using(ledger)
+    with zk_lock("k") as hold:
+        row.save_fenced(hold)
+    for use in (
+        lambda: row.save_fenced(hold),
+        lambda: hold.fence(row),
+        lambda: rows.fenced(hold),
+        lambda: hold.fenced("books", using=ledger),
+    ):
+        with pytest.raises(LockNotHeld, match="was released, so it cannot fence any more"):
+            use()
+    with transaction.atomic(using=ledger):
+        with zk_lock("k", release="on_commit") as kept:
+            pass
+        kept.fence(row)
+    with pytest.raises(TypeError, match=r"A fence is a hold, as current_hold\(\) .*; not None"):
+        rows.fenced(None)
 
 
 def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: str, row: Account) -> None:
@@ -116,7 +139,8 @@ def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
     with zk_lock("k") as hold:
         with hold.fenced("books", using=ledger):
             assert connections[ledger].in_atomic_block
-        with pytest.raises(StaleToken, match="'books' has seen the token"), old.fenced("books", using=ledger):
+        stale = FencedBlock(SimpleNamespace(key="k", token=old.token), "books", using=ledger)
+        with pytest.raises(StaleToken, match="'books' has seen the token"), stale:
             raise AssertionError("the block of a stale holder ran")
     assert fences(ledger) == {"books": hold.token}
 
@@ -166,6 +190,22 @@ def test_two_that_make_the_row_at_once_find_it(ledger: str) -> None:
         thread.join(30)
     assert fences(ledger) == {"new": 8}
     assert 8 in passed
+
+
+def test_a_missing_table_names_the_command_that_makes_it(zoo: Zoo, ledger: str) -> None:
+    """Rather than the error of the database alone."""
+    with connections[ledger].schema_editor() as editor:
+        editor.delete_model(Fence)
+    try:
+        with (
+            pytest.raises(ImproperlyConfigured, match=r"no table 'zklock_fences_fence': run manage.py migrate"),
+            zk_lock("k") as hold,
+            hold.fenced("books", using=ledger),
+        ):
+            raise AssertionError("there is no fence")
+    finally:
+        with connections[ledger].schema_editor() as editor:
+            editor.create_model(Fence)
 
 
 async def test_a_fenced_block_in_async_code_says_what_to_do(zoo: Zoo) -> None:

@@ -155,6 +155,83 @@ def test_settings_that_cannot_be_used_are_told(runs: Runs) -> None:
     assert 'ZKLOCK["LOCKS"]["a"] has no path' in result.stdout
 
 
+def test_contact_without_the_fixture_is_an_error(runs: Runs) -> None:
+    """As pytest-django forbids the database; a tester, of either kind, allows it for its test alone."""
+    result = runs.pytest(
+        """
+import django_zklock.inspection as inspection
+from django.test import SimpleTestCase
+from django_zklock.testing import DevServer, LockTester, ZkLockTestMixin
+
+def test_lock():
+    with zk_lock("a", timeout=0):
+        pass
+
+def test_locked_function():
+    shop.sell("lamp")
+
+def test_look():
+    inspection.snapshot()
+
+class Forgetful(SimpleTestCase):
+    def test_case(self):
+        with zk_lock("a", timeout=0):
+            pass
+
+def test_fixture(zklock):
+    shop.sell("lamp")
+
+def test_after_the_fixture():
+    shop.sell("lamp")
+
+class Careful(ZkLockTestMixin, SimpleTestCase):
+    def test_case(self):
+        shop.sell("lamp")
+
+def test_context_managers():
+    with DevServer() as server, LockTester(server):
+        shop.sell("lamp")
+
+def test_last():
+    shop.sell("lamp")
+"""
+    )
+    assert outcomes(result) == {"failed": 6, "passed": 3}, result.stdout
+    assert result.stdout.count("RuntimeError: This test takes a lock, or looks at one, without the fixture") >= 6
+    assert "mark the test with @pytest.mark.zklock_real" in result.stdout
+
+
+def test_a_marker_and_a_setting_allow_contact(runs: Runs) -> None:
+    """The tests then try the address in the settings, where nobody is."""
+    tests = """
+from django_zklock.exceptions import ZooKeeperUnavailable
+
+MARK
+def test_real():
+    with pytest.raises(ZooKeeperUnavailable):
+        shop.sell("lamp")
+
+def test_other():
+    shop.sell("lamp")
+"""
+    marked = runs.pytest(tests.replace("MARK", "@pytest.mark.zklock_real"), "--strict-markers")
+    assert outcomes(marked) == {"failed": 1, "passed": 1}, marked.stdout
+    assert "RuntimeError: This test takes a lock" in marked.stdout
+    allowed = runs.pytest(tests.replace("MARK", ""), "-o", "zklock_real=true")
+    assert outcomes(allowed) == {"failed": 1, "passed": 1}, allowed.stdout
+    assert "ZooKeeperUnavailable" in allowed.stdout
+    assert "RuntimeError" not in allowed.stdout
+
+
+def test_a_project_without_settings_is_told_what_to_set(runs: Runs) -> None:
+    """Not in the twenty lines of Django's own error."""
+    runs.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    runs.write("shop.py", "")
+    result = runs.pytest("def test_sells(zklock): pass\n", "-p", "no:django", DJANGO_SETTINGS_MODULE="")
+    assert outcomes(result) == {"error": 1}, result.stdout
+    assert "set DJANGO_SETTINGS_MODULE" in result.stdout
+
+
 def test_nothing_is_loaded_before_a_test_asks() -> None:
     """A run of pytest that tests no locks pays for none."""
     code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"

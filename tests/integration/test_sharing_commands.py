@@ -73,6 +73,7 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
         assert (found["semaphores"], found["read_write"], found["limits_set"]) == (1, 0, 1)
 
 
+@pytest.mark.django_db
 def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
     """By the lock's page and by the doctor, who takes them for a mistake, but no failure."""
     with taken("k", 1, 1, limit=2), taken("k", 1, 1, limit=3):

@@ -22,7 +22,7 @@ from django_zklock.queue import nodes
 from django_zklock.queue.reservations import Reservation, State
 from django_zklock.testing.ensemble import free_ports
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # the doctor looks at fenced rows
 
 GUID = "01234567-89ab-4def-8123-456789abcdef"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script>\r\n\x9b31m[bold red]x[/] \ud800"

@@ -49,6 +49,7 @@ class SimulatedClient:
         self.negotiated_timeout = 0.0
         self.connect_sent_at = 0.0
         self.on_pinged: Callable[[float], object] = lambda sent_at: None
+        self.on_ended: Callable[[], object] = lambda: None  # nothing here waits for it
         self._ping_sent_at = 0.0
         self._child_watchers: dict[str, set[Callable[[Any], None]]] = {}  # none that is modelled makes any
         self._data_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
@@ -62,7 +63,6 @@ class SimulatedClient:
         self._tries = 0
         self._last_host: Server | None = None
         self._stopped = False
-        self._stop_by = 0.0
         self._flushing = False
         self._last_send = 0.0
         self._ping_outstanding = False
@@ -95,21 +95,15 @@ class SimulatedClient:
             self._connection.back.close()
             self.world.after(0.0001, self.run, self.on_end, self._connection)
 
-    def await_connection(self, timeout: float) -> None:
-        # Nothing here can wait; so the stop that follows comes later.
-        if self.session_id and self.client_state != KeeperState.CONNECTED:
-            self._stop_by = self.world.now + timeout
+    @property
+    def connected(self) -> bool:
+        return bool(self.client_state == KeeperState.CONNECTED)
 
-    def stop(self) -> None:
-        if self.client_state != KeeperState.CONNECTED and self.world.now < self._stop_by:
-            self.world.after(0.02, self.run, self.stop)
-        elif not self._stopped:
+    def end(self) -> None:
+        if not self._stopped:
             self._stopped = True
             self._queue.append((Close(), None))
             self._wake()
-
-    def close(self) -> None:
-        pass
 
     def forget_sockets(self) -> None:
         pass

@@ -86,15 +86,10 @@ class Nemesis:
         if self.spare > 0:
             self.spare -= 1
             process.closed = True
-            process.loop.post(process.session._close, _Done(), False)
+            process.loop.post(process.session._close, False)
 
     def _elect(self, process: Process) -> None:
         self._ensemble.elect()
-
-
-class _Done:
-    def set(self) -> None:
-        """Nobody waits for it."""
 
 
 _STRIKES = {

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session: Any = session  # its imports are replaced, too
 _real_now, _real_monotonic = clock.now, time.monotonic
-_real_client, _real_protocol_thread = _session.Client, _session.protocol_thread
+_real_client = _session.Client
 
 
 class Stage:
@@ -68,13 +68,6 @@ class Stage:
         self._guids += 1
         return uuid.UUID(int=self._guids)
 
-    def protocol_thread(self, name: str, call: Callable[[], object]) -> Any:
-        world = self._here()
-        if world is None or world.current is None:
-            return _real_protocol_thread(name, call)
-        process = world.current
-        return SimpleNamespace(start=lambda: world.after(0.0001, process.on_loop, call))
-
 
 class _Complaints(logging.Handler):
     def __init__(self, stage: Stage) -> None:
@@ -97,7 +90,6 @@ def stage() -> Iterator[Stage]:
         (clock, "now", found.now),
         *((module, "time", clocks) for module in (session, hold) if hasattr(module, "time")),
         (session, "Client", found.client),
-        (session, "protocol_thread", found.protocol_thread),
         (guids, "uuid", SimpleNamespace(uuid4=found.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
     ]

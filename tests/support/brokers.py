@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -103,6 +104,7 @@ class Redis(Broker):
             "visibility_timeout": visibility_timeout,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
+            "unacked_mutex_expire": 5,  # a worker that is killed as it looks stops all others from looking for so long
         }
         return {**self.conf, "broker_transport_options": options}
 
@@ -114,6 +116,33 @@ class Redis(Broker):
         with kombu.Connection(self.conf["broker_url"], transport_options=options) as connection:
             channel: Any = connection.channel()
             channel.qos.restore_visible(interval=1)
+
+    def tags(self) -> set[str]:
+        """Return the delivery tags of all messages, queued or unacknowledged."""
+        with RedisClient(port=self.port, decode_responses=True) as client, client.pipeline() as pipe:
+            pipe.hkeys("unacked")
+            for queue in QUEUES:
+                pipe.lrange(queue, 0, -1)
+            unacked, *queues = pipe.execute()
+        queued = {json.loads(message)["properties"]["delivery_tag"] for queue in queues for message in queue}
+        return queued | set(unacked)
+
+    def mutex(self) -> float:
+        """Return the seconds for which no worker can bring messages back, as one of them does, or died at it."""
+        with RedisClient(port=self.port) as client:
+            return max(0, int(client.pttl("unacked_mutex"))) / 1000
+
+    def clients(self) -> set[str]:
+        """Return the addresses of all clients that are connected."""
+        return {each["addr"] for each in self._list_clients()}
+
+    def is_awaited(self) -> bool:
+        """Tell whether a worker waits for a message."""
+        return any(each["cmd"] == "brpop" and "b" in each["flags"] for each in self._list_clients())
+
+    def _list_clients(self) -> list[dict[str, str]]:
+        with RedisClient(port=self.port, decode_responses=True) as client:
+            return list(client.client_list())
 
     def clear(self) -> None:
         with RedisClient(port=self.port) as client:

@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ from support.chaos.checker import Verdict, judge, keep
 from support.chaos.history import Recorder, read
 from support.chaos.journal import Journal
 from support.payments import HISTORY, JOURNAL, process_name
+from support.trail import Trail
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 ORPHANS = 10.0  # seconds that the pool of a killed worker may live on
+LOOK = 5.0  # seconds between two looks for messages that were lost
+EXPLAINED = 5  # tasks at most that a failure tells of
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
 
@@ -42,6 +45,7 @@ class Fleet:
         session_timeout: float,
         tasks: Sequence[str] = ("pay", "pay_patiently"),
         chance: random.Random,
+        trail: Trail | None = None,
     ) -> None:
         (home / HISTORY).mkdir()
         Journal(home / JOURNAL, keys).close()
@@ -60,8 +64,10 @@ class Fleet:
             tasks="support.payments",
         )
         self._chance = chance
+        self._trail = trail
         self._count = workers
         self._workers: list[Worker] = []
+        self._sent: dict[str, tuple[str, str]] = {}  # task and key, by ref
         self._stack = contextlib.ExitStack()
         self._history = Recorder(home / HISTORY, "test")
 
@@ -87,7 +93,12 @@ class Fleet:
         kinds = itertools.cycle(itertools.product(self.tasks, self.keys))
         for number, (task, key) in zip(range(count), kinds, strict=False):
             ref = f"{key}/{number}"
-            self.results[ref] = self._workers[0].send(task, key, ref)
+            self._sent[ref] = (task, key)
+            self._send(ref)
+
+    def _send(self, ref: str) -> None:
+        task, key = self._sent[ref]
+        self.results[ref] = self._workers[0].send(task, key, ref)
 
     def count_booked(self) -> int:
         """Return how many payments have been booked."""
@@ -98,16 +109,42 @@ class Fleet:
         """Wait until every task has ended, and kill something every so many seconds; return how long it took."""
         began = time.monotonic()
         due = began + every
+        look = began + LOOK
         open_refs = set(self.results)
         while open_refs:
             now = time.monotonic()
-            assert now < began + timeout, f"{len(open_refs)} of {len(self.results)} tasks have not ended"
+            assert now < began + timeout, self._explain(open_refs)
             if now > due:
                 self.kill_any()
                 due = time.monotonic() + every
+            if now > look:
+                self._send_lost_again(open_refs)
+                look = time.monotonic() + LOOK
             open_refs -= {ref for ref in list(open_refs)[:50] if self.results[ref].state in READY}
             time.sleep(0.02)
         return time.monotonic() - began
+
+    def _send_lost_again(self, refs: Iterable[str]) -> None:
+        """Send payments again if a killed worker has lost their message, as the sender has to on Redis."""
+        if self._trail is None:
+            return
+        tasks = {result.id: ref for ref in refs if (result := self.results[ref]).state not in READY}
+        for task in self._trail.lost(tasks):
+            self.done["messages lost with a worker, sent again"] += 1
+            self._send(tasks[task])
+
+    def _explain(self, refs: Collection[str]) -> str:
+        """Tell what became of tasks that have not ended: where their messages are, and what the workers logged."""
+        lines = [f"{len(refs)} of {len(self.results)} tasks have not ended"]
+        for ref in sorted(refs)[:EXPLAINED]:
+            result = self.results[ref]
+            lines.append(f"{ref}: {result.id}, {result.state}")
+            lines += self._trail.tell(result.id) if self._trail is not None else []
+            for log in self.home.glob("log-*"):
+                said = [line for line in log.read_text(errors="replace").splitlines() if result.id in line]
+                lines += [f"{log.name}: {line}" for line in said]
+        lines += self._trail.tell_killed() if self._trail is not None else []
+        return "\n".join(lines)
 
     # --- harm ---------------------------------------------------------------------------------------------------
 
@@ -134,8 +171,10 @@ class Fleet:
         """
         worker = self._workers.pop(self._chance.randrange(len(self._workers)))
         pool = worker.children()
-        worker.process.kill()
-        worker.process.wait()
+        pid = worker.process.pid
+        with self._trail.kill(worker.name, pid, ORPHANS) if self._trail is not None else contextlib.nullcontext():
+            worker.process.kill()
+            worker.process.wait()
         self.done["workers killed"] += 1
         self._hire()
         worker.wait_ended(ORPHANS)

@@ -39,17 +39,9 @@ def __getattr__(name: str) -> object:
         raise AttributeError(name)
     from django.contrib import admin
     from django.urls import path
-    from unfold.admin import ModelAdmin
 
-    from django_zklock.dashboard.base import LockAdminMixin
-    from django_zklock.models import Lock
+    from support import unfoldadmin  # noqa: F401  # it registers
 
-    class ThemedLockAdmin(LockAdminMixin, ModelAdmin):  # type: ignore[misc]
-        """The locks in the clothes of the theme."""
-
-    if admin.site.is_registered(Lock):
-        admin.site.unregister(Lock)
-    admin.site.register(Lock, ThemedLockAdmin)
     patterns = [path("admin/", admin.site.urls)]
     globals()["urlpatterns"] = patterns
     return patterns

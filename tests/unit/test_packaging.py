@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import django_zklock
+from django_zklock import conf
 
 ROOT = Path(__file__).parents[2]
+FILES = "https://github.com/django-zklock/django-zklock/blob/main/"
+RAW = "https://raw.githubusercontent.com/django-zklock/django-zklock/main/"
 
 
 def python(code: str, *, cwd: Path = ROOT) -> str:
@@ -33,6 +39,30 @@ def test_errors_and_signals_need_no_settings() -> None:
     assert python(f"import sys, {modules}; print('kazoo' in sys.modules)") == "False"
 
 
+@pytest.mark.parametrize("more", ["", "django.core.management.call_command('check')"], ids=["setup", "check"])
+def test_the_start_of_django_costs_no_kazoo(more: str) -> None:
+    """With the app, its fences and the admin installed; locks import it when they are used."""
+    apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
+    installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock", "django_zklock.contrib.fences"]
+    started = python(f"""
+import sys, types
+import django, django.core.management
+from django.conf import settings
+urls = types.ModuleType("urls")
+urls.urlpatterns = []
+sys.modules["urls"] = urls
+settings.configure(
+    INSTALLED_APPS={installed}, ROOT_URLCONF="urls", ZKLOCK={{"URL": "zk://h"}},
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+    SILENCED_SYSTEM_CHECKS=["admin.E403", "admin.E408", "admin.E409", "admin.E410"],
+)
+django.setup()
+{more}
+print(*(name for name in ("kazoo", "django_zklock.locks.contender", "celery") if name in sys.modules))
+""")
+    assert started.splitlines()[-1:] in ([], ["System check identified no issues (4 silenced)."])
+
+
 def test_public_names_show_before_they_are_loaded() -> None:
     """Completion in a shell knows the public names."""
     names = python("import django_zklock; print(*dir(django_zklock))").split()
@@ -45,19 +75,48 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = django_zklock.zk_lokced  # type: ignore[attr-defined]
 
 
+def test_the_readme_works_outside_of_the_repository() -> None:
+    """On PyPI there is nothing that a relative link could lead to."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    places = [link.removeprefix(base) for link in links for base in (FILES, RAW) if link.startswith(base)]
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert len(places) > 20
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_the_settings_in_the_readme_can_be_copied() -> None:
+    """Into a file that startproject made, without another import."""
+    (block,) = re.findall(
+        r"^```python\n(INSTALLED_APPS .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    settings: dict[str, Any] = {"INSTALLED_APPS": ["django.contrib.admin"]}
+    exec(block, settings)
+    assert settings["INSTALLED_APPS"] == ["django.contrib.admin", "django_zklock"]
+    assert conf.problems(settings["ZKLOCK"]) == []
+
+
+def test_every_change_has_a_name_that_towncrier_takes() -> None:
+    """It takes `8.added.word.md` and `8.added.other.md` for the same change, and refuses both."""
+    kind = "(added|changed|deprecated|removed|fixed|security)"
+    name = re.compile(rf"(\+[a-z0-9-]+\.{kind}|\d+\.{kind}(\.\d+)?)\.md")
+    found = [path.name for path in (ROOT / "changelog.d").iterdir()]
+    assert found
+    assert [each for each in found if not name.fullmatch(each)] == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_wheel_holds_the_package_and_its_types(tmp_path: Path) -> None:
-    """What is built from the checkout is complete, typed, and free of tests."""
+def test_what_is_published_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+    """The wheel, built from the sdist, is complete and typed; neither has tests, which would not run from there."""
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "LICENSE"):
+    for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, source)
-    (source / "README.md").write_text((ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "")
     shutil.copytree(ROOT / "django_zklock", source / "django_zklock", ignore=shutil.ignore_patterns("__pycache__"))
     (source / "tests").mkdir()
-    (source / "tests" / "__init__.py").touch()
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(source)]
+    for name in ("__init__.py", "test_docs.py"):
+        (source / "tests" / name).touch()
+    build = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(source)]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -66,6 +125,9 @@ def test_wheel_holds_the_package_and_its_types(tmp_path: Path) -> None:
         names = set(archive.namelist())
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
+    (sdist,) = tmp_path.glob("django_zklock-*.tar.gz")
+    with tarfile.open(sdist) as tar:
+        packed = {name.partition("/")[2] for name in tar.getnames()}
     modules = {str(path.relative_to(source)) for path in (source / "django_zklock").rglob("*.py")}
     others = {
         str(path.relative_to(source))
@@ -73,8 +135,13 @@ def test_wheel_holds_the_package_and_its_types(tmp_path: Path) -> None:
         for path in (source / "django_zklock").rglob(kind)
     }
     assert len(others) > 10
-    assert modules | others | {"django_zklock/py.typed"} <= names
-    assert not [name for name in names if name.startswith("tests")]
+    for found in (names, packed):
+        assert modules | others | {"django_zklock/py.typed"} <= found
+        assert not [name for name in found if name.startswith("tests")]
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.cfg"} <= packed
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
-    assert "BSD-3-Clause" in text
+    assert "License-Expression: BSD-3-Clause\n" in text
+    assert re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE) == ["celery", "gevent", "metrics", "rich"]
+    labels = re.findall(r"^Project-URL: (\w+),", text, re.MULTILINE)
+    assert labels == ["Documentation", "Source", "Changelog", "Issues"]

@@ -11,7 +11,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock import abort, owner
 from django_zklock.contrib.fences import rows
-from django_zklock.fencing.fence import Fence
+from django_zklock.fencing.fence import Fence, check_fence
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.taking import check_before_commit
 from django_zklock.transactions import Transaction
@@ -27,6 +27,7 @@ class FencedBlock:
     """
 
     def __init__(self, fence: Fence, name: str, using: str = "default") -> None:
+        check_fence(fence)
         self._block: AbstractContextManager[None] = _block(fence, name, using)
 
     def __enter__(self) -> None:

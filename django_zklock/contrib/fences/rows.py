@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
+
 from django_zklock.contrib.fences.models import Fence as FenceRow
 from django_zklock.exceptions import StaleToken
 from django_zklock.fencing.fence import Fence, refusal
 
 MAX_NAME = 255
 _DIGEST = 64  # characters
+_NO_TABLE = (
+    f"no such table: {FenceRow._meta.db_table}",  # SQLite
+    f'relation "{FenceRow._meta.db_table}" does not exist',  # PostgreSQL
+    f"{FenceRow._meta.db_table}' doesn't exist",  # MySQL
+)
 
 
 def row_name(name: str) -> str:
@@ -40,6 +48,17 @@ def advance_fence(fence: Fence, name: str, using: str) -> None:
 
 def _newer(name: str, token: int, using: str) -> int | None:
     """Raise the fence; return the higher token that it has, if it has one."""
+    try:
+        return _raise(name, token, using)
+    except DatabaseError as error:
+        if any(phrase in str(error) for phrase in _NO_TABLE):
+            raise ImproperlyConfigured(
+                f"The database {using!r} has no table {FenceRow._meta.db_table!r}: run manage.py migrate."
+            ) from error
+        raise
+
+
+def _raise(name: str, token: int, using: str) -> int | None:
     place = row_name(name)
     table = FenceRow._default_manager.using(using)
     rows = table.filter(name=place)

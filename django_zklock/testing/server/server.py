@@ -50,6 +50,9 @@ class DevServer(Controls):
     (seconds) say otherwise. `container_check` is how often, in seconds, empty containers and nodes with a time to live
     are swept. `data` is a file that holds the nodes from a stop to the next start; without it they are gone.
 
+    Transaction ids begin at the time of the start, in units of about a microsecond. So fencing tokens rise over
+    restarts.
+
     Methods may be called from any thread. All state belongs to the server's own thread, and calls are handed over to
     it; before the start and after the stop there is none, and a fault that was asked for then holds from the start on.
     A forked child has a server that is stopped.
@@ -115,15 +118,18 @@ class DevServer(Controls):
                 return
             found = load(self._data) if self._data is not None and self._data.exists() else None
             loop = Loop(self.host, self.port)
-            held = self._service.faults
+            before = self._service
             self._service = self._serve(loop)
-            self._service.faults = held
+            self._service.faults = before.faults
+            db = self._service.db
+            db.zxid = max(before.db.zxid, _zxid_of_now())
             if found is not None:
-                self._service.db.tree, self._service.db.zxid = found
+                db.tree, kept = found
+                db.zxid = max(db.zxid, kept)  # the clock may have been set back
             loop.service = self._service
             loop.start()
             try:
-                if not held.refuse:
+                if not before.faults.refuse:
                     loop.call(loop.listen)
             except OSError:
                 loop.stop()
@@ -194,6 +200,15 @@ class DevServer(Controls):
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.abandon()
+
+
+def _zxid_of_now() -> int:
+    """
+    Return the transaction id to begin with: higher than any of an earlier run, as no server carries out 2**20 a second.
+
+    It stays below 2**53 until the year 2242, so a program that takes tokens for floating point numbers is not misled.
+    """
+    return int(time.time() * (1 << 20))
 
 
 #: The servers of this process; only for what a fork does to them. Guarded by the GIL.

@@ -17,6 +17,8 @@ from urllib.request import urlopen
 
 from django.contrib.admin.utils import quote
 
+from support.browser.policy import THEMED
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Response
 
@@ -151,14 +153,8 @@ class Visitor:
 
     def confirm(self, reason: str) -> None:
         """Give a reason and press the button of a confirmation."""
-        self._give(self.page.get_by_label("Reason"), reason, self.page.get_by_role("button", name=_BREAK))
-
-    def _give(self, field: Locator, reason: str, button: Locator) -> None:
-        field.fill(reason)
-        if reason:
-            self._go(button)
-        else:
-            button.click()  # the browser does not send the form
+        self.page.get_by_label("Reason").fill(reason)
+        self.press(_BREAK)
 
     def hold(self, reason: str, minutes: int) -> None:
         self.page.get_by_label("Minutes").fill(str(minutes))
@@ -173,11 +169,17 @@ class Visitor:
     def ask(self, place: str, reason: str) -> None:
         """On the page of a lock, ask the holder in whose section this text stands to let go."""
         section = self.page.locator("section.module").filter(has_text=place)
-        self._give(section.get_by_label("Reason"), reason, section.get_by_role("button", name="Ask to let go"))
+        section.get_by_label("Reason").fill(reason)
+        button = section.get_by_role("button", name="Ask to let go")
+        if reason:
+            self._go(button)
+        else:
+            button.click()  # the browser does not send the form
 
     def messages(self) -> str:
         """What the page has to say about what was done."""
-        return "\n".join(self.page.locator(".messagelist li").all_inner_texts())
+        place = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
+        return "\n".join(self.page.locator(place).all_inner_texts())
 
     # --- what a page is like ------------------------------------------------------------------------------------
 
@@ -210,7 +212,9 @@ class Visitor:
         """Fail if axe-core finds anything at all."""
         complaints = list(self.complaints)
         self.page.evaluate(axe())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations'], preload: false})")
+        # What is wrong with a theme's own frame is not ours.
+        place = "{include: [['#content']]}" if THEMED else "document"
+        found = self.page.evaluate(f"axe.run({place}, {{resultTypes: ['violations'], preload: false}})")
         self.complaints[:] = complaints  # axe-core tries out styles of its own, which the policy forbids
         violations = [
             f"{each['id']} ({each['impact']}): {each['help']}: "

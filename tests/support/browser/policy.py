@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
+THEMED = bool(os.environ.get("UNFOLD"))
+"""Whether the site is under this theme, whose own scripts and styles are inline."""
+
 POLICY = "; ".join(
     [
         "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
+        "script-src 'self'" + (" 'unsafe-inline' 'unsafe-eval'" if THEMED else ""),
+        "style-src 'self'" + (" 'unsafe-inline'" if THEMED else ""),
         "img-src 'self' data:",  # Django's own style sheets draw with data: images
         "font-src 'self'",
         "connect-src 'self'",

@@ -1,4 +1,8 @@
-"""A site as a user would run it, behind a strict Content-Security-Policy; SITE_HOME is where its database is."""
+"""
+A site as a user would run it, behind a strict Content-Security-Policy; SITE_HOME is where its database is.
+
+UNFOLD=1 in the environment puts its admin under django-unfold.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 from pathlib import Path
 
 from support.admintemplates import ADMIN_TEMPLATES
+from support.browser.policy import THEMED
 
 HOME = Path(os.environ["SITE_HOME"])
 SECRET_KEY = "test"
@@ -16,7 +21,7 @@ ROOT_URLCONF = "support.browser.urls"
 ALLOWED_HOSTS = ["127.0.0.1"]
 STATIC_URL = "/static/"
 INSTALLED_APPS = [
-    *json.loads(os.environ.get("SITE_APPS", "[]")),
+    *(["unfold"] if THEMED else []),
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

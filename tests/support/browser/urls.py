@@ -7,6 +7,10 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from django_zklock import inspection
+from support.browser.policy import THEMED
+
+if THEMED:
+    from support import unfoldadmin  # noqa: F401  # it registers
 
 
 def look_anew(request: HttpRequest) -> HttpResponse:

@@ -87,6 +87,7 @@ SCENARIOS = (
     Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
+    Scenario("CROWD", "ten thousand waiters of one process harm no other lock, and are served whatever befalls them"),
     Scenario("LEADER", "of several candidates one leads, and the next follows in time"),
     # --- what is shown and measured beside
     Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue.printable import MAX_SHOWN, printable
+from django_zklock.queue.printable import MAX_SHOWN, printable, session_hex
 
 
 @given(st.text(st.characters(codec=None)), st.integers(1, 100))
@@ -28,3 +28,10 @@ def test_what_does_not_print_is_seen() -> None:
     """Rather than obeyed, or lost."""
     assert printable("\x1b[31m a\r\nb\u202ec\ud800\u200b") == r"\x1b[31m a\r\nb\u202ec\ud800\u200b"
     assert printable("x" * 600) == "x" * 511 + "…"
+
+
+def test_a_session_id_is_shown_as_zookeeper_prints_it() -> None:
+    """Without a sign: a server whose number is above 127 gives negative ones."""
+    assert session_hex(-1) == "0xffffffffffffffff"
+    assert session_hex(0x100002AB) == "0x100002ab"
+    assert session_hex(None) == session_hex(0) == ""

@@ -136,6 +136,37 @@ def test_data_outlives_a_stop(tmp_path: Path) -> None:
         client.close()
 
 
+def written(server: DevServer) -> int:
+    """Return the id of a transaction on this server."""
+    client = KazooClient(server.hosts)
+    client.start()
+    try:
+        created = client.create("/new", include_data=True, ephemeral=True)
+        return int(created[1].czxid)
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_transaction_ids_rise_over_restarts() -> None:
+    """Also of a server in memory, however soon the next one starts: a row that is fenced refuses lower ones."""
+    ids = []
+    first = DevServer()
+    for server in (first, DevServer(), first):
+        with server:
+            ids.append(written(server))
+    assert ids == sorted(set(ids))
+    assert ids[-1] < 1 << 53
+
+
+def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    """A server with a file goes on from the last id in it."""
+    file = tmp_path / "data.json"
+    save(file, Tree(), 1 << 60)
+    with DevServer(data=file) as server:
+        assert written(server) > 1 << 60
+
+
 def test_a_snapshot_has_all_of_a_tree(tmp_path: Path) -> None:
     """But ephemerals; and what is no snapshot is not taken for one."""
     tree = Tree()

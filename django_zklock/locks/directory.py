@@ -1,0 +1,213 @@
+"""
+Share the directory of one key among the contenders of this process: one listing, and a bounded number of waiters.
+
+With n contenders in one directory, n listings of n names would keep the server and this process busy with little else.
+So at most one listing is under way, and one answer serves all who ask meanwhile. And at most `MAX_WAITING` contenders
+wait in ZooKeeper; the others wait in a line here, and enter in the order in which they came. One that has too little
+time left to be granted lets the others go first: if all of an overload entered just before they give up, the queue
+would be busy with their coming and going.
+
+Runs on the protocol's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from django_zklock.queue.order import Queue
+from django_zklock.zk.gateway import Gateway
+
+logger = logging.getLogger("django_zklock.locks")
+
+MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a node of its own
+ENOUGH = 1.25  # times as long as the last grant took: the time that a contender should have left when it enters
+
+Callback = Callable[[Any], None]
+
+
+class Waiter(Protocol):
+    """A contender that may have to wait in the line."""
+
+    deadline: float | None
+    """When it gives up, on `time.monotonic()`."""
+
+    def on_admitted(self) -> None:
+        """There is room in the directory: create the node now."""
+
+
+class Directory:
+    """What the contenders of this process share in the directory of one key."""
+
+    __slots__ = (
+        "_admitting",
+        "_asked",
+        "_barrier",
+        "_drop",
+        "_gateway",
+        "_late",
+        "_line",
+        "_next",
+        "_next_barrier",
+        "_parsed",
+        "_took",
+        "_users",
+        "_waiting",
+        "parent",
+    )
+
+    def __init__(self, gateway: Gateway, parent: str, drop: Callable[[Directory], object]) -> None:
+        self.parent = parent
+        self._gateway = gateway
+        self._drop = drop  # called when nobody uses this any more
+        self._users = 0
+        self._waiting: dict[Waiter, float] = {}  # those in the queue, or about to enter, and since when
+        self._line: OrderedDict[Waiter, None] | None = None  # those that wait for room; most keys never have any
+        self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them that have too little time left
+        self._took = 0.0  # seconds from entering to the last grant
+        self._admitting = False
+        self._asked: list[Callback] | None = None  # for the listing that is under way, if one is
+        self._barrier = False  # that listing comes after a sync
+        self._next: list[Callback] = []  # for the listing after that
+        self._next_barrier = False
+        self._parsed: tuple[Any, Any, Queue] | None = None  # an answer, how it was read, and the queue
+
+    # --- the users ------------------------------------------------------------------------------------------------
+
+    def join(self) -> Directory:
+        """Take note of one more user; return itself."""
+        self._users += 1
+        return self
+
+    def leave(self, waiter: Waiter) -> None:
+        """Take note that a contender is gone."""
+        self._stop_waiting(waiter)
+        self._users -= 1
+        self._drop_if_idle()
+
+    def _drop_if_idle(self) -> None:
+        if not self._users and self._asked is None:
+            self._drop(self)
+
+    # --- the line -------------------------------------------------------------------------------------------------
+
+    @property
+    def in_line(self) -> int:
+        """How many contenders wait for room."""
+        return len(self._line) + len(self._late) if self._line is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        """How many contenders have room, and are not granted yet."""
+        return len(self._waiting)
+
+    def admit(self, waiter: Waiter) -> bool:
+        """Return whether a contender may create its node now; if not, it is in the line."""
+        if waiter in self._waiting:
+            return True
+        if len(self._waiting) < MAX_WAITING and not self.in_line:
+            self._waiting[waiter] = time.monotonic()
+            return True
+        if self._line is None:
+            self._line = OrderedDict()
+        self._line[waiter] = None
+        return False
+
+    def granted(self, waiter: Waiter) -> None:
+        """Take note that a contender has the lock, and let the next one in."""
+        if waiter in self._waiting:
+            self._took = time.monotonic() - self._waiting[waiter]
+        self._stop_waiting(waiter)
+
+    def _stop_waiting(self, waiter: Waiter) -> None:
+        self._waiting.pop(waiter, None)
+        if self._line is None:
+            return
+        self._line.pop(waiter, None)
+        self._late.pop(waiter, None)
+        if self._admitting:
+            return  # the loop below goes on
+        self._admitting = True
+        try:
+            while self.in_line and len(self._waiting) < MAX_WAITING:
+                now = time.monotonic()
+                admitted = self._next_in_line(self._line, now)
+                self._waiting[admitted] = now
+                admitted.on_admitted()
+        finally:
+            self._admitting = False
+
+    def _next_in_line(self, line: OrderedDict[Waiter, None], now: float) -> Waiter:
+        while line:
+            waiter, _ = line.popitem(last=False)
+            if waiter.deadline is None or waiter.deadline - now >= ENOUGH * self._took:
+                return waiter
+            self._late[waiter] = None
+        return self._late.popitem(last=False)[0]
+
+    # --- the listing ----------------------------------------------------------------------------------------------
+
+    def enter(self, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
+        """Create a node and list the directory, together if no listing is under way."""
+        if self._asked is not None:
+            self._gateway.enter(self.parent, prefix, data, on_created, None)
+            self._next.append(on_listed)  # the one under way was sent before the create
+            return
+        self._begin([on_listed], barrier=False)
+        self._gateway.enter(self.parent, prefix, data, on_created, self._on_listed)
+
+    def names(self, callback: Callback) -> None:
+        """List the directory as it is after this call."""
+        if self._asked is not None:
+            self._next.append(callback)
+        else:
+            self._send([callback], barrier=False)
+
+    def names_after_barrier(self, callback: Callback) -> None:
+        """
+        List the directory as the leader knows it, after the present connection was made.
+
+        So one listing serves all who ask after a break: whatever they are in doubt about was sent before the break.
+        """
+        if self._asked is not None and self._barrier:
+            self._asked.append(callback)
+        elif self._asked is not None:
+            self._next.append(callback)
+            self._next_barrier = True
+        else:
+            self._send([callback], barrier=True)
+
+    def read(self, names: Any, reader: Callable[[Iterable[str]], Queue]) -> Queue:
+        """Return the queue that the names of a listing are, parsed once for all who got them."""
+        if self._parsed is None or self._parsed[0] is not names or self._parsed[1] is not reader:
+            self._parsed = (names, reader, reader(names))
+        return self._parsed[2]
+
+    def _begin(self, callbacks: list[Callback], *, barrier: bool) -> None:
+        self._asked = callbacks
+        self._barrier = barrier
+
+    def _send(self, callbacks: list[Callback], *, barrier: bool) -> None:
+        self._begin(callbacks, barrier=barrier)
+        if barrier:
+            self._gateway.children_after_barrier(self.parent, self._on_listed)
+        else:
+            self._gateway.children(self.parent, self._on_listed)
+
+    def _on_listed(self, answer: Any) -> None:
+        asked, self._asked = self._asked or [], None
+        if self._next:
+            callbacks, self._next = self._next, []
+            barrier, self._next_barrier = self._next_barrier, False
+            self._send(callbacks, barrier=barrier)
+        for callback in asked:
+            try:
+                callback(answer)
+            except Exception:
+                # One contender's trouble must not keep the answer from the others.
+                logger.exception("%r failed on a listing", callback)
+        self._parsed = None
+        self._drop_if_idle()

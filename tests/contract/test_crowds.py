@@ -1,0 +1,298 @@
+"""Hundreds of waiters in one process: few nodes, few requests, no harm to other locks, and everybody's turn comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from support.faults import connected, cut, expire, proxied, session, warmed
+from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.locks.directory import MAX_WAITING
+from django_zklock.locks.registry import Registry
+from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.session import MAX_IN_FLIGHT, STALL_SHARE
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "crowd"
+MANY = 3 * MAX_WAITING
+
+
+def begin(count: int, order: list[int], **options: Any) -> list[asyncio.Task[None]]:
+    """Have so many coroutines wait for the lock, one behind the other; each notes when its turn comes."""
+
+    async def take(number: int) -> None:
+        async with zk_lock(KEY, **{"timeout": None, **options}) as hold:
+            hold.check()
+            order.append(number)
+
+    return [asyncio.create_task(take(number)) for number in range(count)]
+
+
+async def take(**options: Any) -> None:
+    """Take the lock and release it; for a task of its own, which is another owner."""
+    async with zk_lock(KEY, **options):
+        pass
+
+
+async def until(condition: Any) -> None:
+    """Wait, and let the coroutines go on meanwhile."""
+    await asyncio.to_thread(eventually, condition, 20)
+
+
+async def in_line(count: int) -> None:
+    """Wait until so many contenders are in the line of this process."""
+    path = f"{session().options.base}/{KEY}"
+    directories = session().attached(Registry)._directories
+    await until(lambda: path in directories and directories[path].in_line == count)
+
+
+@pytest.fixture
+def warm(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy to count at, its session at rest, and the key's directory in place."""
+    with warmed(zoo, KEY) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def cleared() -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Tasks that are cancelled at the end of the test."""
+    tasks: list[asyncio.Task[None]] = []
+    yield tasks
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_crowd_has_few_nodes_and_is_served_in_order(zoo: Zoo) -> None:
+    """No more than 32 contenders of a process wait in ZooKeeper; the others enter in the order in which they came."""
+    order: list[int] = []
+    async with zk_lock(KEY):
+        tasks = begin(MANY, order)
+        await in_line(MANY - MAX_WAITING)
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    assert order == list(range(MANY))
+    assert not session().attached(Registry)._directories
+
+
+async def test_permits_that_are_free_are_not_kept_back_by_the_line(zoo: Zoo) -> None:
+    """Only those that wait are counted: a process may have any number of permits, or of readers."""
+    inside: list[int] = []
+    everybody = asyncio.Event()
+
+    async def take(number: int) -> None:
+        async with zk_lock(KEY, limit=MANY, timeout=30):
+            inside.append(number)
+            if len(inside) == MANY:
+                everybody.set()
+            await everybody.wait()
+
+    await asyncio.wait_for(asyncio.gather(*(take(number) for number in range(MANY))), 30)
+
+
+async def test_those_who_give_up_in_the_line_leave_nothing(zoo: Zoo, cleared: list[asyncio.Task[None]]) -> None:
+    """They end in time, write nothing, and hold nobody up who came later."""
+    order: list[int] = []
+    async with zk_lock(KEY):
+        cleared += begin(MAX_WAITING, order)
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+        began = time.monotonic()
+        with pytest.raises(LockTimeout, match="many callers of this process"):
+            await asyncio.create_task(take(timeout=0.2))
+        assert time.monotonic() - began < 5
+        given_up = begin(5, [], timeout=30)
+        last = asyncio.create_task(take(timeout=30))
+        await in_line(6)
+        for task in given_up:
+            task.cancel()
+        await in_line(1)
+        assert len(zoo.children(KEY)) == MAX_WAITING + 1
+    await asyncio.wait_for(last, 20)
+    assert order == list(range(MAX_WAITING))
+
+
+async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: list[asyncio.Task[None]]) -> None:
+    """If the last grant took longer than it has left, it would only come and go."""
+    async with zk_lock(KEY):
+        leave = asyncio.Event()
+
+        async def stay() -> None:
+            async with zk_lock(KEY, timeout=None):
+                await leave.wait()
+
+        cleared.append(asyncio.create_task(stay()))
+        cleared += begin(MAX_WAITING - 1, [])
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+        late = asyncio.create_task(take(timeout=2.0, what="late"))
+        cleared.append(asyncio.create_task(take(timeout=None, what="patient")))
+        await in_line(2)
+        await asyncio.sleep(1.5)  # the first one has waited for so long, and the late one has half a second left
+    await until(lambda: any(payload and payload.what == "patient" for payload in zoo.payloads(KEY)))
+    assert not any(payload and payload.what == "late" for payload in zoo.payloads(KEY))
+    with pytest.raises(LockTimeout):
+        await late
+    leave.set()
+
+
+async def test_a_try_does_not_pass_the_line(zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]) -> None:
+    """Where others of this process wait already, the lock is not free, and nothing is asked of ZooKeeper."""
+    async with zk_lock(KEY):
+        cleared += begin(MAX_WAITING + 1, [])
+        await in_line(1)
+        await until(lambda: warm.counts[GET_DATA] >= MAX_WAITING and not session()._sent)
+        warm.reset()
+        with pytest.raises(LockBusy):
+            await asyncio.create_task(take(timeout=0))
+        assert await asyncio.create_task(zk_lock(KEY).alocked())
+        assert not warm.counts[GET_CHILDREN]
+        for task in cleared:
+            task.cancel()
+        await asyncio.gather(*cleared, return_exceptions=True)
+
+
+async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy) -> None:
+    """A hundred that begin together take two: the one under way may have been sent too early for the others."""
+    with zoo.hold_elsewhere(KEY):
+        warm.delay_op(GET_CHILDREN, 0.3)
+        warm.reset()
+        tries = await asyncio.gather(*(take(timeout=0) for _ in range(100)), return_exceptions=True)
+        assert {type(each) for each in tries} == {LockBusy}
+        assert warm.counts[GET_CHILDREN] <= 3
+
+
+async def test_one_listing_serves_all_after_a_break(zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]) -> None:
+    """Each waiter needs to know where it stands when the connection is back, and one answer tells them all."""
+    async with zk_lock(KEY, abort_on="lost"):
+        cleared += begin(MAX_WAITING, [])
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+        await until(lambda: warm.counts[GET_DATA] >= MAX_WAITING)
+        warm.reset()
+        await asyncio.to_thread(cut, warm)
+        await until(lambda: warm.counts[GET_DATA] >= MAX_WAITING)
+        assert warm.counts[GET_CHILDREN] == 1
+        assert warm.counts[SYNC] == 1
+        for task in cleared:
+            task.cancel()
+        await asyncio.gather(*cleared, return_exceptions=True)
+
+
+async def test_a_crowd_outlives_its_session(zoo: Zoo) -> None:
+    """It queues again on the next one, in the same order, and the line behind it is as before."""
+    order: list[int] = []
+    with zoo.hold_elsewhere(KEY):
+        tasks = begin(MANY, order)
+        await in_line(MANY - MAX_WAITING)
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+        before = connected().session_id
+        await asyncio.to_thread(expire, zoo)
+        await until(lambda: session().session_id not in (None, before))
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    assert order == list(range(MANY))
+
+
+@pytest.mark.parametrize("most", [0, 1, 5])
+async def test_max_waiters_refuses_one_more_without_a_write(
+    zoo: Zoo, warm: Proxy, most: int, cleared: list[asyncio.Task[None]]
+) -> None:
+    """Counted are those of other processes, too; the one that is refused only reads."""
+    with zoo.hold_elsewhere(KEY):
+        cleared += begin(most, [], max_waiters=most)
+        await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
+        warm.reset()
+        began = time.monotonic()
+        with pytest.raises(LockBusy, match=rf"{most} callers wait .*max_waiters is {most}"):
+            async with zk_lock(KEY, timeout=60, max_waiters=most):
+                pass
+        assert time.monotonic() - began < 10
+        assert warm.counts[CREATE2] == 0
+        for task in cleared:
+            task.cancel()
+        await asyncio.gather(*cleared, return_exceptions=True)
+        with zoo.hold_elsewhere(KEY):  # one that waits elsewhere, as far as anybody can tell
+            if most == 1:
+                with pytest.raises(LockBusy):
+                    async with zk_lock(KEY, max_waiters=most):
+                        pass
+
+
+async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo) -> None:
+    """Of fifty that begin together one has the lock, five wait, and the others are refused."""
+    refused: list[int] = []
+    inside: list[int] = []
+    leave = asyncio.Event()
+
+    async def take(number: int) -> None:
+        try:
+            async with zk_lock(KEY, timeout=30, max_waiters=5):
+                inside.append(number)
+                await leave.wait()
+        except LockBusy:
+            refused.append(number)
+
+    tasks = [asyncio.create_task(take(number)) for number in range(50)]
+    while len(refused) < 44:
+        await asyncio.sleep(0.01)
+    leave.set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    assert (len(inside), len(refused)) == (6, 44)
+
+
+def read_many(count: int, answers: list[object]) -> None:
+    """Ask so many things at once, on the protocol's thread."""
+
+    def ask() -> None:
+        gateway = session().attached(Gateway)
+        for number in range(count):
+            gateway.read(f"{session().options.base}/nothing-{number}", answers.append)
+
+    session().post(ask)
+
+
+def test_a_heartbeat_is_not_behind_a_flood(zoo: Zoo) -> None:
+    """A bounded number of requests has no answer yet; what keeps the lease is sent before those that wait."""
+    with warmed(zoo, "a") as proxy, zk_lock("a", abort_on="never"):
+        answers: list[object] = []
+        proxy.hang = True
+        proxy.reset()
+        read_many(5 * MAX_IN_FLIGHT, answers)
+        session().post(session().attached(Registry).heartbeat.beat)
+        proxy.wait_for(lambda: sum(frame.request for frame in proxy.frames) > MAX_IN_FLIGHT)
+        asked = [frame.opcode for frame in proxy.frames if frame.request]
+        proxy.hang = False
+        assert asked == [GET_DATA] * MAX_IN_FLIGHT + [MULTI]
+        eventually(lambda: len(answers) == 5 * MAX_IN_FLIGHT)
+
+
+def test_a_slow_flood_of_answers_is_no_stall(zoo: Zoo) -> None:
+    """The connection is given up when no answer comes at all, not when the oldest request waits for its turn."""
+    with proxied(zoo) as proxy, zk_lock("a", abort_on="lost") as hold:
+        connection = proxy.connected
+        share = session().timeout * STALL_SHARE
+        answers: list[object] = []
+        proxy.delay = 0.01  # so the server's answers come in many pieces
+        slow = threading.Event()
+
+        def ask_on(answer: object) -> None:
+            # Each answer leads to one more request, behind all that are under way.
+            answers.append(answer)
+            if not slow.is_set():
+                session().attached(Gateway).read(f"{session().options.base}/nothing", ask_on)
+
+        for _ in range(2 * MAX_IN_FLIGHT):
+            session().post(ask_on, None)
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 3 * share)
+        slow.set()
+        hold.check()
+        assert proxy.connected == connection
+        eventually(lambda: not session()._sent)

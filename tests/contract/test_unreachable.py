@@ -1,0 +1,154 @@
+"""When there is no connection, the error names the server and the cause, and the log has one line for the outage."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.testing.ensemble import Ensemble, free_ports
+from django_zklock.testing.server import DevServer
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+
+def failure(where: str, *, scheme: str = "zk", patience: float = 1.0, **settings: Any) -> str:
+    """Return what an attempt says when these servers are tried for `patience` seconds."""
+    zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": patience, **settings}
+    with (
+        override_settings(ZKLOCK=zklock),
+        pytest.raises(ZooKeeperUnavailable) as told,
+        zk_lock("a", timeout=0),
+    ):
+        raise AssertionError("there is no ZooKeeper there")
+    return re.sub(r"within \d\.\d s", "within N s", str(told.value))
+
+
+@contextlib.contextmanager
+def answering(answer: bytes | None) -> Iterator[str]:
+    """Accept connections, and answer each with `answer`, or close them at once; None: stay silent."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as kept:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # the end
+                while True:
+                    peer = kept.enter_context(listener.accept()[0])
+                    if answer:
+                        peer.recv(1)
+                        peer.sendall(answer)
+                    if answer == b"":
+                        peer.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() -> None:
+    """On loopback, "connection refused" ends with the command that starts a server for development."""
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    assert failure(where) == (
+        f"No connection to ZooKeeper at {where} within N s: connection refused. "
+        "For development, start one with: manage.py zklock devserver"
+    )
+
+
+def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
+    """A name that does not exist and a closed port are told apart."""
+    port = free_ports(1)[0]
+    said = failure(f"Nowhere.invalid:2181,localhost:{port}", patience=3)
+    assert said == (
+        "No connection to ZooKeeper within N s. "
+        f"nowhere.invalid:2181: no such host; localhost:{port}: connection refused."
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (None, "it accepts connections, but does not answer as ZooKeeper does"),
+        (b"", "it closes connections without an answer; it has no quorum, or expects TLS, or is no ZooKeeper"),
+        (b"-ERR unknown command\r\n", "it is no ZooKeeper; its answer begins with '-ERR'"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", "it expects TLS; use zk+tls://, or its port without TLS"),
+    ],
+    ids=["silent", "closing", "text", "tls"],
+)
+def test_a_server_of_another_kind_is_told_apart(answer: bytes | None, cause: str) -> None:
+    """What is no ZooKeeper, or speaks TLS, is named as that, not as a server that is down."""
+    with answering(answer) as where:
+        assert failure(where) == f"No connection to ZooKeeper at {where} within N s: {cause}."
+
+
+def test_tls_to_a_port_without_it_is_told(server: Ensemble | DevServer) -> None:
+    """A ZooKeeper that speaks no TLS at this port is named as that."""
+    where = server.hosts
+    assert failure(where, scheme="zk+tls") == (
+        f"No connection to ZooKeeper at {where} within N s: "
+        "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://."
+    )
+
+
+def test_refused_credentials_are_told(server: Ensemble | DevServer) -> None:
+    """A scheme that the server does not know ends each connection; the message says what to look at."""
+    where = server.hosts
+    said = failure(where, AUTH=[("nothing", "user:password")], SESSION_TIMEOUT=2)
+    assert said == f'No connection to ZooKeeper at {where} within N s: it refuses the credentials in ZKLOCK["AUTH"].'
+
+
+def test_missing_rights_are_told(server: Ensemble | DevServer) -> None:
+    """The nodes of another user: the error names the setting to check."""
+    url = server.url("/rights")
+    with override_settings(ZKLOCK={"URL": url, "AUTH": "a:a"}), zk_lock("a"):
+        pass
+    with (
+        override_settings(ZKLOCK={"URL": url, "AUTH": "b:b"}),
+        pytest.raises(Exception, match=r'NoAuth.* the credentials in ZKLOCK\["AUTH"\] may not do this'),
+        zk_lock("a"),
+    ):
+        raise AssertionError("these are the nodes of another user")
+
+
+def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """However often a server is tried; what kazoo says of each try is there at DEBUG."""
+    port = free_ports(1)[0]
+    zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
+    with override_settings(ZKLOCK=zklock), caplog.at_level(logging.DEBUG, "django_zklock"):
+        for _ in range(2):
+            with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=0):
+                raise AssertionError("there is no ZooKeeper there")
+        with DevServer(port=port):
+            with zk_lock("a", timeout=30):
+                assert process.current().explain() == f"ZooKeeper at 127.0.0.1:{port} did not answer."
+            process.reset()
+    loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [line for line in loud if "No connection" in line] == [
+        (
+            f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused. "
+            "For development, start one with: manage.py zklock devserver"
+        )
+    ]
+    assert not any("Connection dropped" in line for line in loud)
+    tries = [each for each in caplog.records if "Connection dropped" in each.getMessage()]
+    assert len(tries) > 2
+    assert {each.levelno for each in tries} == {logging.DEBUG}
+
+
+def test_kazoos_lines_are_gone_above_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler of a project that logs from INFO on gets nothing of each try."""
+    with caplog.at_level(logging.INFO, "django_zklock"):
+        failure(f"127.0.0.1:{free_ports(1)[0]}")
+    assert not [each for each in caplog.records if each.name == "django_zklock.zk.kazoo"]

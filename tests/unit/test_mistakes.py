@@ -1,0 +1,124 @@
+"""Calls that cannot be right say what to write instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.test import override_settings
+
+from django_zklock import Lock, conf, zk_lock, zk_locked, zk_locks
+from django_zklock.exceptions import InvalidLockName
+
+LOOSE: Any = zk_lock  # what mypy would refuse
+LOOSE_DECORATOR: Any = zk_locked
+LOOSE_LOCKS: Any = zk_locks
+
+
+def test_the_public_names_are_one_class() -> None:
+    """So what is shown for zk_lock is shown for Lock."""
+    assert zk_lock is Lock
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda: LOOSE("inventory/{sku}", sku="lamp"), r'a field of the name is passed as fields=\{"sku": \.\.\.\}'),
+        (lambda: LOOSE("k", expire=30), "a lock has no expiry: .* use max_hold"),
+        (lambda: LOOSE("k", ttl=30), "a lock has no expiry: .* use max_hold"),
+        (lambda: LOOSE("k", blocking_timeout=30), "the seconds to wait for the lock are given as timeout"),
+        (lambda: LOOSE("k", blocking=False), "use timeout=0"),
+        (lambda: LOOSE("k", timout=3), "did you mean 'timeout'"),
+        (lambda: LOOSE("x", 5), "write the rest as timeout=5"),
+        (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
+        (lambda: LOOSE_DECORATOR("k", 5), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
+        (lambda: LOOSE_DECORATOR("k/{sku}", sku=1), "filled with the arguments of the decorated function"),
+        (lambda: LOOSE_LOCKS("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
+    ],
+)
+def test_an_argument_that_is_not_there_says_what_to_use(call: Callable[[], object], hint: str) -> None:
+    """Also for those who know the locks of other packages."""
+    with pytest.raises(TypeError, match=hint):
+        call()
+
+
+def test_a_value_that_is_not_valid_says_what_is() -> None:
+    """With the option, what it takes and what it got."""
+    with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
+        LOOSE("k", timeout="5")
+    with pytest.raises(ValueError, match=r"None = no limit; at most 2147483\); got 10000000\.$"):
+        zk_lock("k", timeout=10**7)
+
+
+def test_a_task_and_its_self_are_named() -> None:
+    """bind=True without the parameter, and the parameter without bind=True."""
+    app = Celery("mistakes", broker="memory://")
+
+    @app.task(bind=True)  # type: ignore[arg-type]
+    @zk_locked("k")
+    def without(sku: str) -> None: ...
+
+    @app.task
+    @zk_locked("k/{sku}")
+    def unbound(self: object, sku: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"without\(sku.*: too many .*bind=True gets itself .* add the parameter self"):
+        without("lamp")
+    with pytest.raises(TypeError, match=r"unbound\(self.*missing .*gets itself as self only with bind=True"):
+        unbound("lamp")
+
+
+def test_an_app_that_is_not_installed_is_named() -> None:
+    """At the first lock, with what to add."""
+    code = (
+        "import django; from django.conf import settings\n"
+        "settings.configure(ZKLOCK={'URL': 'zk://127.0.0.1:1/x'}); django.setup()\n"
+        "from django_zklock import zk_lock\n"
+        "with zk_lock('k'): pass\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'ImproperlyConfigured: Locks need "django_zklock" in INSTALLED_APPS' in result.stderr
+
+
+def with_locks(*names: str, **more: Any) -> override_settings:
+    locks = {name: {"path": f"{name}/{{sku}}"} for name in names}
+    return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, **more})
+
+
+def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> None:
+    """It is another lock, which protects nothing. A path, a field or a number says that it is meant."""
+    with with_locks("inventory", "report1"):
+        with pytest.warns(UserWarning, match=r"'inventry' is no entry .* Did you mean 'inventory'\?") as warned:
+            assert zk_lock("inventry").key == "inventry"
+        assert [each.filename for each in warned] == [__file__]
+        for name in ("inventry", "inventory/x", "report2", "books"):
+            assert zk_lock(name).key == name  # any warning would be an error
+    with with_locks("inventory"), pytest.warns(UserWarning, match="'inventry'") as warned:
+
+        @zk_locked("inventry")
+        def sell() -> None: ...
+
+    assert [each.filename for each in warned] == [__file__]
+
+
+def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
+    """Entries, paths and templates are free."""
+    with with_locks("inventory", STRICT=True):
+        assert zk_lock("inventory", fields={"sku": "a"}).key == "inventory/a"
+        assert zk_lock("some/path").key == "some/path"
+        assert zk_lock("{sku}", fields={"sku": "a"}).key == "a"
+        for _ in range(2):
+            with pytest.raises(InvalidLockName, match=r"'inventry' is no entry .*STRICT.* Did you mean 'inventory'\?"):
+                _ = zk_lock("inventry").key
+        with pytest.raises(InvalidLockName, match=r"'books' is no entry .* is True\.$"):
+            zk_locked("books")(print)
+
+
+def test_strict_is_true_or_false() -> None:
+    """Else a check says so."""
+    (problem,) = conf.problems({"URL": "zk://127.0.0.1:1/x", "STRICT": "yes"})
+    assert problem.id == "E014"
