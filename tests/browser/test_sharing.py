@@ -11,7 +11,7 @@ from support.browser.pages import Visitor
 from support.zoo import Zoo, eventually
 
 Visit = Callable[..., Visitor]
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 KEY = "printers/second floor"
 NODE = "printers/second%20floor"

@@ -227,7 +227,7 @@ async def test_hundreds_that_start_together_are_all_served(zoo: Zoo) -> None:
     """What the first connection finds waiting is more than the connection's thread can be woken for one by one."""
 
     async def take(number: int) -> int:
-        async with Lock("together/{number}", fields={"number": number}, timeout=15) as hold:
+        async with Lock("together/{number}", fields={"number": number}, timeout=60) as hold:
             hold.check()
             return hold.token
 
@@ -239,10 +239,10 @@ async def test_hundreds_that_wait_are_all_served_after_a_cut(zoo: Zoo) -> None:
     """Each asks again who is ahead as soon as there is a connection; a holder beside them is kept up meanwhile."""
 
     async def take(number: int) -> None:
-        async with Lock("queues/{number}", fields={"number": number % 40}, timeout=30) as hold:
+        async with Lock("queues/{number}", fields={"number": number % 40}, timeout=60) as hold:
             hold.check()
 
-    with proxied(zoo) as proxy:
+    with proxied(zoo, 10) as proxy:
         async with Lock("beside", abort_on="lost") as beside:
             heads = [Lock("queues/{number}", fields={"number": number}) for number in range(40)]
             for head in heads:
