@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -60,9 +63,23 @@ class Command(BaseCommand):
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the sub-command."""
         try:
-            SUBCOMMANDS[subcommand].run(self.stdout, **options)
+            with _said_once():
+                SUBCOMMANDS[subcommand].run(self.stdout, **options)
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Keep audit records off the terminal where no handler wants them: the command reports each step itself."""
+    audit = logging.getLogger("zklock.audit")
+    silent = logging.NullHandler()  # in place of Python's handler of last resort, which prints warnings
+    if not audit.hasHandlers():
+        audit.addHandler(silent)
+    try:
+        yield
+    finally:
+        audit.removeHandler(silent)
 
 
 class _SubcommandParser(CommandParser):
