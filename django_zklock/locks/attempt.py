@@ -105,12 +105,12 @@ class Attempt(Generic[_Waiter]):
 
     def _why_busy(self) -> str:
         if self.terms.kind is Kind.LEASE and self.contender.operator is None:
-            return f"No permit of {self.terms.key!r} is free."
+            return f"No permit of {self.terms.key!r} is free{self._behind()}."
         return f"The lock {self.terms.key!r} is held by {self._holder}."
 
     @property
     def _holder(self) -> str:
-        return str(self.contender.operator or "somebody else")
+        return str(self.contender.operator or self.one_ahead or "somebody else")
 
     def _behind(self) -> str:
         if self.contender.operator is not None:
