@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -378,13 +379,18 @@ def _lock(name: str, entry: object, found: Findings) -> LockOptions:
     return replace(found_options, path=path)
 
 
+# A host without fields, or a path of this site. Browsers read `//`, `/\\` and `\\` as the begin of a host, and drop tabs and
+# line breaks: what a key or a payload holds must never become a part of the host.
+_ADDRESS: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
+
+
 def _links(value: object, found: Findings) -> Mapping[str, str]:
     links = value if isinstance(value, Mapping) else None
     if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
         found.add("E012", f"{_at('ADMIN_LINKS')} is no dict of labels and addresses.", _LINKS_EXAMPLE)
         return MappingProxyType({})
     for label, link in links.items():
-        if not link.startswith(("https://", "http://", "/")) or not _has_plain_fields(link):
+        if not _ADDRESS.match(link) or not _has_plain_fields(link):
             found.add("E012", f"{_at('ADMIN_LINKS', label)} is no address with plain fields.", _LINKS_EXAMPLE)
     return MappingProxyType(dict(links))
 
