@@ -379,8 +379,8 @@ def _lock(name: str, entry: object, found: Findings) -> LockOptions:
     return replace(found_options, path=path)
 
 
-# A host without fields, or a path of this site. Browsers read `//`, `/\\` and `\\` as the begin of a host, and drop tabs and
-# line breaks: what a key or a payload holds must never become a part of the host.
+# A host without fields, or a path of this site: the content of a key must never become a part of the host. Browsers
+# read a backslash as a slash, take `//` for the beginning of a host, and drop tabs and line breaks.
 _ADDRESS: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
 
 

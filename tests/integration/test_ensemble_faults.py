@@ -160,7 +160,7 @@ def a_read(path: str) -> tuple[object, object]:
 
     from django_zklock.zk.session import Reply
 
-    return GetData(path, None), Reply(session(), lambda answer: None)
+    return GetData(path, None), Reply(session(), None, lambda answer: None)
 
 
 @pytest.mark.scenario("F16")

@@ -410,17 +410,26 @@ class _Link:
         self._welcomed = True
         fault = self._doomed.pop(xid, None)
         if isinstance(fault, _Alteration):
-            altered, fired = _framed(fault.change(data[4:])), fault.fired
-            self.replies.put(lambda client: (self._pass_on(client, altered, xid, opcode), fired.set()))
+            altered = _framed(fault.change(data[4:]))
+            self.replies.put(lambda client: self._pass_on(client, altered, xid, opcode, fault.fired))
         elif fault is not None:
             fired = fault.fired
             self.replies.put(lambda _: self._reset_client(fired))  # in its turn: earlier replies do arrive
         elif not self._proxy.drop_replies:
             self.replies.put(lambda client: self._pass_on(client, data, xid, opcode))
 
-    def _pass_on(self, client: asyncio.Transport, data: bytes, xid: int, opcode: int | None) -> None:
+    def _pass_on(
+        self,
+        client: asyncio.Transport,
+        data: bytes,
+        xid: int,
+        opcode: int | None,
+        fired: threading.Event | None = None,
+    ) -> None:
         self._proxy._record(Frame(self.number, False, xid, opcode, time.monotonic()))
         client.write(data)
+        if fired is not None:
+            fired.set()
 
     def client_lost(self) -> None:
         self.client = self.replies.transport = None

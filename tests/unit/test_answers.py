@@ -86,7 +86,7 @@ def test_only_a_definite_refusal_says_that_a_write_was_not_carried_out() -> None
             write, read = translate(kind()), translate(kind(), read=True)
             lost = code in (*unclear, kazoo.SessionMovedError.code, -122)
             assert isinstance(write, OutcomeUnknown) is lost, kind
-            assert isinstance(read, OutcomeUnknown) is (lost and code not in unclear or code == -4), kind
+            assert isinstance(read, OutcomeUnknown) is (code in (-4, -118, -122)), kind
     for error in (struct.error(), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
         assert isinstance(translate(error), OutcomeUnknown)
         assert not isinstance(translate(error, read=True), OutcomeUnknown)
