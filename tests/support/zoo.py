@@ -41,7 +41,7 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
         time.sleep(0.005)
 
 
-class _Meddler(KazooClient):
+class _Meddler(KazooClient):  # type: ignore[misc]
     """
     A plain client that deletes in a thread of its own, also when the test's own thread calls.
 
