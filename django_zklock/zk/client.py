@@ -509,6 +509,12 @@ class Client(KazooClient):
             return ""
         return "[{}]:{}".format(*address) if ":" in address[0] else "{}:{}".format(*address)
 
+    @property
+    def host(self) -> tuple[str, int]:
+        """The server that was last tried, as it stands in the settings."""
+        host: tuple[str, int] = self._connection._host
+        return host
+
     def drop_connection(self) -> None:
         """Cut the connection (not the session), so that kazoo connects anew, to another server if there is one."""
         sock = self._connection._socket

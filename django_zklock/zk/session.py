@@ -276,6 +276,8 @@ class Session:
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", answer.__cause__)
         self._suspend("ZooKeeper's reply to a write was unclear")
         client, now = self._client, clock.now()
+        if client is not None:
+            self.outage.failed(client.host, "its replies are unclear")
         self._leave_at = max(now, self._leave_at + UNCLEAR_PAUSE)
         if self._leave_at == now:
             leave()
