@@ -36,7 +36,7 @@ PATIENCE = 5.0  # seconds that each waits for it under load
 BUDGETS = [
     ("handoffs", "ratio", 0.9, False),
     ("handoffs", "other key, slowest (s)", 1.0, True),
-    ("memory", "kB per waiter", 5.0, True),
+    ("memory", "KiB per waiter", 5.0, True),
     ("dropped", "settled after (s)", 2.0, True),
     ("dropped", "locks lost", 0, True),
     ("deadlines", "latest (s)", 1.0, True),
@@ -110,8 +110,8 @@ async def memory(waiters: int) -> dict[str, float]:
     forever.set_result(None)
     await asyncio.gather(*tasks)
     return {
-        "kB per waiter": (after - between) / waiters / 1000,
-        "kB per bare task": (between - before) / waiters / 1000,
+        "KiB per waiter": (after - between) / waiters / 1024,
+        "KiB per bare task": (between - before) / waiters / 1024,
     }
 
 

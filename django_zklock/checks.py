@@ -14,7 +14,7 @@ Django's system checks for `settings.ZKLOCK`; they read settings only, and never
 | zklock.E009 | an option of a lock, or of `DEFAULTS`, has a value without a meaning                     |
 | zklock.E010 | `LOCKS` cannot be read, or the path of a lock is no name                                 |
 | zklock.E011 | `TOKEN_KEYS` is no list of keys, or one of them is too short                              |
-| zklock.E012 | `ADMIN_LINKS` is no dict of labels and addresses with plain fields                        |
+| zklock.E012 | `ADMIN_LINKS` is no dict of labels and addresses with plain fields, none of them in the host |
 | zklock.E013 | options of a lock, or of `DEFAULTS`, that cannot be had together                           |
 | zklock.E014 | `STRICT` is neither True nor False                                                        |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |

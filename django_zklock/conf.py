@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -393,13 +394,18 @@ def _strict(value: object, found: Findings) -> bool:
     return value is True
 
 
+# A host without fields, or a path of this site: the content of a key must never become a part of the host. Browsers
+# read a backslash as a slash, take `//` for the beginning of a host, and drop tabs and line breaks.
+_ADDRESS: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
+
+
 def _links(value: object, found: Findings) -> Mapping[str, str]:
     links = value if isinstance(value, Mapping) else None
     if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
         found.add("E012", f"{_at('ADMIN_LINKS')} is no dict of labels and addresses.", _LINKS_EXAMPLE)
         return MappingProxyType({})
     for label, link in links.items():
-        if not link.startswith(("https://", "http://", "/")) or not _has_plain_fields(link):
+        if not _ADDRESS.match(link) or not _has_plain_fields(link):
             found.add("E012", f"{_at('ADMIN_LINKS', label)} is no address with plain fields.", _LINKS_EXAMPLE)
     return MappingProxyType(dict(links))
 

@@ -142,7 +142,8 @@ def read_options(value: object, where: str, found: Findings, *, more: tuple[str,
                 given = printable(repr(value[key]), _SHOWN)
                 kind = "the string " if isinstance(value[key], str) else ""
                 name = f'{where}["{key}"]' if where else key
-                found.add("E009", f"{name} must be {expected}; got {kind}{given}.", "")
+                hint = "Change it, or remove it to use the default." if where else ""
+                found.add("E009", f"{name} must be {expected}; got {kind}{given}.", hint)
     return LockOptions(**options)
 
 

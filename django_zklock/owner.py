@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import threading
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,14 @@ class Owner:
         return hash(self.subject)
 
     @property
+    def number(self) -> int:
+        """The number of this owner in its process, never used again; 0 for one that cannot be numbered."""
+        try:
+            return _numbers.get(self.subject) or _numbers.setdefault(self.subject, next(_next_number))
+        except TypeError:  # there are no weak references to it
+            return 0
+
+    @property
     def is_over(self) -> bool:
         """Whether it has ended, so that nobody can act for it any more."""
         if self.kind == "task":
@@ -32,6 +42,10 @@ class Owner:
         if self.kind == "greenlet":
             return bool(self.subject.dead)
         return not self.subject.is_alive()
+
+
+_next_number = itertools.count(1)
+_numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # any thread: each step is one operation of a dict
 
 
 def current_owner() -> Owner:

@@ -85,7 +85,7 @@ class KindFilter(_LockFilter):
 class SourceFilter(_LockFilter):
     """Which kind of program holds a lock."""
 
-    title = _("held by")
+    title = _("holder")
     parameter_name = "source"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:

@@ -93,7 +93,7 @@ class Sharing(Steps):
             text = _("The limit of %(lock)s was cleared: the one in the code of each process counts again.")
             self.say(request, text % {"lock": shown}, messages.SUCCESS)
         else:
-            self.say(request, _("%(lock)s had no limit that was set.") % {"lock": shown}, messages.WARNING)
+            self.say(request, _("The lock '%(lock)s' had no limit that was set.") % {"lock": shown}, messages.WARNING)
 
     def _ask_for_limit(
         self, request: HttpRequest, form: LimitForm, lock: Lock | None, status: int = 200

@@ -75,11 +75,16 @@ class Steps(Permissions):
             except LockChangedHands:
                 left.append(target)
                 status = status if status == UNAVAILABLE else CONFLICT
-                text = _("%(lock)s was not broken: it changed hands since you looked. This is how it stands now.")
+                text = _(
+                    "The lock '%(lock)s' was not broken: its holder has changed since you looked. See its state now."
+                )
                 self.say(request, text % {"lock": key}, messages.ERROR)
             except ZkLockError as error:
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT
-                text = _("%(lock)s may not be broken: %(error)s") % {"lock": key, "error": words.clean(error)}
+                text = _("The lock '%(lock)s' may not be broken: %(error)s") % {
+                    "lock": key,
+                    "error": words.clean(error),
+                }
                 self.say(request, text, messages.ERROR)
                 left.append(target)
                 if isinstance(error, ZooKeeperUnavailable):
@@ -94,7 +99,7 @@ class Steps(Permissions):
         message = _("Broken: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
         values = {"reason": reason, "who": who, "token": target.token, "guid": words.clean(target.guid, 40)}
         note(request.user, Lock(key=target.key), message % values)
-        text = _("%(lock)s was taken from %(who)s, who is being told that it is lost.")
+        text = _("The lock '%(lock)s' was taken from %(who)s, who is being told that it is lost.")
         self.say(request, text % {"lock": words.clean(target.key), "who": who}, messages.SUCCESS)
 
     def _confirm(self, request: HttpRequest, keys: Iterable[str], form: BreakForm, status: int = 200) -> HttpResponse:
@@ -142,7 +147,7 @@ class Steps(Permissions):
             return self._ask_to_hold(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
         values = {"until": f"{held.until:%Y-%m-%d %H:%M:%S} UTC", "reason": given["reason"], "token": held.token}
         note(request.user, lock, _("Held until %(until)s: %(reason)s (token %(token)d)") % values)
-        text = _("%(lock)s is yours until %(until)s.")
+        text = _("The lock '%(lock)s' is yours until %(until)s.")
         self.say(request, text % {**values, "lock": words.clean(lock.key)}, messages.SUCCESS)
         return HttpResponseRedirect(self.back_to({lock.key}))
 

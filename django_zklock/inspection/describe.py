@@ -199,6 +199,7 @@ def _contender(
         revoke=revocations.requested(node.data),
         limit=payload.limit or None,
         may_hold=_may_hold(found, key, queue, place, node) if behind else False,
+        owner=payload.owner,
     )
 
 

@@ -73,6 +73,8 @@ class ContenderInfo:
     """Of who wants a permit, how many there are, as its code says; None if it does not tell."""
     may_hold: bool = False
     """Whether nobody can tell if it waits, or has kept a permit when the limit was changed; it is among the waiters."""
+    owner: int = 0
+    """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,29 +12,30 @@ MOST_WAITS: Final = 2000
 MOST_CYCLES: Final = 20
 MOST_TRIES: Final = 100  # locks from which a circle is looked for
 
-# Threads of one name may be several that run one after the other; what they run, and for which task, tells them apart.
-_Owner: TypeAlias = tuple[str, int, str, str, str]
+_Owner: TypeAlias = tuple[int, int]  # a session, and the number of an owner in it
 
 
 def waits(locks: Iterable[LockInfo]) -> tuple[Wait, ...]:
     """
     Return who holds one lock and waits for another, as far as the payloads tell: two thousand at most.
 
-    Contenders are one owner's if they agree in host, process, thread, work and id of the task. Two coroutines of one
-    process that do the same work can't be told apart.
+    Contenders are one owner's if they agree in session and number of the owner. One without a number, such as another
+    client's, is in no wait.
     """
     holds: defaultdict[_Owner, list[str]] = defaultdict(list)
     wants: defaultdict[_Owner, list[str]] = defaultdict(list)
+    names: dict[_Owner, str] = {}
     for lock in locks:
         for holder in lock.holders:
             holds[_owner(holder)].append(lock.key)
+            names[_owner(holder)] = _name(holder)
         for waiter in lock.waiters:
             wants[_owner(waiter)].append(lock.key)
     found: list[Wait] = []
     for owner in holds.keys() & wants.keys():
-        if not owner[0] or not owner[1]:
-            continue  # another client's, which says nothing of itself
-        who = _name(owner)
+        if not all(owner):
+            continue
+        who = names[owner]
         for held in dict.fromkeys(holds[owner]):
             found += [Wait(who=who, holds=held, waits_for=key) for key in dict.fromkeys(wants[owner]) if key != held]
             if len(found) > MOST_WAITS:
@@ -66,7 +67,7 @@ def cycles(found: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple
 
 def _stuck(found: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for semaphores of which a permit will become free."""
-    pools = {lock.key: {_name(_owner(each)) for each in lock.holders} for lock in locks if _any_will_do(lock)}
+    pools = {lock.key: {_name(each) for each in lock.holders} for lock in locks if _any_will_do(lock)}
     while True:
         waiting = {(wait.who, wait.holds) for wait in found}
         moving = {key for key, holders in pools.items() if not all((who, key) in waiting for who in holders)}
@@ -130,11 +131,10 @@ def _way_back(key: str, came_by: dict[str, Wait]) -> tuple[Wait, ...]:
 
 
 def _owner(contender: ContenderInfo) -> _Owner:
-    about = contender.about
-    return contender.host, contender.pid, contender.thread, contender.what, about.get("id", "")
+    return contender.session_id, contender.owner
 
 
-def _name(owner: _Owner) -> str:
-    host, pid, thread, what, ident = owner
+def _name(contender: ContenderInfo) -> str:
+    what, ident = contender.what, contender.about.get("id", "")
     named = f"{what} {ident}" if ident and ident not in what else what
-    return f"{host} pid {pid} {thread}: {named}"
+    return f"{contender.host} pid {contender.pid} {contender.thread} (owner {contender.owner}): {named}"

@@ -104,26 +104,25 @@ class Attempt(Generic[_Waiter]):
             )
         if isinstance(outcome, (Busy, Free)):
             raise LockBusy(self._why_busy(), lock=self.terms.key)
-        in_line = self.contender.in_line
+        behind = self._behind()  # it is in no line any more when it has given up
         self.give_up()
         if not self.contender.placed:
             raise ZooKeeperUnavailable(self._session.explain(self.waited), lock=self.terms.key)
         raise LockTimeout(
-            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{self._behind(in_line)}.",
-            lock=self.terms.key,
+            f"The lock {self.terms.key!r} was not free within {self.waited:.1f} s{behind}.", lock=self.terms.key
         )
 
     def _why_busy(self) -> str:
         if self.terms.kind is Kind.LEASE and self.contender.operator is None:
-            return f"No permit of {self.terms.key!r} is free."
+            return f"No permit of {self.terms.key!r} is free{self._behind()}."
         return f"The lock {self.terms.key!r} is held by {self._holder}."
 
     @property
     def _holder(self) -> str:
-        return str(self.contender.operator or "somebody else")
+        return str(self.contender.operator or self.one_ahead or "somebody else")
 
-    def _behind(self, in_line: bool) -> str:
-        if in_line:
+    def _behind(self) -> str:
+        if self.contender.in_line:
             return "; many callers of this process wait for it, too"
         if self.contender.operator is not None:
             return f"; ahead is the hold of {self._holder}"

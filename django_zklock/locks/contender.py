@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -27,7 +28,7 @@ from django_zklock.locks.resting import rest_of
 from django_zklock.locks.turns import Turns
 from django_zklock.queue import nodes, order, rules
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.operators import OperatorHold, is_operator
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Node
 from django_zklock.zk.loop import Timer
@@ -163,17 +164,30 @@ class Contender(Member):
         if self.request.patient:
             self._line_up_if_short(queue, free)
         elif free:
-            self._on_way(True)
+            self._go_on()
         else:
             self._prepare()
-            self._bailiff.ask(longer, ME, None, self._on_way)
+            names = (each.name for each in queue if not is_operator(each.name))
+            self._bailiff.ask(longer, ME, None, partial(self._on_way, next(names, "")))
 
-    def _on_way(self, there_is: bool | None) -> None:
+    def _on_way(self, first: str, there_is: bool | None) -> None:
         if there_is is None:
             self._await_session()
-        elif not there_is:
+        elif there_is:
+            self._go_on()
+        elif first and self.operator is None and not self.request.only_look:
+            path = f"{self.request.parent}/{first}"
+            self._registry.gateway.read(path, self._turns.pass_on(self._on_holder_read))
+        else:
             self._give_way()
-        elif self.request.only_look:
+
+    def _on_holder_read(self, answer: Any) -> None:
+        if isinstance(answer, Node):
+            self.ahead = Payload.decode(answer.data)
+        self._give_way()
+
+    def _go_on(self) -> None:
+        if self.request.only_look:
             self._conclude(Free())
             self._leave(None)
         else:

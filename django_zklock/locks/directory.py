@@ -150,6 +150,11 @@ class Directory:
 
     # --- the listing ----------------------------------------------------------------------------------------------
 
+    @property
+    def asking(self) -> int:
+        """How many wait for a listing."""
+        return len(self._asked or ()) + len(self._next)
+
     def enter(self, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
         """Create a node and list the directory, together if no listing is under way."""
         if self._asked is not None:

@@ -49,7 +49,7 @@ class Rest:
         if self._left <= 0 or payload is None:
             return ()
         data = operators.written(
-            replace(payload, guid=self._guid),
+            replace(payload, guid=self._guid, owner=0),
             by=payload.what or "python",  # a hold of nobody would be nobody's to end
             reason=f"held for at least {self._seconds:g} s",
             seconds=self._left,

@@ -16,6 +16,7 @@ from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
 from django_zklock.locks.spelling import check_spelling
 from django_zklock.options import LockOptions, Unset, contradiction
+from django_zklock.owner import current_owner
 from django_zklock.queue import names, order, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.recipes import recipe_of
@@ -79,6 +80,7 @@ class Terms:
     def request(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
+        owner = current_owner().number
         around = work.current()  # now, as the lock may be an object that lives longer than the work
         what = self.what or (around.what if around is not None else "") or os.path.basename(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
@@ -90,7 +92,7 @@ class Terms:
             layout=self.layout,
             lasting=self.layout == "kazoo",
             patient=patient,
-            payload=lambda guid: self._payload(guid, thread, what, about),
+            payload=lambda guid: self._payload(guid, owner, thread, what, about),
             only_look=only_look,
             hold_at_least=self.hold_at_least,
             max_waiters=self.max_waiters,
@@ -99,7 +101,7 @@ class Terms:
             template=self.template,
         )
 
-    def _payload(self, guid: str, thread: str, what: str, about: Mapping[str, str]) -> bytes:
+    def _payload(self, guid: str, owner: int, thread: str, what: str, about: Mapping[str, str]) -> bytes:
         return Payload(
             guid=guid,
             host=socket.gethostname(),
@@ -111,6 +113,7 @@ class Terms:
             about=about,
             limit=self.limit or 0,
             layout=self.layout if recipe_of(self.kind, self.layout) is not None else "",
+            owner=owner,
         ).encode()
 
 

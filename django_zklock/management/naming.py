@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from django_zklock import conf
+from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.names import Template
 from django_zklock.queue.segments import SAFE, unescape
 
@@ -32,7 +33,24 @@ def key_of(name: str, fields: Sequence[tuple[str, str]]) -> str:
     path = conf.current().options_for(name).path or name
     if path == name and not fields and "%" in name and _KEY.fullmatch(name):
         return name
-    return Template.parse(path).render(dict(fields))
+    template = Template.parse(path)
+    if path != name and not set(template.fields) <= dict(fields).keys():
+        raise InvalidLockName(f"{name!r} is an entry of LOCKS with the path {path!r}. {_use(template)}")
+    return template.render(dict(fields))
+
+
+def entries_below(key: str) -> str:
+    """Return which entries of `LOCKS` have paths below a key that nobody holds, in words; empty if none has."""
+    config = conf.current()
+    for name, options in config.locks.items():
+        if options.path is not None and options.path.startswith(f"{key}/"):
+            return f"LOCKS has {name!r} with the path {options.path!r}. {_use(Template.parse(options.path))}"
+    return ""
+
+
+def _use(template: Template) -> str:
+    fields = " ".join(f"--field {name}=VALUE" for name in template.fields)
+    return f"Give {fields}, or the whole key." if fields else "Give the whole key."
 
 
 def template_of(name: str) -> str:

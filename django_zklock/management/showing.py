@@ -73,7 +73,7 @@ def _free(out: Output, key: str, patience: float, *, json: bool) -> NoReturn:
         told_limit = None if limit is None else limit_json(limit)
         write_json(out, {"key": key, "limit_set": told_limit, "holders": [], "waiters": [], "waiting": 0})
     and_limit = "" if limit is None else f" Its {limit_text(limit)}."
-    raise failure(f"Nobody holds {key}, or waits for it.{and_limit}", Exit.FREE)
+    raise failure(f"Nobody holds {key}, or waits for it.{and_limit} {naming.entries_below(key)}".rstrip(), Exit.FREE)
 
 
 def look(name: str, fields: Sequence[tuple[str, str]], patience: float) -> tuple[str, LockInfo | None]:

@@ -43,7 +43,11 @@ def run(out: Output, *, patience: float, json: bool, **options: Any) -> None:
         out.write(f"{clean(str(connection.state)).upper()}{where}, one of {hosts}\n")
         if connection.session_id:
             out.write(f"session {session_hex(connection.session_id)}, timeout {connection.timeout:g} s\n")
-        out.write(f"{held} locks held, {contended} contended, {waiting} waiting, longest wait {shown(longest)}\n")
+        if connection.state != "connected" and not found.locks:
+            out.write("number of locks unknown: not connected\n")
+        else:
+            locks = f"{held} lock{'' if held == 1 else 's'} held"
+            out.write(f"{locks}, {contended} contended, {waiting} waiting, longest wait {shown(longest)}\n")
         if any(shared.values()):
             out.write(
                 f"among them read-write locks: {shared['read_write']}, semaphores: {shared['semaphores']} "

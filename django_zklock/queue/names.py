@@ -88,8 +88,17 @@ def check_type(name: object) -> None:
 def check_escaped(key: str) -> None:
     """Raise `InvalidLockName` for what may be a path of another client's lock, but is the key of none of ours."""
     if not _ESCAPED.fullmatch(key):
+        if _TOKEN.sub(_example, key) != key:
+            fields = " and ".join(f"{{{name}}}" for name in Template.parse(key).fields)
+            raise InvalidLockName(
+                f"{shown(key)} is a template: fill in {fields}, for example {_TOKEN.sub(_example, key)}."
+            )
         meant = "/".join(map(escape, key.split("/")))
         raise InvalidLockName(f"{shown(key)} is no key, as it is not escaped; that of the lock is {meant!r}.")
+
+
+def _example(token: re.Match[str]) -> str:
+    return token[0] if token["field"] is None else "4711"
 
 
 def path(base: str, key: str) -> str:

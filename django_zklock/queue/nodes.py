@@ -20,7 +20,7 @@ _READABLE = 64 * 1024
 # A guid and a time are of no use when cut, and have at most 36 characters. The other texts are cut to the first limit
 # that fits; the last one always does, as JSON writes no character in more than six bytes.
 _KEPT = frozenset({"guid", "since"})
-_OPTIONAL = frozenset({"limit", "layout"})
+_OPTIONAL = frozenset({"limit", "layout", "owner"})
 _SHORT = 40
 _LIMITS = (512, 256, 128, 64, 32, 16)
 _MOST_ITEMS = 8
@@ -160,6 +160,8 @@ class Payload:
     """How many permits there are, as this contender knows; 0 if it wants none."""
     layout: str = ""
     """By whose recipe it wants a permit, if that has a gate (`queue.recipes`); else empty."""
+    owner: int = 0
+    """The number of the thread, greenlet or asyncio task that it is for, unique in its session; 0 if unknown."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes; what does not fit is cut, and ends in an ellipsis."""
@@ -204,6 +206,7 @@ class Payload:
             about=_items(found.get("about")),
             limit=_number(found.get("limit")),
             layout=_text(found.get("layout")),
+            owner=_number(found.get("owner")),
         )
 
     def is_of(self, child: Child) -> bool:

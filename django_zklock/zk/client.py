@@ -4,8 +4,8 @@ Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. K
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
 `ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
-`_read_header`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`; and it overrides
-`ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
+`_read_header`, `_read_socket`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`; and
+it overrides `ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -18,6 +18,7 @@ import math
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,7 +26,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, SessionExpiredError
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    ConnectionClosedError,
+    ConnectionDropped,
+    ConnectionLoss,
+    SessionExpiredError,
+    SystemZookeeperError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, CloseInstance, Connect, int_struct
@@ -260,21 +268,29 @@ class _Connection(ConnectionHandler):
                 self.close()  # its pair of sockets
             self.client.on_ended()
 
+    def _read_socket(self, read_timeout: float) -> Any:
+        """
+        Read one frame; leave the connection if the frame cannot be read, or is not the reply that is due.
+
+        kazoo would end its thread. A server that finds a session moved leaves its write unanswered, and may answer the
+        read behind it before it closes the connection (ZOOKEEPER-710).
+        """
+        try:
+            return super()._read_socket(read_timeout)
+        except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
+            raise ConnectionDropped(f"unreadable reply: {error}") from error
+
     def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
         """
-        Take an answer, and leave the connection if it is not the one that is due; kazoo would end its thread.
+        Take a reply, and a code that kazoo does not know for a server error.
 
-        A server that finds a session moved leaves its write unanswered, and may answer the read behind it before it
-        closes the connection (ZOOKEEPER-710). With an error that kazoo does not know, it forgets to pass the answer on:
-        who waits for it would do so, and take the connection for dead, for as long as the session lives.
+        kazoo would not pass it on: the request would stay unanswered for as long as the session lives. The same goes
+        for the code that kazoo itself uses where a connection broke, as this one did not.
         """
-        due = self.client._pending[0] if self.client._pending else None
-        try:
-            return super()._read_response(header, buffer, offset)
-        except (RuntimeError, IndexError) as error:  # the latter when none is due
-            if due is not None and due[1] is not None:
-                due[1].set_exception(error)
-            raise ConnectionDropped(str(error)) from error
+        if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
+            self.logger.warning("ZooKeeper replied with the error code %s", header.err)
+            header = header._replace(err=SystemZookeeperError.code)
+        return super()._read_response(header, buffer, offset)
 
     def wake(self) -> None:
         """

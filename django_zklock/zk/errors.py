@@ -1,6 +1,8 @@
-"""Knows how kazoo's errors translate into the few answers that the lock core tells apart."""
+"""Translate kazoo's errors into the few that the lock core tells apart."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from kazoo import exceptions as kazoo
 
@@ -32,7 +34,7 @@ class Unsupported(ZkError):
 
 
 class OutcomeUnknown(ZkError):
-    """The connection broke before the answer came: the request may have been carried out, or not."""
+    """No clear answer came: the request may have been carried out, or not."""
 
 
 class SessionGone(ZkError):
@@ -50,23 +52,48 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.ConnectionClosedError, OutcomeUnknown),
     (kazoo.SessionExpiredError, SessionGone),
     (kazoo.ConnectionLoss, OutcomeUnknown),
-    (kazoo.OperationTimeoutError, OutcomeUnknown),
     *((getattr(kazoo, name), OutcomeUnknown) for name in ("RequestTimeoutError",) if hasattr(kazoo, name)),  # 2.11
     (kazoo.SessionMovedError, OutcomeUnknown),
-    (RuntimeError, OutcomeUnknown),  # an answer came that is another request's; kazoo has no class of its own for it
+    (RuntimeError, OutcomeUnknown),  # the reply is another request's; kazoo has no class of its own for that
 )
 
+_UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
+_API_ERROR = -100  # codes below this say that the server refused the request, and why
+_NO_AUTH = ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of the nodes'
+_OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code})
 
-def translate(error: BaseException) -> ZkError:
-    """Return our error for one of kazoo's; the original is its `__cause__`."""
-    for theirs, ours in _TRANSLATION:
-        if isinstance(error, theirs):
-            translated = ours()
-            break
-    else:
-        code = getattr(error, "code", None)
-        if isinstance(error, kazoo.NoAuthError):
-            code = f'{code}: the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of the nodes'
-        translated = ZkError(f"ZooKeeper refused the request: {type(error).__name__}" + (f" ({code})" if code else ""))
+
+def translate(error: BaseException, *, read: bool = False) -> ZkError:
+    """
+    Return our error for one of kazoo's; the original is its `__cause__`.
+
+    Only a code that is a definite refusal says that a write was not carried out. The outcome is unknown after a server
+    error, a code that kazoo does not know, or a reply that cannot be read. A read has no outcome: the same error may
+    come again on each new connection, so it is passed on to the caller.
+    """
+    translated = _translated(error, read=read)
     translated.__cause__ = error
     return translated
+
+
+def _translated(error: BaseException, *, read: bool) -> ZkError:
+    for theirs, ours in _TRANSLATION:
+        if isinstance(error, theirs):
+            return ours()
+    code = getattr(error, "code", 0)
+    if code < _API_ERROR or code in _OTHER_REFUSALS:
+        advice = _NO_AUTH if isinstance(error, kazoo.NoAuthError) else ""
+        return ZkError(f"ZooKeeper refused the request: {type(error).__name__} ({code}{advice}).")
+    if read:
+        return ZkError(f"ZooKeeper's reply to a read is unclear: {type(error).__name__}: {error}.")
+    return OutcomeUnknown()
+
+
+def failure(results: Sequence[object]) -> Exception | None:
+    """
+    Return the error that made a transaction fail, of the results of its parts; None if it was carried out.
+
+    The parts beside the one that failed have errors, too, which do not say why.
+    """
+    errors = [each for each in results if isinstance(each, Exception)]
+    return next((each for each in errors if not isinstance(each, _UNDONE)), errors[0] if errors else None)

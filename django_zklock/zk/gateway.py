@@ -31,7 +31,7 @@ from kazoo.protocol.states import EventType
 
 from django_zklock.zk import clock
 from django_zklock.zk.changes import Change, Make, Put, Remove
-from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, translate
+from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, failure, translate
 from django_zklock.zk.server_clock import ServerClock
 from django_zklock.zk.session import Session
 
@@ -41,7 +41,6 @@ _EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
 _PERSISTENT = 0
 _ANY_VERSION = -1
-_UNDONE = (0, -2)  # codes of the parts of a transaction that failed only because another one did
 
 Callback = Callable[[Any], None]
 
@@ -276,10 +275,8 @@ class Gateway:
 
         def changed(answer: Any) -> None:
             if not isinstance(answer, ZkError):
-                failed = [
-                    each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
-                ]
-                answer = translate(failed[0]) if failed else None
+                failed = failure(answer)
+                answer = translate(failed) if failed is not None else None
             callback(answer)
 
         self.session.send(Transaction([self._request(change) for change in changes]), changed)
@@ -307,15 +304,14 @@ class Gateway:
             if isinstance(answer, ZkError):
                 callback(answer)
                 return
-            for path, result in zip(paths, answer, strict=False):
-                if isinstance(result, NoNodeError):
-                    callback(path)
-                    return
-                if isinstance(result, Exception) and getattr(result, "code", 0) not in _UNDONE:
-                    callback(ZkError(f"ZooKeeper refused to check {path}: {type(result).__name__}"))
-                    return
-            self.session.extend_lease(sent_at)
-            callback(None)
+            failed = failure(answer)
+            if failed is None:
+                self.session.extend_lease(sent_at)
+                callback(None)
+            elif isinstance(failed, NoNodeError):
+                callback(paths[answer.index(failed)])
+            else:
+                callback(translate(failed))
 
         self.session.send(Transaction([CheckVersion(path, _ANY_VERSION) for path in paths]), checked, urgent=True)
 
@@ -345,12 +341,10 @@ class Gateway:
             if isinstance(answer, ZkError):
                 callback(answer)
                 return
-            failed = [
-                each for each in answer if isinstance(each, Exception) and getattr(each, "code", 0) not in _UNDONE
-            ]
-            if not failed:
+            failed = failure(answer)
+            if failed is None:
                 self._clock.note(answer[1].mtime / 1000)
-            callback(translate(failed[0]) if failed else None)
+            callback(translate(failed) if failed is not None else None)
 
         parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
         self.session.send(Transaction(parts), changed)

@@ -16,12 +16,11 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetChildren, GetData, SetData, Transaction
 
 from django_zklock.zk import clock
-from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.errors import NodeMissing, ZkError, failure, translate
 from django_zklock.zk.gateway import Callback, Gateway
 
 _ANY_VERSION = -1
 _PERSISTENT = 0
-_UNTOUCHED = (0, -2)  # codes of the operations beside the one that failed
 _BATCH = 100  # records in one transaction, far from the most that a server takes in one request
 
 
@@ -154,12 +153,11 @@ class _ParentMissing(ZkError):
 
 def _error_of(results: Sequence[Any]) -> ZkError | None:
     """Return what became of a transaction that begins with the check of its fence; None if it was carried out."""
-    for number, result in enumerate(results):
-        if not isinstance(result, Exception) or getattr(result, "code", 0) in _UNTOUCHED:
-            continue
-        if isinstance(result, NoNodeError):
-            return FenceGone() if number == 0 else _ParentMissing()
-        if isinstance(result, (BadVersionError, NodeExistsError)):
-            return RecordChanged()
-        return ZkError(f"ZooKeeper refused to write a record: {type(result).__name__}")
-    return None
+    failed = failure(results)
+    if failed is None:
+        return None
+    if isinstance(failed, NoNodeError):
+        return FenceGone() if failed is results[0] else _ParentMissing()
+    if isinstance(failed, (BadVersionError, NodeExistsError)):
+        return RecordChanged()
+    return translate(failed)

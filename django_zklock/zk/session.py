@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, Sync, Transaction
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
 from django_zklock.queue.printable import session_hex
 from django_zklock.zk import clock
 from django_zklock.zk.client import Client, Options
-from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, translate
+from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate
 from django_zklock.zk.lease import Activity, Lease
 from django_zklock.zk.loop import Loop, Timer
 from django_zklock.zk.outage import Outage
@@ -33,8 +34,11 @@ BEAT_SHARE = 1 / 6  # of the negotiated timeout, between two heartbeats
 STALL_SHARE = 1 / 6  # of it without any answer, and the connection is taken for dead, with some of the lease left
 MAX_IN_FLIGHT = 200  # requests without an answer; further ones wait here, so that a heartbeat is never far behind
 FAREWELL = 1.0  # seconds that a client which lost its connection has for a new one, to end its session on
+UNCLEAR_PAUSE = 1.0  # seconds between two connections that are given up because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, and the client is replaced by a new one
 
+
+_READS = (GetData, GetChildren, Exists, GetACL, Sync)  # requests that change nothing, so that have no outcome
 
 _Attached = TypeVar("_Attached")
 _Batch: TypeAlias = Sequence[tuple[Any, Callable[[Any], None]]]  # requests that leave together, and their callbacks
@@ -105,6 +109,7 @@ class Session:
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
         self._spawn_pause = 0.0
+        self._leave_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was given up
         self.closing = False  # read by any thread
         self._done = threading.Event()  # set when the session is closed
         self._attached: dict[object, object] = {}
@@ -230,7 +235,7 @@ class Session:
         now = clock.now()
         calls = []
         for request, callback in requests:
-            reply = Reply(self, callback)
+            reply = Reply(self, request, callback)
             self._sent[reply] = now
             calls.append((request, reply))
         if self._stall_timer is None:
@@ -243,11 +248,11 @@ class Session:
         if sent_at is None:
             return
         if isinstance(answer, OutcomeUnknown) and self._client is not None:
-            # kazoo fails the pending requests before it says SUSPENDED; nothing may be sent in between. Where the
-            # server itself gave no clear answer, a new connection is the way to a clear state.
-            self._suspend("the connection broke")
-            if not isinstance(answer.__cause__, ConnectionLoss):
-                self._client.drop_connection()
+            # kazoo fails the pending requests before it says SUSPENDED; nothing may be sent in between.
+            if isinstance(answer.__cause__, ConnectionLoss):
+                self._suspend("the connection broke")
+            elif self.connected:
+                self._leave_connection(answer)
         else:
             self._answered_at = clock.now()
             self._activity.note(sent_at, self._answered_at, self.timeout)
@@ -256,6 +261,26 @@ class Session:
         finally:
             while self._unsent and len(self._sent) < MAX_IN_FLIGHT and self.usable:
                 self._transmit(self._unsent.popleft())
+
+    def _leave_connection(self, answer: OutcomeUnknown) -> None:
+        """
+        Give up a connection on which a reply was unclear: all who asked look, on the next one, what is there.
+
+        A server may reply so to each try. Then the connections are given up a second apart.
+        """
+
+        def leave() -> None:
+            if client is self._client and client is not None and not self.connected:
+                client.drop_connection()
+
+        logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", answer.__cause__)
+        self._suspend("ZooKeeper's reply to a write was unclear")
+        client, now = self._client, clock.now()
+        self._leave_at = max(now, self._leave_at + UNCLEAR_PAUSE)
+        if self._leave_at == now:
+            leave()
+        else:
+            self.loop.call_later(self._leave_at - now, leave)
 
     def _on_pinged(self, client: Client, sent_at: float, answered_at: float) -> None:
         if client is self._client:
@@ -459,19 +484,23 @@ class Session:
 class Reply:
     """What kazoo fills with the answer to a request, on its own thread; passes it on to the loop's."""
 
-    __slots__ = ("_session", "callback")
+    __slots__ = ("_request", "_session", "callback")
 
-    def __init__(self, session: Session, callback: Callable[[Any], None]) -> None:
+    def __init__(self, session: Session, request: Any, callback: Callable[[Any], None]) -> None:
         self._session = session
+        self._request = request
         self.callback = callback
 
     def set(self, value: Any = None) -> None:
-        """Take the answer."""
-        self._session.loop.deliver(self._session.answered, self, value)
+        """Take the answer; that of a transaction may say of its parts only that it is unclear what became of it."""
+        failed = failure(value) if isinstance(self._request, Transaction) else None
+        error = translate(failed) if failed is not None else None
+        answer = error if isinstance(error, OutcomeUnknown) else value
+        self._session.loop.deliver(self._session.answered, self, answer)
 
     def set_exception(self, error: BaseException) -> None:
         """Take the error."""
-        answer: ZkError = translate(error)
+        answer: ZkError = translate(error, read=isinstance(self._request, _READS))
         self._session.loop.deliver(self._session.answered, self, answer)
 
 

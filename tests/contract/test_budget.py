@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.faults import Elsewhere, session, warmed
@@ -12,6 +15,7 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
 
 pytestmark = pytest.mark.zookeeper
 
@@ -41,13 +45,40 @@ def test_an_uncontended_lock_takes_two_round_trips(proxy: Proxy) -> None:
     assert proxy.round_trips() == 2
 
 
-def test_a_try_that_fails_is_one_read(zoo: Zoo, proxy: Proxy) -> None:
-    """It writes nothing, as a write would cost a quorum, and wake whoever stands behind."""
+def test_a_try_that_fails_is_two_reads(zoo: Zoo, proxy: Proxy) -> None:
+    """
+    The queue, and the payload of the holder for the error.
+
+    It writes nothing, as a write would cost a quorum, and wake the waiter behind it.
+    """
     with zoo.hold_elsewhere(KEY):
         proxy.reset()
         assert zk_lock(KEY).acquire(blocking=False) is None
-        assert proxy.requests == 1
-        assert requests(proxy) == {GET_CHILDREN: 1}
+        assert proxy.requests == 2
+        assert requests(proxy) == {GET_CHILDREN: 1, GET_DATA: 1}
+
+
+def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
+    """The lock, a permit of a semaphore, and the side of a read-write lock."""
+    for more in ({}, {"limit": 1}, {"kind": "write"}):
+        holding, leave = threading.Event(), threading.Event()
+
+        def hold(
+            more: dict[str, Any] = more, holding: threading.Event = holding, leave: threading.Event = leave
+        ) -> None:
+            with zk_lock(KEY, what="stocktaking", **more):
+                holding.set()
+                leave.wait(30)
+
+        holder = Elsewhere(hold)
+        assert holding.wait(20)
+        with (
+            pytest.raises(LockBusy, match=f"'stocktaking' on {socket.gethostname()}, process {os.getpid()}"),
+            zk_lock(KEY, timeout=0, **more),
+        ):
+            raise AssertionError("granted beside the holder")
+        leave.set()
+        holder.result()
 
 
 def test_a_hand_over_costs_one_watch_event(zoo: Zoo, proxy: Proxy) -> None:

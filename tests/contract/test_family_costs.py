@@ -48,13 +48,13 @@ def test_the_same_beside_others_who_share_it(zoo: Zoo, proxy: Proxy, primitive: 
         assert proxy.round_trips() == 2
 
 
-def test_a_try_that_fails_is_one_read(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
-    """It writes nothing."""
+def test_a_try_that_fails_is_two_reads(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+    """The list, and the payload of the holder for the error; it writes nothing."""
     with primitive.full(zoo):
         proxy.reset()
         assert primitive.lock().acquire(blocking=False) is None
-        assert requests(proxy) == [0, 1, 0, 0]
-        assert proxy.requests == 1
+        assert requests(proxy) == [0, 1, 1, 0]
+        assert proxy.requests == 2
 
 
 def test_a_waiter_reads_those_it_waits_for_and_is_let_in_by_an_event(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -9,7 +10,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -514,23 +515,78 @@ def test_a_key_that_no_lock_has_is_never_sent(zoo: Zoo, proxy: Proxy, key: str) 
     assert not proxy.counts[GET_CHILDREN]
 
 
-def test_who_waits_in_a_circle_is_named(zoo: Zoo) -> None:
-    """Two threads, each of which holds what the other one wants."""
-    both = threading.Barrier(2)
+async def cross(mine: str, others: str) -> None:
+    """Hold one lock and wait for another, until cancelled."""
+    async with zk_lock(mine), zk_lock(others, timeout=30):
+        pass
 
-    def take(mine: str, others: str) -> bool:
-        other = zk_lock(others)
-        with zk_lock(mine):
-            both.wait(5)
-            found = other.acquire(timeout=1) is not None
-            if found:
-                other.release()
-            return found
 
-    threads = [Elsewhere(functools.partial(take, mine, others)) for mine, others in ("xy", "yx")]
-    found = eventually(lambda: fresh().cycles, 5)
-    for thread in threads:
-        thread.result()
+async def hold_or_wait(key: str) -> None:
+    async with zk_lock(key, timeout=30):
+        await asyncio.sleep(30)
+
+
+def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
+    with zk_lock(mine):
+        met.wait(5)
+        if zk_lock(others).acquire(timeout=1) is not None:
+            zk_lock(others).release()
+
+
+def take_crosswise_in_threads() -> Callable[[], object]:
+    met = threading.Barrier(2)
+    threads = [Elsewhere(functools.partial(cross_in_thread, mine, others, met)) for mine, others in ("xy", "yx")]
+    return lambda: [thread.result() for thread in threads]
+
+
+def take_crosswise_in_tasks() -> Callable[[], object]:
+    return in_tasks(cross("x", "y"), cross("y", "x"))
+
+
+def take_crosswise_in_a_task_and_a_thread() -> Callable[[], object]:
+    end = in_tasks(cross("x", "y"))
+    thread = Elsewhere(functools.partial(cross_in_thread, "y", "x", threading.Barrier(1)))
+    return lambda: (thread.result(), end())
+
+
+def in_tasks(*works: Coroutine[Any, Any, None]) -> Callable[[], object]:
+    """Begin to run coroutines in one loop, of another thread; return what cancels them."""
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(work) for work in works]
+    runner = Elsewhere(lambda: loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True)))
+
+    def end() -> None:
+        for task in tasks:
+            loop.call_soon_threadsafe(task.cancel)
+        runner.result()
+        loop.close()
+
+    return end
+
+
+def test_coroutines_of_one_process_are_owners_of_their_own(zoo: Zoo) -> None:
+    """One holds a lock, another one waits for the lock that a third one holds: there is no wait across locks."""
+    end = in_tasks(*(hold_or_wait(key) for key in "xxyy"))
+    try:
+        for key in "xy":
+            zoo.wait_contenders(key, 2)
+        found = fresh()
+        assert sum(lock.waiting for lock in found.locks) == 2
+        assert (found.waits, found.cycles) == ((), ())
+    finally:
+        end()
+
+
+@pytest.mark.parametrize(
+    "take_crosswise", [take_crosswise_in_threads, take_crosswise_in_tasks, take_crosswise_in_a_task_and_a_thread]
+)
+def test_who_waits_in_a_circle_is_named(zoo: Zoo, take_crosswise: Callable[[], Callable[[], object]]) -> None:
+    """Two owners, each of which holds what the other one wants."""
+    end = take_crosswise()
+    try:
+        found = eventually(lambda: fresh().cycles, 5)
+    finally:
+        end()
     ((first, second),) = found
     assert {(first.holds, first.waits_for), (second.holds, second.waits_for)} == {("x", "y"), ("y", "x")}
     assert first.who != second.who

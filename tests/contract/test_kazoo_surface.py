@@ -47,6 +47,7 @@ def test_the_client_has_what_is_reached_into() -> None:
         (ConnectionHandler._connect_loop, ["retry"]),
         (ConnectionHandler._connect, ["host", "hostip", "port"]),
         (ConnectionHandler._invoke, ["timeout", "request", "xid"]),
+        (ConnectionHandler._read_socket, ["read_timeout"]),
         (ConnectionHandler._read_response, ["header", "buffer", "offset"]),
         (ConnectionHandler._send_request, ["read_timeout", "connect_timeout"]),
         (ConnectionHandler._send_ping, ["connect_timeout"]),

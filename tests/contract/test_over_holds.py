@@ -76,7 +76,7 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
     with zk_lock("other"):
         found = fresh()
         assert ([lock.key for lock in found.locks], found.total) == (["other"], 1)
-        assert "1 locks held" in zklock("status")
+        assert "1 lock held" in zklock("status")
         assert zklock("list").endswith("1 locks\n")
         assert [lock["key"] for lock in as_json("list", "--longer-than=1ms")["locks"]] == ["other"]
     assert "k" not in survey(5).queues

@@ -191,6 +191,21 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert len(messages) == 2
 
 
+def test_an_operator_is_told_what_was_done_and_what_to_do(zoo: Zoo, operator: Client) -> None:
+    """A key is shown as it is, a template is to be filled in, and an empty history says what it would list."""
+    assert hold_by_form(operator, "inventory/chair") == 302
+    assert "The lock 'inventory/chair' is yours until" in said(operator)
+    given = {"key": "inventory/{sku}", "minutes": "5", "wait": "0", "reason": "r"}
+    page = operator.post(f"{LIST}hold/", given).content.decode()
+    assert "is a template: fill in {sku}, for example inventory/4711." in page
+    assert ">Cancel</a>" in page
+    page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
+    assert "This page lists what was done to this lock in the admin: nothing so far." in page
+    assert "change history" not in page
+    token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].token
+    operator.post(f"{LIST}end-hold/", {"key": "inventory/chair", "token": token})
+
+
 def test_a_hold_whose_time_is_over_is_none_any_more(zoo: Zoo, operator: Client) -> None:
     """Though its node is still there: the lock is free; or if somebody else's client waits, it is handed over."""
     hold_lock("k", seconds=0.1, reason="deploy of 2.3", by="olga")

@@ -160,7 +160,8 @@ def a_read(path: str) -> tuple[object, object]:
 
     from django_zklock.zk.session import Reply
 
-    return GetData(path, None), Reply(session(), lambda answer: None)
+    request = GetData(path, None)
+    return request, Reply(session(), request, lambda answer: None)
 
 
 @pytest.mark.scenario("F16")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 from support.faults import taken
-from support.locking import as_json, ending, zklock
+from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
@@ -121,3 +122,15 @@ def test_nobody_is_asked_where_nobody_is(zoo: Zoo) -> None:
         assert ending("revoke", "k")[0] == Exit.USAGE
         assert ending("revoke", "k", WHY, "--token=7")[0] == Exit.CHANGED
         assert ending("revoke", "k", WHY, "--guid=7")[0] == Exit.CHANGED
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["without LOGGING", "with a handler for the audit"])
+def test_a_step_is_reported_once(zoo: Zoo, logged: bool) -> None:
+    """The record for the audit goes to the project's handlers, and not to standard error where there are none."""
+    handler = "import logging; logging.getLogger('zklock.audit').addHandler(logging.StreamHandler())"
+    command = [*MANAGE[:2], f"{handler if logged else ''}\n{MANAGE[2]}", "zklock", "limit", "k", "2", WHY]
+    done = subprocess.run(command, env=environment(zoo), capture_output=True, text=True, check=True, timeout=30)
+    assert "limit 2, set by " in done.stdout
+    assert done.stdout.count("the printer is slow") == 1
+    assert done.stderr.count("the printer is slow") == int(logged), done.stderr
+    assert len(done.stderr.splitlines()) == int(logged), done.stderr

@@ -74,6 +74,43 @@ def test_show_names_the_holder_and_who_waits_in_order(zoo: Zoo) -> None:
     assert (status, message) == (Exit.FREE, "Nobody holds inventory/a%20b, or waits for it.")
 
 
+def test_show_tells_of_an_entry_that_needs_fields(zoo: Zoo) -> None:
+    """Nobody holds a lock of that key, but it is not what was meant."""
+    use = "Give --field sku=VALUE, or the whole key."
+    locks = {"inventory": {"path": "inventory/{sku}"}, "stock": {"path": "goods/{sku}"}}
+    with zoo.configured(LOCKS=locks):
+        told = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
+        assert ending("show", "inventory")[2] == told
+        told = f"Nobody holds goods, or waits for it. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
+        assert ending("show", "goods")[2] == told
+
+
+def test_a_step_is_reported_once(zoo: Zoo) -> None:
+    """Where nobody has set up logging, too, and Python prints warnings by itself."""
+    process = subprocess.run(
+        [*MANAGE, "hold", "k", "--for=1m", "--reason=deploy"],
+        env=environment(zoo),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert process.stderr == ""
+    assert process.stdout.count("k") >= 1
+    assert "1 lock held" in zklock("status")
+    zoo.client.delete(f"{zoo.base}/k/{zoo.children('k')[0]}")
+
+
+def test_without_a_connection_the_number_of_locks_is_unknown(zoo: Zoo) -> None:
+    """Rather than 0."""
+    (port,) = free_ports(1)
+    with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.2"}):
+        status, text, message = ending("status", "--patience=300ms")
+    assert status == Exit.AWAY
+    assert "number of locks unknown: not connected" in text
+    assert "locks held" not in text
+    assert message.startswith(f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused.")
+
+
 def test_watching_goes_on_until_it_is_interrupted(zoo: Zoo) -> None:
     """As JSON, there is a line for each look, which follows the locks."""
     process = subprocess.Popen(

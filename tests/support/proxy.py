@@ -41,6 +41,7 @@ UPKEEP = frozenset({CONNECT, PING, AUTH, SET_WATCHES, SASL})
 XID_WATCH_EVENT, XID_PING = -1, -2
 
 LARGEST_FRAME = 64 * 1024 * 1024
+HARMLESS = struct.pack(">ii1s?", EXISTS, 1, b"/", False)  # the body of a request that changes nothing
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds: close() then sends RST
 
 
@@ -82,7 +83,7 @@ class Proxy:
         self._connected = 0  # guarded by _changed
         self._hang = False  # this and the rest: written on the loop's thread only
         self._listener: asyncio.AbstractServer | None = None
-        self._kills: list[_Kill] = []
+        self._faults: list[_Fault] = []
         self._op_delays: dict[int, float] = {}
         self._loop = asyncio.SelectorEventLoop(_selector())
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{self.port}", daemon=True)
@@ -151,7 +152,7 @@ class Proxy:
 
         What the client sent before it does reach the server. The event is set when it happened.
         """
-        return self._add_kill(_Kill(opcode, after=False, fired=threading.Event()))
+        return self._add_fault(_Kill(opcode, after=False, fired=threading.Event()))
 
     def kill_after_op(self, opcode: int) -> threading.Event:
         """
@@ -159,7 +160,18 @@ class Proxy:
 
         The event is set when it happened; the server has carried the request out by then.
         """
-        return self._add_kill(_Kill(opcode, after=True, fired=threading.Event()))
+        return self._add_fault(_Kill(opcode, after=True, fired=threading.Event()))
+
+    def alter_reply(
+        self, opcode: int, change: Callable[[bytes], bytes], *, carried_out: bool = True
+    ) -> threading.Event:
+        """
+        Pass the reply to the next `opcode` on as `change` returns it (without its length), once.
+
+        The server never sees the request if it is not to be `carried_out`, but a harmless one in its place, of which
+        `change` gets the reply. The event is set when the reply was passed on.
+        """
+        return self._add_fault(_Alteration(opcode, fired=threading.Event(), change=change, carried_out=carried_out))
 
     def delay_op(self, opcode: int, seconds: float) -> None:
         """Hold back requests of this kind for so much longer, and what follows them too; 0 seconds ends it."""
@@ -169,7 +181,7 @@ class Proxy:
         """End all faults, the delay too; what hangs is passed on now."""
         self.delay = 0.0
         self.drop_requests = self.drop_replies = False
-        self._run(self._kills.clear)
+        self._run(self._faults.clear)
         self._run(self._op_delays.clear)
         self.hang = False
         self.refuse = False
@@ -279,15 +291,15 @@ class Proxy:
             link.requests.pump()
             link.replies.pump()
 
-    def _add_kill(self, kill: _Kill) -> threading.Event:
-        self._run(lambda: self._kills.append(kill))
-        return kill.fired
+    def _add_fault(self, fault: _Fault) -> threading.Event:
+        self._run(lambda: self._faults.append(fault))
+        return fault.fired
 
-    def _take_kill(self, opcode: int) -> _Kill | None:
-        for kill in self._kills:
-            if kill.opcode == opcode:
-                self._kills.remove(kill)
-                return kill
+    def _take_fault(self, opcode: int) -> _Fault | None:
+        for fault in self._faults:
+            if fault.opcode == opcode:
+                self._faults.remove(fault)
+                return fault
         return None
 
     def _record(self, frame: Frame) -> None:
@@ -316,10 +328,22 @@ def count_round_trips(frames: Iterable[Frame]) -> int:
 
 
 @dataclass(frozen=True)
-class _Kill:
+class _Fault:
+    """What is to be done, once, to a request of this kind or to its reply."""
+
     opcode: int
-    after: bool
     fired: threading.Event
+
+
+@dataclass(frozen=True)
+class _Kill(_Fault):
+    after: bool
+
+
+@dataclass(frozen=True)
+class _Alteration(_Fault):
+    change: Callable[[bytes], bytes]
+    carried_out: bool
 
 
 class _Link:
@@ -337,7 +361,7 @@ class _Link:
         self._greeted = False  # the client sent its first frame
         self._welcomed = False  # the server answered it
         self._opcodes: dict[int, int] = {}  # of requests without a reply, by xid
-        self._doomed: dict[int, _Kill] = {}  # requests whose reply is to be swallowed, by xid
+        self._doomed: dict[int, _Fault] = {}  # requests whose reply is to be swallowed or altered, by xid
 
     def client_made(self, transport: asyncio.Transport) -> None:
         self.client = self.replies.transport = transport
@@ -366,12 +390,14 @@ class _Link:
             xid, opcode = struct.unpack_from(">ii", data, 4)
             self._opcodes[xid] = opcode
         self._proxy._record(Frame(self.number, True, xid, opcode, time.monotonic()))
-        kill = self._proxy._take_kill(opcode)
-        if kill is not None and not kill.after:
-            self._reset_client(kill.fired)
+        fault = self._proxy._take_fault(opcode)
+        if isinstance(fault, _Kill) and not fault.after:
+            self._reset_client(fault.fired)
             return
-        if kill is not None:
-            self._doomed[xid] = kill
+        if fault is not None:
+            self._doomed[xid] = fault
+        if isinstance(fault, _Alteration) and not fault.carried_out:
+            data = _framed(data[4:8] + HARMLESS)
         if not self._proxy.drop_requests:
             self.requests.put(lambda server: server.write(data), self._proxy._op_delays.get(opcode, 0.0))
 
@@ -382,16 +408,28 @@ class _Link:
             (xid,) = struct.unpack_from(">i", data, 4)
             opcode = PING if xid == XID_PING else self._opcodes.pop(xid, None)
         self._welcomed = True
-        kill = self._doomed.pop(xid, None)
-        if kill is not None:
-            fired = kill.fired
+        fault = self._doomed.pop(xid, None)
+        if isinstance(fault, _Alteration):
+            altered = _framed(fault.change(data[4:]))
+            self.replies.put(lambda client: self._pass_on(client, altered, xid, opcode, fault.fired))
+        elif fault is not None:
+            fired = fault.fired
             self.replies.put(lambda _: self._reset_client(fired))  # in its turn: earlier replies do arrive
         elif not self._proxy.drop_replies:
             self.replies.put(lambda client: self._pass_on(client, data, xid, opcode))
 
-    def _pass_on(self, client: asyncio.Transport, data: bytes, xid: int, opcode: int | None) -> None:
+    def _pass_on(
+        self,
+        client: asyncio.Transport,
+        data: bytes,
+        xid: int,
+        opcode: int | None,
+        fired: threading.Event | None = None,
+    ) -> None:
         self._proxy._record(Frame(self.number, False, xid, opcode, time.monotonic()))
         client.write(data)
+        if fired is not None:
+            fired.set()
 
     def client_lost(self) -> None:
         self.client = self.replies.transport = None
@@ -495,6 +533,10 @@ class _End(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost()
+
+
+def _framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
 
 
 def _abort(transport: asyncio.Transport | None) -> None:

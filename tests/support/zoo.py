@@ -6,9 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +45,28 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
             raise AssertionError(message or f"not within {timeout} s: {condition}")
         # Each look may be a request. A long wait looks less often, and leaves the processor to what is waited for.
         time.sleep(min(0.05, max(0.005, waited / 10)))
+
+
+class _Meddler(KazooClient):  # type: ignore[misc]
+    """
+    A plain client that deletes in a thread of its own, also when the test's own thread calls.
+
+    That thread may be at work under the lock whose node it deletes. The abort strikes it while it waits then, and not
+    inside kazoo, which would swallow it or be left half way.
+    """
+
+    def delete(self, *arguments: Any, **options: Any) -> Any:
+        deleted: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                deleted.set_result(delete(*arguments, **options))
+            except Exception as error:
+                deleted.set_exception(error)
+
+        delete = super().delete
+        threading.Thread(target=run, name="meddler", daemon=True).start()
+        return deleted.result(30)
 
 
 class Zoo:
@@ -82,7 +106,7 @@ class Zoo:
     def client(self) -> KazooClient:
         """A plain client, to look and to meddle; it takes part in no lock unless told."""
         if self._client is None:
-            self._client = KazooClient(hosts=self.all_hosts, timeout=10)
+            self._client = _Meddler(hosts=self.all_hosts, timeout=10)
             self._client.start(timeout=30)
         return self._client
 

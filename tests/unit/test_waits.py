@@ -13,18 +13,18 @@ from django_zklock.inspection import ContenderInfo, LockInfo, Wait
 from django_zklock.inspection.waits import MOST_CYCLES, MOST_WAITS, cycles, waits
 
 
-def somebody(pid: int, *, client: str = "zklock", host: str = "web-1", **about: str) -> ContenderInfo:
+def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> ContenderInfo:
     return ContenderInfo(
         name=f"n{pid}",
         path="",
         guid="",
         token=1,
-        session_id=1,
+        session_id=session or pid,
         came=datetime.now(timezone.utc),
         age=1.0,
         held_since=None,
-        client=client,
-        host=host,
+        client="zklock",
+        host="web-1",
         pid=pid,
         thread="MainThread",
         what="work",
@@ -32,6 +32,7 @@ def somebody(pid: int, *, client: str = "zklock", host: str = "web-1", **about: 
         template="",
         operator=None,
         waits_behind="",
+        owner=owner,
     )
 
 
@@ -56,16 +57,16 @@ def test_who_holds_one_lock_and_waits_for_another_is_named() -> None:
     """With both; who only waits is not."""
     (found,) = waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
     assert (found.holds, found.waits_for) == ("x", "y")
-    assert found.who == "web-1 pid 1 MainThread: work"
+    assert found.who == "web-1 pid 1 MainThread (owner 1): work"
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         (somebody(1), somebody(2)),
-        (somebody(1), somebody(1, host="web-2")),
-        (somebody(1, id="a"), somebody(1, id="b")),
-        (somebody(0, host="", client="Curator"), somebody(0, host="", client="Curator")),
+        (somebody(1), somebody(1, session=2)),
+        (somebody(1), somebody(1, owner=2)),
+        (somebody(1, owner=0), somebody(1, owner=0)),
     ],
 )
 def test_two_who_may_be_different_are_not_taken_for_one(one: ContenderInfo, other: ContenderInfo) -> None:
@@ -74,7 +75,7 @@ def test_two_who_may_be_different_are_not_taken_for_one(one: ContenderInfo, othe
 
 
 def test_another_try_for_the_same_lock_is_no_wait_across_locks() -> None:
-    """As two coroutines of one process look alike."""
+    """As one that does not reenter it makes."""
     assert waits([lock("x", somebody(1), somebody(1))]) == ()
 
 

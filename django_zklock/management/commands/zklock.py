@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -60,9 +63,24 @@ class Command(BaseCommand):
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
         """Run the sub-command."""
         try:
-            SUBCOMMANDS[subcommand].run(self.stdout, **options)
+            with _steps_reported_once():
+                SUBCOMMANDS[subcommand].run(self.stdout, **options)
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
+
+
+@contextmanager
+def _steps_reported_once() -> Iterator[None]:
+    """Keep audit records off standard error where no handler takes them: the command reports each step."""
+    audit = logging.getLogger("zklock.audit")
+    handler = None if audit.hasHandlers() else logging.NullHandler()  # else Python prints them by `logging.lastResort`
+    if handler is not None:
+        audit.addHandler(handler)
+    try:
+        yield
+    finally:
+        if handler is not None:
+            audit.removeHandler(handler)
 
 
 class _SubcommandParser(CommandParser):

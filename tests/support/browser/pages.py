@@ -140,8 +140,8 @@ class Visitor:
     # --- breaking and holding -----------------------------------------------------------------------------------
 
     def follow(self, link: str) -> None:
-        """Go where the first link of this name in the content leads, and be there."""
-        self._go(self.page.locator("#content").get_by_role("link", name=link).first)
+        """Go where the first link of this name leads, and be there; themes have tools outside the content."""
+        self._go(self.page.locator("#main").get_by_role("link", name=link).first)
 
     def press(self, button: str | re.Pattern[str]) -> None:
         """Press a button that sends a form, and be where that leads."""

@@ -145,7 +145,7 @@ def test_a_payload_never_exceeds_its_limit(
     )
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
-    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "layout"}
+    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "layout", "owner"}
 
 
 def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
@@ -184,7 +184,7 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
     assert payload is not None
     assert payload.guid == GUID
     for name, value in asdict(payload).items():
-        assert type(value) is {"pid": int, "version": int, "limit": int, "about": dict}.get(name, str)
+        assert type(value) is {"pid": int, "version": int, "limit": int, "owner": int, "about": dict}.get(name, str)
         str(value).encode()
     assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
 

@@ -1,0 +1,197 @@
+"""A reply that cannot be read, or is no definite refusal, tells nothing: what became of the write is looked up."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.faults import connected, proxied, session, within
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import operations, zk_lock
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.queue import nodes
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "warm/a"
+HEADER = 16  # bytes: the request's number, the transaction's, and the error's code
+
+Change = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+def code(number: int) -> Change:
+    """Have the server answer with an error."""
+    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", number)
+
+
+def no_text(at: int) -> Change:
+    """Spoil a text of a reply that begins so many bytes behind the header."""
+    return lambda reply: reply[: HEADER + at] + b"\xff" + reply[HEADER + at + 1 :]
+
+
+def failed_part(number: int) -> Change:
+    """Have a transaction's reply tell of one error, and of nothing that would explain it."""
+    part, end = struct.pack(">i?ii", -1, False, number, number), struct.pack(">i?i", -1, True, -1)
+    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", 0) + part + end
+
+
+UNCLEAR: dict[str, Change] = {
+    "no whole header": lambda reply: reply[: HEADER - 6],
+    "system error": code(-1),
+    "connection loss": code(-4),
+    "marshalling error": code(-5),
+    "timeout": code(-7),
+    "an unknown error": code(-999),
+}
+UNREADABLE: dict[str, Change] = {"cut short": lambda reply: reply[:-20], "no text": no_text(4)}
+FAILED_PARTS: dict[str, Change] = {
+    "system error of a part": failed_part(-1),
+    "inconsistency of a part": failed_part(-2),
+    "an unknown error of a part": failed_part(-999),
+}
+
+SOME = {name: UNCLEAR[name] for name in ("no whole header", "connection loss", "an unknown error")}
+
+carried_out_or_not = pytest.mark.parametrize("carried_out", [True, False], ids=["carried out", "not carried out"])
+
+
+def changes(*tables: dict[str, Change]) -> pytest.MarkDecorator:
+    merged = {name: change for table in tables for name, change in table.items()}
+    return pytest.mark.parametrize("change", merged.values(), ids=merged.keys())
+
+
+@carried_out_or_not
+@changes(UNCLEAR, UNREADABLE)
+def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
+    """Within 2 s the node is found, or made once more; there is never a second one."""
+    fired = proxy.alter_reply(CREATE2, change, carried_out=carried_out)
+    with within(2), zk_lock(KEY, timeout=2) as hold:
+        assert fired.is_set()
+        hold.check()
+        assert [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [hold.path]
+        assert zoo.client.exists(hold.path).czxid == hold.token
+    assert zoo.children(KEY) == []
+
+
+@changes(SOME, UNREADABLE)
+async def test_the_node_of_a_caller_who_gave_up_goes(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+    """However unclear the reply to its create is: it is found and deleted within 2 s."""
+    proxy.delay_op(CREATE2, 0.2)
+    fired = proxy.alter_reply(CREATE2, change)
+
+    async def take() -> None:
+        async with zk_lock(KEY):
+            raise AssertionError("granted to one who had given up")
+
+    caller = asyncio.create_task(take())
+    await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[CREATE2])
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert await asyncio.to_thread(fired.wait, 5)
+    eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
+    assert caller.cancelled()
+
+
+@carried_out_or_not
+@changes(SOME)
+def test_a_release_with_an_unclear_reply_is_made_for_sure(
+    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
+) -> None:
+    """The node is gone within 2 s, and the caller is not kept."""
+    lock = zk_lock(KEY)
+    lock.acquire()
+    fired = proxy.alter_reply(DELETE, change, carried_out=carried_out)
+    with within(1):
+        lock.release()
+    assert fired.wait(1)
+    eventually(lambda: zoo.children(KEY) == [], 2, "the node of a release with an unclear reply stays")
+
+
+@carried_out_or_not
+@changes(SOME, FAILED_PARTS)
+def test_a_break_with_an_unclear_reply_is_made_for_sure(
+    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
+) -> None:
+    """What a transaction came to is looked up likewise; the error of a part is never taken for success."""
+    with zoo.hold_elsewhere(KEY) as path:
+        token = zoo.client.exists(path).czxid
+        child = nodes.parse(path.rpartition("/")[2])
+        assert child is not None
+        fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
+        with within(2):
+            operations.break_lock(KEY, guid=child.guid, token=token, reason="test", by="test")
+        assert fired.is_set()
+        assert zoo.client.exists(path) is None
+
+
+@carried_out_or_not
+@changes({"system error of a part": failed_part(-1)})
+def test_a_limit_with_an_unclear_reply_is_set_for_sure(
+    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
+) -> None:
+    """Once, and the caller learns of no error."""
+    fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
+    with within(2):
+        operations.set_limit(KEY, 3, reason="test", by="test")
+    assert fired.is_set()
+    found = operations.limit_of(KEY)
+    assert found is not None
+    assert found.limit == 3
+
+
+@changes(FAILED_PARTS)
+def test_a_heartbeat_with_an_unclear_reply_vouches_for_nothing(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+    """It says that a part failed, so it does not extend the lease; the next one, on a new connection, does."""
+    with zk_lock(KEY, abort_on="lost") as hold:
+        fired = proxy.alter_reply(MULTI, change, carried_out=False)
+        assert fired.wait(5)
+        before = proxy.connected
+        proxy.wait_for(lambda: proxy.connected > before)
+        eventually(lambda: not session().suspect)
+        hold.check()
+
+
+@pytest.mark.parametrize(
+    ("opcode", "change"),
+    [
+        pytest.param(GET_CHILDREN, no_text(8), id="a list with no text"),
+        pytest.param(GET_CHILDREN, code(-999), id="a list with an unknown error"),
+        pytest.param(GET_DATA, UNREADABLE["cut short"], id="a node cut short"),
+        pytest.param(GET_DATA, code(-1), id="a node with a system error"),
+    ],
+)
+def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, opcode: int, change: Change) -> None:
+    """It might come again on each new connection: the caller is told, its node goes, and the connection stays."""
+    with zoo.hold_elsewhere(KEY) as other:
+        before = proxy.connected
+        fired = proxy.alter_reply(opcode, change)
+        with within(1), pytest.raises(ZkLockError, match="unclear"), zk_lock(KEY, timeout=5):
+            pass
+        assert fired.is_set()
+        eventually(lambda: [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [other], 2)
+        assert proxy.connected == before
+
+
+def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
+    """A server that never gives a clear reply is asked again once a second, until the deadline; nothing stays."""
+    for _ in range(50):
+        proxy.alter_reply(CREATE2, code(-1), carried_out=False)
+    before = proxy.connected
+    with within(2.5 + 1), pytest.raises(ZooKeeperUnavailable, match="unclear"), zk_lock(KEY, timeout=2.5):
+        pass
+    assert 2 <= proxy.connected - before <= 4
+    proxy.heal()
+    connected()
+    assert zoo.children(KEY) == []
