@@ -194,7 +194,7 @@ child.join(10)
 print(child.exitcode, zk_lock("child").locked())
 """
     )
-    output, errors = ended(zoo, process, within=5)
+    output, errors = ended(zoo, process, within=15)
     assert output == "0 False\n", errors
 
 

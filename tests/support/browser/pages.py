@@ -235,7 +235,7 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
     """Return somebody who is logged in, or nobody; further arguments are those of Playwright's contexts."""
     options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
     place = browser.new_context(**options)
-    place.set_default_timeout(5_000)
+    place.set_default_timeout(30_000)  # a busy machine takes its time
     cookies = [{"name": "csrftoken", "value": "a" * 32, "url": site.url}]
     if user is not None:
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
