@@ -222,7 +222,7 @@ def test_the_work_is_stopped_when_its_node_is_deleted(
             with primitive.lock() as hold:
                 waiters.append(Taker(primitive.lock()))
                 zoo.wait_contenders(KEY, primitive.room + 1)
-                zoo.take_away(hold.path)
+                zoo.client.delete(hold.path)
                 with within(2):
                     threading.Event().wait(10)
 

@@ -233,7 +233,7 @@ def test_who_is_put_out_of_the_gate_passes_it_once_more(semaphore: Semaphore) ->
 
 def test_a_permit_taken_away_stops_the_work(semaphore: Semaphore) -> None:
     """As with any lock."""
-    hold, said = lose(semaphore.lock(), lambda hold: semaphore.zoo.take_away(hold.path), 2)
+    hold, said = lose(semaphore.lock(), lambda hold: semaphore.zoo.client.delete(hold.path), 2)
     assert "deleted" in said
     assert hold.lost
 

@@ -215,7 +215,7 @@ def test_a_holder_is_told_that_its_node_was_deleted(zoo: Zoo, proxy: Proxy, afte
 
     def delete(hold: Hold) -> None:
         time.sleep(after)
-        zoo.take_away(hold.path)
+        zoo.client.delete(hold.path)
 
     hold, why = lose(zk_lock("a", abort_on="lost"), delete, 1)
     assert "deleted" in why

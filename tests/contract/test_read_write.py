@@ -298,7 +298,7 @@ def test_who_reads_now_and_loses_its_node_takes_its_sign_along(zoo: Zoo) -> None
     with pytest.raises(LockLost), zk_lock(KEY, kind="write") as hold:
         hold.downgrade()
         eventually(lambda: signs(zoo))
-        zoo.take_away(hold.path)
+        zoo.client.delete(hold.path)
         threading.Event().wait(10)
     eventually(lambda: signs(zoo) == [])
 

@@ -180,7 +180,7 @@ def test_who_loses_one_is_stopped_and_holds_none(zoo: Zoo) -> None:
     """The work under all is stopped; the error names the one that was lost, and all are free."""
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
-            zoo.take_away(hold[key].path)
+            zoo.client.delete(hold[key].path)
             with within(3):
                 threading.Event().wait(10)
         assert lost.value.lock == key
@@ -194,7 +194,7 @@ def test_a_coroutine_that_loses_one_is_stopped(zoo: Zoo) -> None:
     async def main() -> None:
         with pytest.raises(LockLost) as lost:
             async with zk_locks("a", "b") as hold:
-                zoo.take_away(hold["a"].path)
+                zoo.client.delete(hold["a"].path)
                 await asyncio.wait_for(asyncio.Event().wait(), 10)
         assert lost.value.lock == "a"
         await asyncio.sleep(0)

@@ -81,7 +81,7 @@ def is_free(key: str = KEY) -> bool:
 def delete_node(zoo: Zoo, key: str = KEY) -> None:
     """As an operator does, so that the holder loses the lock."""
     (name,) = zoo.children(key)
-    zoo.take_away(f"{zoo.base}/{key}/{name}")
+    zoo.client.delete(f"{zoo.base}/{key}/{name}")
 
 
 def view_of(parts: Callable[[], Iterator[bytes]], **options: Any) -> HttpResponseBase:

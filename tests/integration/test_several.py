@@ -107,7 +107,7 @@ def test_the_loss_of_any_of_them_is_that_of_the_call(zoo: Zoo) -> None:
 
     @zk_locked(LOCKS)
     def work(name: str, key: str) -> None:
-        zoo.take_away(current_hold(key).path)
+        zoo.client.delete(current_hold(key).path)
         threading.Event().wait(10)
 
     for key in ("a/1", "b/1"):
@@ -153,7 +153,7 @@ class AsyncHandler(View):
 def lose_first(name: str) -> None:
     """Lose one of the locks, and wait to be stopped."""
     lost.append(name)
-    client.client.delete_async(current_hold(f"a/{name}").path)  # as `Zoo.take_away` does
+    client.client.delete(current_hold(f"a/{name}").path)
     threading.Event().wait(10)
 
 

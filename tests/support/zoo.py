@@ -10,8 +10,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from django.test import override_settings
@@ -20,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 
 from django_zklock import abort
 from django_zklock.locks import hold as holds
+from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import nodes, signs
 from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble
@@ -49,24 +50,61 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
 
 class _Meddler(KazooClient):  # type: ignore[misc]
     """
-    A plain client that deletes in a thread of its own, also when the test's own thread calls.
+    A plain client whose calls are made in a thread of its own, also when the test's own thread asks for them.
 
-    That thread may be at work under the lock whose node it deletes. The abort strikes it while it waits then, and not
-    inside kazoo, which would swallow it or be left half way.
+    That thread may be at work under the lock whose node it deletes. The abort strikes it while it waits for a bare lock
+    then. Inside kazoo it would be swallowed, and in `threading.Condition` it would end in a RuntimeError.
     """
 
-    def delete(self, *arguments: Any, **options: Any) -> Any:
-        deleted: Future[Any] = Future()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._maker = threading.Thread(target=self._make_calls, name="meddler", daemon=True)
+        self._maker.start()
 
-        def run() -> None:
+    def _make_calls(self) -> None:
+        while call := self._calls.get():
+            call()
+
+    def _elsewhere(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() is self._maker:
+            return call(*arguments, **options)
+        told: ThreadWaiter[tuple[Any, Exception | None]] = ThreadWaiter()
+
+        def make() -> None:
             try:
-                deleted.set_result(delete(*arguments, **options))
+                told.set((call(*arguments, **options), None))
             except Exception as error:
-                deleted.set_exception(error)
+                told.set((None, error))
 
-        delete = super().delete
-        threading.Thread(target=run, name="meddler", daemon=True).start()
-        return deleted.result(30)
+        self._calls.put(make)
+        answer = told.wait(30)
+        assert answer is not None, "ZooKeeper did not answer within 30 s"
+        if answer[1] is not None:
+            raise answer[1]
+        return answer[0]
+
+    def create(self, *arguments: Any, **options: Any) -> Any:
+        return self._elsewhere(super().create, *arguments, **options)
+
+    def delete(self, *arguments: Any, **options: Any) -> Any:
+        return self._elsewhere(super().delete, *arguments, **options)
+
+    def get(self, *arguments: Any, **options: Any) -> Any:
+        return self._elsewhere(super().get, *arguments, **options)
+
+    def set(self, *arguments: Any, **options: Any) -> Any:
+        return self._elsewhere(super().set, *arguments, **options)
+
+    def exists(self, *arguments: Any, **options: Any) -> Any:
+        return self._elsewhere(super().exists, *arguments, **options)
+
+    def get_children(self, *arguments: Any, **options: Any) -> Any:
+        return self._elsewhere(super().get_children, *arguments, **options)
+
+    def close(self) -> None:
+        super().close()
+        self._calls.put(None)
 
 
 class Zoo:
@@ -116,15 +154,6 @@ class Zoo:
             return list(self.client.get_children(path))
         except NoNodeError:
             return []
-
-    def take_away(self, path: str) -> None:
-        """
-        Delete the node of a holder, and do not wait for the answer.
-
-        An abort that strikes a thread in the moment it is woken within `threading.Condition` ends in a `RuntimeError`.
-        So the block that is to be stopped must not wait for kazoo meanwhile.
-        """
-        self.client.delete_async(path)
 
     def children(self, key: str) -> list[str]:
         """The contenders of a key, first come first."""
