@@ -15,6 +15,8 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.
 """
 
 TEST = """
+from types import SimpleNamespace
+
 import pytest
 from books import work
 from books.models import Account
@@ -52,8 +54,8 @@ def test_the_async_one_does_so(zklock):
 
 
 def test_a_stale_holder_is_refused(zklock):
-    old = zk_lock("account/1").acquire()
-    zk_lock("account/1").release()
+    with zk_lock("account/1") as hold:
+        old = SimpleNamespace(key=hold.key, token=hold.token)
     work.open_account(1, "ann")
     with pytest.raises(StaleToken):
         work.add(old, 1, 100)

@@ -351,7 +351,7 @@ class _Connection(ConnectionHandler):
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
-        self.client.outage.failed(self._host, SILENT)  # until it answers
+        self.client.outage.trying(self._host, SILENT)
         sent_at = clock.now()
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.connect_sent_at = sent_at

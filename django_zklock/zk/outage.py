@@ -49,9 +49,10 @@ class Outage:
         self._causes: dict[Host, str] = {}
         self._logged = False
 
-    def trying(self, host: Host) -> None:
-        """Note that a server is being asked for a connection."""
-        self._causes.setdefault(_key(host), NO_ANSWER)
+    def trying(self, host: Host, so_far: str = NO_ANSWER) -> None:
+        """Note how far a try has come. What ended the try before says more, so it stays until this one has ended."""
+        if self._causes.get(_key(host), NO_ANSWER) == NO_ANSWER:
+            self._causes[_key(host)] = so_far
 
     def failed(self, host: Host, cause: str) -> None:
         """Note why a server gave no connection."""

@@ -17,6 +17,7 @@ from support.wire import Wire
 from support.zoo import eventually
 
 from django_zklock import zk_lock
+from django_zklock.locks.directory import MAX_WAITING
 from django_zklock.testing.server import DevServer
 
 CLIENTS, WAITERS = 1000, 200
@@ -149,7 +150,7 @@ def test_two_hundred_threads_wait_for_one_lock(own: DevServer) -> None:
     with override_settings(ZKLOCK={"URL": own.url("crowd")}):
         with zk_lock("crowd"):
             waiters = [Elsewhere(wait) for _ in range(WAITERS)]
-            eventually(lambda: sum("-lock-" in path for path in own.paths()) == WAITERS + 1, 20)
+            eventually(lambda: sum("-lock-" in path for path in own.paths()) == MAX_WAITING + 1, 20)
         for waiter in waiters:
             waiter.result(30)
     assert most == 1

@@ -87,7 +87,7 @@ def test_several_say_that_they_were_released(zoo: Zoo) -> None:
 
 def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
     """The value that was given, the name of the lock, and the call that was meant."""
-    with pytest.raises(ValueError, match=r"^timeout must be .* \(0 = do not wait, None = no limit\).*; got -1\.$"):
+    with pytest.raises(ValueError, match=r"^timeout must be .* \(0 = do not wait, None = no limit; .*\); got -1\.$"):
         zk_lock("k", timeout=-1)
     names: Any = ["a", "b"]
     with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):

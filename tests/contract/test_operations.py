@@ -220,10 +220,10 @@ def test_what_is_no_key_is_refused(zoo: Zoo, key: str) -> None:
         hold_lock(key, seconds=1, **WHY)
 
 
-@pytest.mark.parametrize("name", ["shelf/a b", "shelf/ü", "{x}", "100%", "a%2f"])
+@pytest.mark.parametrize("name", ["shelf/a b", "shelf/ü", "100%", "a%2f"])
 def test_what_no_lock_can_have_for_a_key_is_not_held_in_vain(zoo: Zoo, name: str) -> None:
     """The name of a lock is escaped in its key, so a hold or a limit of the bare name would keep nobody out."""
-    key = zk_lock(name.replace("{", "{{").replace("}", "}}")).key
+    key = zk_lock(name).key
     calls: list[Callable[[], object]] = [
         lambda: hold_lock(name, seconds=1, **WHY),
         lambda: set_limit(name, 1, **WHY),
@@ -235,7 +235,7 @@ def test_what_no_lock_can_have_for_a_key_is_not_held_in_vain(zoo: Zoo, name: str
             call()
     zoo.assert_empty()
     hold = hold_lock(key, seconds=60, **WHY)
-    with pytest.raises(LockBusy, match="anna"), zk_lock(name.replace("{", "{{").replace("}", "}}"), timeout=0):
+    with pytest.raises(LockBusy, match="anna"), zk_lock(name, timeout=0):
         pass
     end_hold(key, token=hold.token, by="anna")
 

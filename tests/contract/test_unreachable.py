@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -131,6 +132,7 @@ def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
             with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=0):
                 raise AssertionError("there is no ZooKeeper there")
         with DevServer(port=port):
+            eventually(lambda: process.current().connected, 30)
             with zk_lock("a", timeout=30):
                 assert process.current().explain() == f"ZooKeeper at 127.0.0.1:{port} did not answer."
             process.reset()

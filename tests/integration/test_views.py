@@ -17,6 +17,7 @@ from support.zoo import Zoo
 
 from django_zklock import zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
+from django_zklock.signals import lock_acquired
 from django_zklock.testing.ensemble import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
@@ -85,9 +86,18 @@ async def test_an_async_client_meets_the_same_lock(zoo: Zoo) -> None:
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
     """Values put into a template are those the call would see, escaped."""
-    response = client.get("/buy/a%2525b/")
+    taken: list[str] = []
+
+    def on_acquired(*, lock: str, **_: object) -> None:
+        taken.append(lock)
+
+    lock_acquired.connect(on_acquired)
+    try:
+        response = client.get("/buy/a%2525b/")
+    finally:
+        lock_acquired.disconnect(on_acquired)
     assert response.content == b"bought 1 of a%25b"
-    assert zoo.client.get_children(f"{zoo.base}/stock") == ["a%2525b"]
+    assert taken == ["stock/a%2525b"]
 
 
 def test_json_is_answered_to_who_prefers_json(zoo: Zoo, client: Client) -> None:

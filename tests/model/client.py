@@ -46,6 +46,7 @@ class SimulatedClient:
         self.state: str = KazooState.LOST
         self.client_state: str = KeeperState.CLOSED
         self.session_id: int | None = None
+        self.host = ("model", 2181)
         self.negotiated_timeout = 0.0
         self.connect_sent_at = 0.0
         self.on_pinged: Callable[[float], object] = lambda sent_at: None
