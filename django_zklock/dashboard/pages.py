@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django_zklock.dashboard import core, words
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.exporting import as_json
-from django_zklock.dashboard.forms import RevokeForm, use_widgets
+from django_zklock.dashboard.forms import RevokeForm, focus_first_error, use_widgets
 from django_zklock.dashboard.sharing import Sharing
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import LONGEST_KEY, Lock
@@ -44,16 +44,18 @@ def is_key(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Crumb:
     """
-    A lock for the breadcrumbs, which show an object as text and link to its page.
+    The last part of the breadcrumbs: a text, and a link if `pk` is the key of a lock.
 
-    The text begins with a tag, so that `capfirst`, which themes use there, leaves the first letter of the key as it is.
+    Themes show an object there, and no plain text. The text begins with a tag. So `capfirst`, which themes use, leaves
+    the first letter of a key as it is.
     """
 
-    pk: str
+    text: str
+    pk: str = ""
     _meta: ClassVar = Lock._meta
 
     def __str__(self) -> str:
-        return format_html("<bdi>{}</bdi>", words.clean(self.pk, LONGEST_KEY))
+        return format_html("<bdi>{}</bdi>", words.clean(self.text, LONGEST_KEY))
 
 
 class Pages(Sharing):
@@ -111,7 +113,7 @@ class Pages(Sharing):
         context = {
             "title": shown.shown_key,
             "subtitle": None,
-            "original": Crumb(lock.key),
+            "original": Crumb(lock.key, pk=lock.key),
             "change": True,
             "show_history": True,
             "lock": shown,
@@ -138,7 +140,7 @@ class Pages(Sharing):
     ) -> HttpResponse:
         """Show what was done to a lock here."""
         lock = self.get_object(request, unquote(object_id))
-        context = {**({"object": Crumb(lock.key)} if lock else {}), **(extra_context or {})}
+        context = {**({"object": Crumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
         return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
@@ -165,11 +167,12 @@ class Pages(Sharing):
             "media": self.media,  # type: ignore[attr-defined]
             "list_url": self.url("changelist"),
             "has_view_permission": self.has_view_permission(request),
-            "original": context["title"],  # breadcrumbs end with it
+            "original": Crumb(context["title"]),
         }
         form: forms.Form | None = context.get("form")
         if form is not None:
             use_widgets(form, self.formfield_overrides)
+            focus_first_error(form)
             common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
             common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
         template = f"admin/zklock/lock/{name}.html"
