@@ -9,7 +9,7 @@ from django.contrib.admin.helpers import AdminErrorList, AdminForm
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path, re_path, reverse
 from django.utils.html import format_html
 
 from django_zklock.dashboard import core, words
@@ -44,9 +44,9 @@ def is_key(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Crumb:
     """
-    The last part of the breadcrumbs: a text, and a link if `pk` is the key of a lock.
+    The last part of the breadcrumbs: a text, and a link to the lock whose key `pk` is, or else to the list.
 
-    Themes show an object there, and no plain text. The text begins with a tag. So `capfirst`, which themes use, leaves
+    Themes show only an object there, not a text. The text begins with a tag. So `capfirst`, which themes use, leaves
     the first letter of a key as it is.
     """
 
@@ -75,7 +75,9 @@ class Pages(Sharing):
             path("limit/", view(self.limit_view), name="zklock_lock_limit"),
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
-        return [*own, *super().get_urls()]  # type: ignore[misc]
+        # Themes link `original` to its page. A `Crumb` that is no lock leads to the list, which comes first here.
+        no_lock = re_path("^(?P<object_id>)$", view(self.changelist_view), name="zklock_lock_change")
+        return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
     def url(self, name: str, *args: str) -> str:
         """Return the address of one of these pages, in the admin site that this one belongs to."""
