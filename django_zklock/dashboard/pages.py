@@ -76,7 +76,7 @@ class Pages(Sharing):
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
         # Themes link `original` to its page. A `Crumb` that is no lock leads to the list, which comes first here.
-        no_lock = re_path("^(?P<object_id>)$", view(self.changelist_view), name="zklock_lock_change")
+        no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
     def url(self, name: str, *args: str) -> str:
