@@ -72,9 +72,10 @@ browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 	$(if $(SCREENSHOTS),@mkdir -p $(SCREENSHOTS))
 	$(BROWSER_VENV)/bin/python -m pytest tests/browser -m "chaos or not chaos" $(ARGS)
 
-.cache/django-%/.installed-test: setup.cfg requirements/browser.txt
+.cache/django-%/.installed-test: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery,test]" -r requirements/browser.txt "Django==$*.*"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[celery]" --group browser "Django==$*.*"
 	@touch $@
 
 bench: $(VENV)/.installed-test zookeeper

@@ -132,3 +132,11 @@ def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) ->
             attrs = field.widget.attrs
             field.widget = forms.Field(required=field.required, widget=widget).widget
             field.widget.attrs.update(attrs)
+
+
+def focus_first_error(form: forms.Form) -> None:
+    """Have the browser focus the first field with an error, so that screen readers read that error."""
+    for name, field in form.fields.items():
+        if name in form.errors and not field.widget.is_hidden:
+            field.widget.attrs["autofocus"] = True
+            return

@@ -9,13 +9,13 @@ from django.contrib.admin.helpers import AdminErrorList, AdminForm
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path, re_path, reverse
 from django.utils.html import format_html
 
 from django_zklock.dashboard import core, words
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.exporting import as_json
-from django_zklock.dashboard.forms import RevokeForm, use_widgets
+from django_zklock.dashboard.forms import RevokeForm, focus_first_error, use_widgets
 from django_zklock.dashboard.sharing import Sharing
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import LONGEST_KEY, Lock
@@ -44,16 +44,18 @@ def is_key(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Crumb:
     """
-    A lock for the breadcrumbs, which show an object as text and link to its page.
+    The last part of the breadcrumbs: a text, and a link to the lock whose key `pk` is, or else to the list.
 
-    The text begins with a tag, so that `capfirst`, which themes use there, leaves the first letter of the key as it is.
+    Themes show only an object there, not a text. The text begins with a tag. So `capfirst`, which themes use, leaves
+    the first letter of a key as it is.
     """
 
-    pk: str
+    text: str
+    pk: str = ""
     _meta: ClassVar = Lock._meta
 
     def __str__(self) -> str:
-        return format_html("<bdi>{}</bdi>", words.clean(self.pk, LONGEST_KEY))
+        return format_html("<bdi>{}</bdi>", words.clean(self.text, LONGEST_KEY))
 
 
 class Pages(Sharing):
@@ -73,7 +75,9 @@ class Pages(Sharing):
             path("limit/", view(self.limit_view), name="zklock_lock_limit"),
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
-        return [*own, *super().get_urls()]  # type: ignore[misc]
+        # Themes link `original` to its page. A `Crumb` that is no lock leads to the list, which comes first here.
+        no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
+        return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
     def url(self, name: str, *args: str) -> str:
         """Return the address of one of these pages, in the admin site that this one belongs to."""
@@ -111,7 +115,7 @@ class Pages(Sharing):
         context = {
             "title": shown.shown_key,
             "subtitle": None,
-            "original": Crumb(lock.key),
+            "original": Crumb(lock.key, pk=lock.key),
             "change": True,
             "show_history": True,
             "lock": shown,
@@ -138,7 +142,7 @@ class Pages(Sharing):
     ) -> HttpResponse:
         """Show what was done to a lock here."""
         lock = self.get_object(request, unquote(object_id))
-        context = {**({"object": Crumb(lock.key)} if lock else {}), **(extra_context or {})}
+        context = {**({"object": Crumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
         return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
@@ -165,11 +169,12 @@ class Pages(Sharing):
             "media": self.media,  # type: ignore[attr-defined]
             "list_url": self.url("changelist"),
             "has_view_permission": self.has_view_permission(request),
-            "original": context["title"],  # breadcrumbs end with it
+            "original": Crumb(context["title"]),
         }
         form: forms.Form | None = context.get("form")
         if form is not None:
             use_widgets(form, self.formfield_overrides)
+            focus_first_error(form)
             common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
             common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
         template = f"admin/zklock/lock/{name}.html"

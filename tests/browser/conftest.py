@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 Visit = Callable[..., Visitor]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for a module. No longer: as long as it runs, no other test may use an event loop."""
+    """One browser for these tests. No longer: while it runs, no other test may use an event loop."""
     with chromium.started() as browser:
         yield browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def den(single: Ensemble) -> Iterator[Zoo]:
-    """A namespace for a module. The locks of this process are not pointed to it; others take them."""
+    """A namespace for these tests. The locks of this process are not pointed to it; others take them."""
     zoo = Zoo(single.hosts, single)
     yield zoo
     zoo.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def wire(den: Zoo) -> Iterator[Proxy]:
     """What the site talks to ZooKeeper through."""
     with Proxy(den.address) as proxy:
         yield proxy
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def site(den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The site, in a process of its own."""
     with Site(tmp_path_factory.mktemp("site"), den.url(wire.address)) as site:

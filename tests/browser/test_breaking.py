@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -37,6 +38,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         actor.hear("lost", KEY)
         operator.open_lock(KEY)
         operator.follow("History")
+        operator.picture("history-of-a-break")
         history = operator.page.locator("#content").inner_text()
         assert "it hangs in the payment service" in history
         assert "operator" in history
@@ -44,14 +46,19 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
 
 @pytest.mark.chaos
 def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """Without a reason nothing is broken, and the page says what is missing."""
+    """Without a reason nothing is broken, and the page says what is missing: at the field, which has the focus."""
+    from playwright.sync_api import expect
+
     actor.hold(KEY)
     (node,) = swept.children(KEY)
     operator = visitor("operator")
     operator.open(address(KEY, "break"))
     for reason in ("", "   "):
         operator.confirm(reason)
-        assert operator.page.locator(".errorlist").count()
+        field = operator.page.get_by_label("Reason")
+        expect(field).to_be_focused()
+        expect(field).to_have_attribute("aria-invalid", "true")
+        expect(field).to_have_accessible_description(re.compile("This field is required"))
     operator.picture("break-without-reason")
     operator.assert_accessible()
     assert swept.children(KEY) == [node]

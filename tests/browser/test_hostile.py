@@ -77,7 +77,8 @@ def test_hostile_payloads_leave_no_escapes_in_the_log(hostile: Stage, visitor: V
 def test_refreshing_does_not_wake_what_was_harmless(hostile: Stage, visitor: Visit) -> None:
     """What the script of the page brings in is as harmless as what the server sent with the page."""
     operator = visitor("operator")
+    operator.take_clock()
     operator.open()
     operator.refresh_every(2)
-    operator.wait_refreshed()
+    operator.await_refresh(2)
     assert operator.page.locator("#result_list img, #result_list script, #result_list b[onmouseover]").count() == 0

@@ -24,6 +24,15 @@ PAGES = {
     "semaphore": address("printers"),
     "limit": address("printers", "limit"),
 }
+TITLES = {
+    "list": "Locks",
+    "detail": KEY,
+    "history": KEY,
+    "break": "Break locks",
+    "hold": "Hold a lock",
+    "semaphore": "printers",
+    "limit": "Set a limit",
+}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
     "dark": {"color_scheme": "dark"},
@@ -43,7 +52,8 @@ def shop(stage: Stage) -> Stage:
 )
 def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: str) -> None:
     """
-    axe-core finds no violation on any page, nor the browser one of the policy, and nobody scrolls sideways.
+    axe-core finds no violation on any page, nor the browser one of the policy. Each page has its title, and nobody
+    scrolls sideways.
 
     That holds in light and dark, on a desk and on a phone.
     """
@@ -51,6 +61,8 @@ def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: st
     for name, path in PAGES.items():
         assert operator.open(path).status == 200, name
         operator.picture(f"{name}-{look}")
+        title = operator.page.get_by_role("heading", level=1).filter(has_text=TITLES[name])
+        assert title.count() == 1, name
         operator.assert_accessible()
         operator.assert_fits()
 

@@ -12,7 +12,7 @@ Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
-QUIET = 2600  # milliseconds: more than the shortest interval
+INTERVAL = 2  # seconds between two refreshes: the shortest
 
 
 def test_rows_follow_what_happens(stage: Stage, visitor: Visit) -> None:
@@ -20,12 +20,15 @@ def test_rows_follow_what_happens(stage: Stage, visitor: Visit) -> None:
     first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     stage.enter(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
     viewer.page.evaluate("window.same = true")
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     stage.leave(first)
+    viewer.await_refresh(INTERVAL)
     viewer.row(KEY).filter(has_text="worker-4").wait_for()
     stage.enter("stock/lamp", Part("web-1"))
+    viewer.await_refresh(INTERVAL)
     viewer.row("stock/lamp").wait_for()
     assert viewer.page.evaluate("window.same") is True
 
@@ -34,9 +37,11 @@ def test_rows_follow_what_happens(stage: Stage, visitor: Visit) -> None:
 def test_a_real_holder_comes_and_goes(actor: Actor, visitor: Visit) -> None:
     """A lock that a process takes comes into the list, and goes when the process lets go."""
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     actor.hold(KEY)
+    viewer.await_refresh(INTERVAL)
     viewer.row(KEY).wait_for()
     actor.tell("drop", KEY)
     viewer.row(KEY).wait_for(state="detached")
@@ -47,15 +52,16 @@ def test_focus_and_scroll_stay(stage: Stage, visitor: Visit) -> None:
     for number in range(60):
         stage.enter(f"orders/{number:03d}", Part("web-1", number))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     viewer.row("orders/040").get_by_role("link", name="orders/040").focus()
     viewer.page.mouse.wheel(0, 300)
     viewer.page.wait_for_function("window.scrollY > 100")
     viewer.page.wait_for_timeout(200)  # until the wheel has come to rest
     where = viewer.page.evaluate("window.scrollY")
     stage.enter("orders/040", Part("web-2"))
-    viewer.wait_refreshed()
+    viewer.await_refresh(INTERVAL)
     viewer.row("orders/040").filter(has_text="Contended").wait_for()
     assert viewer.page.evaluate("document.activeElement.textContent") == "orders/040"
     assert abs(viewer.page.evaluate("window.scrollY") - where) < 5
@@ -66,17 +72,19 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
     for number in range(3):
         stage.enter(f"orders/{number}", Part("web-1", number))
     operator = visitor("operator")
+    operator.take_clock()
     operator.open()
-    operator.refresh_every(2)
+    operator.refresh_every(INTERVAL)
     box = operator.row("orders/1").get_by_role("checkbox")
     box.check()
     asked = operator.count_requests()
     stage.enter("orders/0", Part("web-2"))
-    operator.page.wait_for_timeout(QUIET)
+    operator.put_forward(INTERVAL + 1)
     assert box.is_checked()
     assert "Contended" not in operator.row("orders/0").inner_text()
     assert asked() == 0
     box.uncheck()
+    operator.await_refresh(INTERVAL)
     operator.row("orders/0").filter(has_text="Contended").wait_for()
 
 
@@ -85,11 +93,12 @@ def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
     """A click on Pause stops the refresh, until another click, which catches up at once."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     viewer.pause()
     asked = viewer.count_requests()
-    viewer.page.wait_for_timeout(QUIET)
+    viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
     stage.enter(KEY, Part("web-2"))
     viewer.go_on()
@@ -112,13 +121,13 @@ def test_a_hidden_page_asks_nothing(stage: Stage, visitor: Visit) -> None:
     """A tab in the background leaves the server alone, and catches up when it is looked at again."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     viewer.hide(True)
-    viewer.page.wait_for_timeout(300)  # what was under way
     asked = viewer.count_requests()
     stage.enter(KEY, Part("web-2"))
-    viewer.page.wait_for_timeout(QUIET)
+    viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
     viewer.hide(False)
     viewer.row(KEY).filter(has_text="Contended").wait_for()
@@ -129,10 +138,12 @@ def test_search_filter_and_page_are_kept(stage: Stage, visitor: Visit) -> None:
     """What is brought in is what the address of the page asks for."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open(f"{LIST}?q=orders")
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     stage.enter("invoice/1", Part("web-1"))
     stage.enter("orders/2", Part("web-1"))
+    viewer.await_refresh(INTERVAL)
     viewer.row("orders/2").wait_for()
     assert sorted(viewer.shown_keys()) == [KEY, "orders/2"]
 
@@ -142,11 +153,13 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
     """How long a lock has been held is shown second by second, without asking the server."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
     viewer.pause()
     age = viewer.row(KEY).locator("time")
     before = age.inner_text()
     asked = viewer.count_requests()
+    viewer.put_forward(INTERVAL)
     viewer.wait_until(lambda: age.inner_text() != before)
     assert asked() == 0
 
@@ -156,9 +169,11 @@ def test_who_was_logged_out_is_told(stage: Stage, visitor: Visit) -> None:
     """When the session has ended, the page does not show old locks as if they were new ones."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
+    viewer.take_clock()
     viewer.open()
-    viewer.refresh_every(2)
+    viewer.refresh_every(INTERVAL)
     viewer.page.context.clear_cookies(name="sessionid")
+    viewer.put_forward(INTERVAL)
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
 
 

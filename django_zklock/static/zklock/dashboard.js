@@ -3,6 +3,9 @@
 "use strict";
 (() => {
 const begin = () => {
+  // A field with an error. The browser cannot focus it while a theme still hides the page.
+  if (document.activeElement === document.body) document.querySelector("#content [autofocus]")?.focus();
+
   const strip = document.getElementById("zklock-strip");
 
   // --- Ages: counted from when they came, as the clock of this machine may differ from the server's.

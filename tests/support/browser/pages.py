@@ -72,11 +72,14 @@ class Visitor:
     def open(self, path: str = LIST, *, anew: bool = True) -> Response:
         """Open a page. Not `anew`, it may show what the site saw up to a second ago."""
         if anew:
-            with urlopen(f"{self.site.url}/look-anew", timeout=10):
-                pass
+            self._look_anew()
         response = self.page.goto(self.site.url + path)
         assert response is not None
         return response
+
+    def _look_anew(self) -> None:
+        with urlopen(f"{self.site.url}/look-anew", timeout=10):
+            pass
 
     def open_lock(self, key: str) -> Response:
         return self.open(address(key))
@@ -102,15 +105,32 @@ class Visitor:
     def go_on(self) -> None:
         self.page.get_by_role("button", name="Resume").click()
 
-    def wait_refreshed(self) -> None:
-        """Wait until the page's script has brought the list up to date."""
-        self.page.evaluate("new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))")
+    def take_clock(self) -> None:
+        """From the next page on, let the page's clock be put forward."""
+        self.page.clock.install()
+
+    def put_forward(self, seconds: float) -> None:
+        """Put the page's clock forward, and run the timers that are due."""
+        self.page.clock.run_for(round(seconds * 1000))
+
+    def await_refresh(self, seconds: float) -> None:
+        """Put the page's clock forward by one interval, and wait until the script has brought the list up to date."""
+        self._look_anew()
+        told = "new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))"
+        self.page.evaluate(f"void (window.refreshed = {told})")
+        self.put_forward(seconds)
+        self.page.evaluate("window.refreshed")
 
     def count_requests(self) -> Callable[[], int]:
         """Return what tells how often the script has asked the server since now."""
         asked: list[str] = []
         self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
-        return lambda: len(asked)
+
+        def count() -> int:
+            self.page.evaluate("fetch('/look-anew').then(answer => answer.text())")  # requests are told in their order
+            return sum("look-anew" not in url for url in asked)
+
+        return count
 
     def hide(self, hidden: bool) -> None:
         """Put the page in the background, or bring it back: a browser without windows has nothing to hide behind."""
