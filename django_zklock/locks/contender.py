@@ -142,9 +142,9 @@ class Contender(Member):
     def _approach(self) -> None:
         self._cancel_timer()
         bound = self.request.max_waiters if self.request.patient else 0
-        if bound is None or self.placed:
+        if bound is None or self.placed or self._shared.admitted(self):
             self._line_up()
-        elif self._shared.in_line and self._shared.in_line >= bound:
+        elif self._excludes_all and self._shared.in_line >= max(bound, 1):
             self._give_way(self._shared.in_line)
         else:
             self._phase = Phase.PEEKING
@@ -208,8 +208,8 @@ class Contender(Member):
                 break
             granted += 1
         waiters = len(queue) - granted + self._shared.in_line
-        if self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE) and self._shared.waiting:
-            # Those that are not listed yet. (Of a kind that is shared, they may well be granted at once.)
+        if self._excludes_all and self._shared.waiting:
+            # Those that are not listed yet.
             listed = sum(child.guid in self._registry.guids for child in queue[granted:])
             waiters += max(0, self._shared.waiting - listed - (not queue))
             free = False
@@ -484,6 +484,11 @@ class Contender(Member):
                 error = unreadable
         self._fail(error)
         return None
+
+    @property
+    def _excludes_all(self) -> bool:
+        """Whether it excludes every other; if not, those that are about to enter may all be granted at once."""
+        return self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)
 
     @property
     def _shared(self) -> Directory:

@@ -104,6 +104,10 @@ class Directory:
         """How many contenders have room, and are not granted yet."""
         return len(self._waiting)
 
+    def admitted(self, waiter: Waiter) -> bool:
+        """Return whether a contender has room, and is not granted yet."""
+        return waiter in self._waiting
+
     def admit(self, waiter: Waiter) -> bool:
         """Return whether a contender may create its node now; if not, it is in the line."""
         if waiter in self._waiting:
@@ -141,12 +145,17 @@ class Directory:
             self._admitting = False
 
     def _next_in_line(self, line: OrderedDict[Waiter, None], now: float) -> Waiter:
-        while line:
-            waiter, _ = line.popitem(last=False)
-            if waiter.deadline is None or waiter.deadline - now >= ENOUGH * self._took:
-                return waiter
-            self._late[waiter] = None
+        first_late = next(iter(self._late), None)
+        if first_late is None or not self._has_time(first_late, now):  # it may have, as grants have become faster
+            while line:
+                waiter, _ = line.popitem(last=False)
+                if self._has_time(waiter, now):
+                    return waiter
+                self._late[waiter] = None
         return self._late.popitem(last=False)[0]
+
+    def _has_time(self, waiter: Waiter, now: float) -> bool:
+        return waiter.deadline is None or waiter.deadline - now >= ENOUGH * self._took
 
     # --- the listing ----------------------------------------------------------------------------------------------
 
@@ -160,6 +169,7 @@ class Directory:
         if self._asked is not None:
             self._gateway.enter(self.parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
+            self._barrier = False  # nor can it tell whether this create was carried out, if its reply is lost
             return
         self._begin([on_listed], barrier=False)
         self._gateway.enter(self.parent, prefix, data, on_created, self._on_listed)
