@@ -291,26 +291,42 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
     await one
 
 
-async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo) -> None:
-    """Of fifty that begin together one has the lock, five wait, and the others are refused."""
+@pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}])
+async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, options: dict[str, Any]) -> None:
+    """Of fifty that begin together some are granted, five wait, and the others are refused."""
     refused: list[int] = []
     inside: list[int] = []
     leave = asyncio.Event()
 
     async def take(number: int) -> None:
         try:
-            async with zk_lock(KEY, timeout=30, max_waiters=5):
+            async with zk_lock(KEY, timeout=30, max_waiters=5, **options):
                 inside.append(number)
                 await leave.wait()
         except LockBusy:
             refused.append(number)
 
+    permits = options.get("limit", 1)
     tasks = [asyncio.create_task(take(number)) for number in range(50)]
-    while len(refused) < 44:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(refused) >= 45 - permits)
     leave.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
-    assert (len(inside), len(refused)) == (6, 44)
+    assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
+
+
+async def test_max_waiters_refuses_no_reader_where_all_read(zoo: Zoo) -> None:
+    """However many begin together."""
+    inside: list[int] = []
+    everybody = asyncio.Event()
+
+    async def take(number: int) -> None:
+        async with zk_lock(KEY, kind="read", timeout=30, max_waiters=0):
+            inside.append(number)
+            if len(inside) == MANY:
+                everybody.set()
+            await everybody.wait()
+
+    await asyncio.wait_for(asyncio.gather(*(take(number) for number in range(MANY))), 30)
 
 
 def read_many(count: int, answers: list[object]) -> None:
