@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from support.faults import connected, cut, expire, proxied, session, warmed
+from support.faults import Elsewhere, connected, cut, expire, proxied, session, warmed
 from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -19,6 +19,7 @@ from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError
 from django_zklock.locks import faultpoints
 from django_zklock.locks.directory import MAX_WAITING, Directory
 from django_zklock.locks.registry import Registry
+from django_zklock.zk import process
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.session import MAX_IN_FLIGHT, STALL_SHARE
 
@@ -338,6 +339,24 @@ def read_many(count: int, answers: list[object]) -> None:
             gateway.read(f"{session().options.base}/nothing-{number}", answers.append)
 
     session().post(ask)
+
+
+def test_one_that_fails_at_the_end_of_a_session_does_not_keep_it_from_ending(zoo: Zoo) -> None:
+    """What waits for an answer is told that the session is over. Trouble there is logged, and all goes on."""
+
+    def fail(answer: object) -> None:
+        raise RuntimeError(answer)
+
+    with warmed(zoo, "a") as proxy:
+        found = connected()
+        proxy.hang = True
+        found.post(lambda: found.attached(Gateway).read("/nothing", fail))
+        eventually(lambda: found._sent)
+        closing = Elsewhere(process.reset)
+        eventually(lambda: found.closing)
+        proxy.hang = False
+        closing.result()
+        assert found._done.is_set()
 
 
 def test_a_heartbeat_is_not_behind_a_flood(zoo: Zoo) -> None:
