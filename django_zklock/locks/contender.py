@@ -9,6 +9,7 @@ and goes, its place.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -142,9 +143,10 @@ class Contender(Member):
     def _approach(self) -> None:
         self._cancel_timer()
         bound = self.request.max_waiters if self.request.patient else 0
-        if bound is None or self.placed:
+        exclusive = self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the line may be granted at once
+        if bound is None or self.placed or self._shared.admitted(self):
             self._line_up()
-        elif self._shared.in_line and self._shared.in_line >= bound:
+        elif exclusive and self._shared.in_line >= max(bound, 1):
             self._give_way(self._shared.in_line)
         else:
             self._phase = Phase.PEEKING
@@ -207,16 +209,21 @@ class Contender(Member):
             if not isinstance(rule(queue, child.name), rules.Granted):
                 break
             granted += 1
-        waiters = len(queue) - granted + self._shared.in_line
-        if self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE) and self._shared.waiting:
-            # Those that are not listed yet. (Of a kind that is shared, they may well be granted at once.)
-            listed = sum(child.guid in self._registry.guids for child in queue[granted:])
-            waiters += max(0, self._shared.waiting - listed - (not queue))
-            free = False
-        if free or waiters < (self.request.max_waiters or 0):
+        listed = sum(child.guid in self._registry.guids for child in queue[granted:])
+        coming = self._shared.in_line + max(0, self._shared.waiting - listed)  # they are not in the queue yet
+        room = self._room(queue) if free else 0
+        waiters = len(queue) - granted + max(0, coming - room)
+        if coming < room or waiters < (self.request.max_waiters or 0):
             self._line_up()
         else:
             self._give_way(waiters)
+
+    def _room(self, queue: order.Queue) -> int:
+        """Return how many newcomers of its kind would be granted at once, if one would."""
+        if self.request.kind is nodes.Kind.READ:
+            return sys.maxsize
+        rule = self.request.rule
+        return rule.permits(queue) - len(queue) if isinstance(rule, rules.Permits) else 1
 
     def _line_up(self) -> None:
         if self._shared.admit(self):

@@ -3,9 +3,9 @@ Share the directory of one key among the contenders of this process: one listing
 
 With n contenders in one directory, n listings of n names would keep the server and this process busy with little else.
 So at most one listing is under way, and one answer serves all who ask meanwhile. And at most `MAX_WAITING` contenders
-wait in ZooKeeper; the others wait in a line here, and enter in the order in which they came. One that has too little
-time left to be granted lets the others go first: if all of an overload entered just before they give up, the queue
-would be busy with their coming and going.
+wait in ZooKeeper; the others wait in a line here, and enter in the order in which they came. A waiter that has too
+little time left to be granted lets the others go first. Else, under overload, each would enter just before it gives
+up, and the queue would be busy with their coming and going.
 
 Runs on the protocol's thread.
 """
@@ -65,7 +65,7 @@ class Directory:
         self._drop = drop  # called when nobody uses this any more
         self._users = 0
         self._waiting: dict[Waiter, float] = {}  # those in the queue, or about to enter, and since when
-        self._line: OrderedDict[Waiter, None] | None = None  # those that wait for room; most keys never have any
+        self._line: OrderedDict[Waiter, None] = OrderedDict()  # those that wait for room, first come first
         self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them that have too little time left
         self._took = 0.0  # seconds from entering to the last grant
         self._admitting = False
@@ -78,12 +78,12 @@ class Directory:
     # --- the users ------------------------------------------------------------------------------------------------
 
     def join(self) -> Directory:
-        """Take note of one more user; return itself."""
+        """Count one more user; return itself."""
         self._users += 1
         return self
 
     def leave(self, waiter: Waiter) -> None:
-        """Take note that a contender is gone."""
+        """Forget a contender that is gone, and let the next one in."""
         self._stop_waiting(waiter)
         self._users -= 1
         self._drop_if_idle()
@@ -97,12 +97,16 @@ class Directory:
     @property
     def in_line(self) -> int:
         """How many contenders wait for room."""
-        return len(self._line) + len(self._late) if self._line is not None else 0
+        return len(self._line) + len(self._late)
 
     @property
     def waiting(self) -> int:
         """How many contenders have room, and are not granted yet."""
         return len(self._waiting)
+
+    def admitted(self, waiter: Waiter) -> bool:
+        """Return whether a contender has room, and is not granted yet."""
+        return waiter in self._waiting
 
     def admit(self, waiter: Waiter) -> bool:
         """Return whether a contender may create its node now; if not, it is in the line."""
@@ -111,21 +115,17 @@ class Directory:
         if len(self._waiting) < MAX_WAITING and not self.in_line:
             self._waiting[waiter] = time.monotonic()
             return True
-        if self._line is None:
-            self._line = OrderedDict()
         self._line[waiter] = None
         return False
 
     def granted(self, waiter: Waiter) -> None:
-        """Take note that a contender has the lock, and let the next one in."""
+        """Give the room of a contender that has the lock to the next one in line."""
         if waiter in self._waiting:
             self._took = time.monotonic() - self._waiting[waiter]
         self._stop_waiting(waiter)
 
     def _stop_waiting(self, waiter: Waiter) -> None:
         self._waiting.pop(waiter, None)
-        if self._line is None:
-            return
         self._line.pop(waiter, None)
         self._late.pop(waiter, None)
         if self._admitting:
@@ -134,19 +134,24 @@ class Directory:
         try:
             while self.in_line and len(self._waiting) < MAX_WAITING:
                 now = time.monotonic()
-                admitted = self._next_in_line(self._line, now)
+                admitted = self._next_in_line(now)
                 self._waiting[admitted] = now
                 admitted.on_admitted()
         finally:
             self._admitting = False
 
-    def _next_in_line(self, line: OrderedDict[Waiter, None], now: float) -> Waiter:
-        while line:
-            waiter, _ = line.popitem(last=False)
-            if waiter.deadline is None or waiter.deadline - now >= ENOUGH * self._took:
-                return waiter
-            self._late[waiter] = None
+    def _next_in_line(self, now: float) -> Waiter:
+        first_late = next(iter(self._late), None)
+        if first_late is None or not self._has_time(first_late, now):  # it may have, as grants have become faster
+            while self._line:
+                waiter, _ = self._line.popitem(last=False)
+                if self._has_time(waiter, now):
+                    return waiter
+                self._late[waiter] = None
         return self._late.popitem(last=False)[0]
+
+    def _has_time(self, waiter: Waiter, now: float) -> bool:
+        return waiter.deadline is None or waiter.deadline - now >= ENOUGH * self._took
 
     # --- the listing ----------------------------------------------------------------------------------------------
 
@@ -160,6 +165,7 @@ class Directory:
         if self._asked is not None:
             self._gateway.enter(self.parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
+            self._barrier = False  # nor can it tell whether this create was carried out, if its reply is lost
             return
         self._begin([on_listed], barrier=False)
         self._gateway.enter(self.parent, prefix, data, on_created, self._on_listed)
@@ -175,7 +181,7 @@ class Directory:
         """
         List the directory as the leader knows it, after the present connection was made.
 
-        So one listing serves all who ask after a break: whatever they are in doubt about was sent before the break.
+        One listing serves all who ask after a break: they are in doubt about requests that were sent before it.
         """
         if self._asked is not None and self._barrier:
             self._asked.append(callback)

@@ -110,12 +110,16 @@ class Permits:
         others = _others(queue[:place], Kind.LEASE)
         if others:
             return _wait_for(others[-1], alone=place == 1)
-        limit = self.limit if queue.limit is None else queue.limit.value
+        limit = self.permits(queue)
         if place < limit or queue[place].sequence <= queue.through:
             return Granted()
         ahead = queue[place - limit : place]
         alone = place == limit and not any(child.rests for child in ahead)
         return WaitFor(tuple(child.name for child in ahead), alone, heed_limit=True)
+
+    def permits(self, queue: Queue) -> int:
+        """Return how many permits there are."""
+        return self.limit if queue.limit is None else queue.limit.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,8 +412,7 @@ class Session:
         self.lease.end()
         self._change_state(State.LOST)
         unanswered, self._sent = self._sent, {}
-        for reply in unanswered:
-            reply.callback(SessionGone())
+        _answer_all([(reply, reply.callback) for reply in unanswered], SessionGone)
         self._drop_unsent(SessionGone)
         self._tell(lambda observer: observer.on_session_lost())
 
@@ -512,7 +511,7 @@ def _answer_all(requests: _Batch, answer: Callable[[], ZkError]) -> None:
             callback(answer())
         except Exception:
             # One lock's trouble must not keep the news from the others.
-            logger.exception("%r failed on a request that was not sent", callback)
+            logger.exception("%r failed on a request without an answer", callback)
 
 
 def _send_state(state: State, previous: State, session_id: int | None) -> None:

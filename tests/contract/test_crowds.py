@@ -7,16 +7,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
-from support.faults import connected, cut, expire, proxied, session, warmed
+from support.faults import Elsewhere, connected, cut, expire, proxied, session, warmed
 from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError
+from django_zklock.locks import faultpoints
 from django_zklock.locks.directory import MAX_WAITING, Directory
 from django_zklock.locks.registry import Registry
+from django_zklock.zk import process
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.session import MAX_IN_FLIGHT, STALL_SHARE
 
@@ -162,6 +165,28 @@ async def test_a_try_does_not_pass_the_line(zoo: Zoo, warm: Proxy, cleared: list
         await asyncio.gather(*cleared, return_exceptions=True)
 
 
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
+@pytest.mark.parametrize("kind", [{"kind": "read"}, {"limit": 2 * MANY}])
+async def test_a_line_of_those_that_are_granted_at_once_refuses_nobody(
+    zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
+) -> None:
+    """Readers, and callers for whom there are permits, line up for a moment only, and are in nobody's way."""
+    leave = asyncio.Event()
+
+    async def stay() -> None:
+        async with zk_lock(KEY, timeout=30, **kind):
+            await leave.wait()
+
+    warm.hang = True
+    cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
+    await in_line(MANY - MAX_WAITING)
+    one = asyncio.create_task(take(**kind, **options))
+    await until(lambda: len(session().attached(Registry).members) == MANY + 1 or one.done())
+    warm.hang = False
+    await one
+    leave.set()
+
+
 async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy) -> None:
     """A hundred that begin together take two: the one under way may have been sent too early for the others."""
     with zoo.hold_elsewhere(KEY):
@@ -188,6 +213,28 @@ async def test_one_listing_serves_all_after_a_break(zoo: Zoo, warm: Proxy, clear
         for task in cleared:
             task.cancel()
         await asyncio.gather(*cleared, return_exceptions=True)
+
+
+async def test_a_listing_does_not_tell_what_became_of_a_later_create(
+    zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]
+) -> None:
+    """A create that fails half way may have been carried out, and its node is looked for after it was sent."""
+
+    def strike(point: str) -> None:
+        if point == "after_create_sent":
+            raise MemoryError
+
+    with zoo.hold_elsewhere(KEY):
+        cleared.append(asyncio.create_task(take(timeout=None)))
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+        warm.delay_op(SYNC, 1)
+        warm.cut_all()
+        await until(lambda: directories()[0].asking)  # the waiter asks where it is, on the new connection
+        with mock.patch.object(faultpoints, "reach", strike), pytest.raises(ZkLockError):
+            await asyncio.create_task(take())
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+        await until(lambda: not session().attached(Registry)._departures)
+        assert len(zoo.children(KEY)) == 2
 
 
 async def test_a_crowd_outlives_its_session(zoo: Zoo) -> None:
@@ -230,26 +277,57 @@ async def test_max_waiters_refuses_one_more_without_a_write(
                         pass
 
 
-async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo) -> None:
-    """Of fifty that begin together one has the lock, five wait, and the others are refused."""
+async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(zoo: Zoo, warm: Proxy) -> None:
+    """It was let in before, so it enters again on the next session."""
+    with zoo.hold_elsewhere(KEY):
+        before = connected().session_id
+        killed = warm.kill_before_op(CREATE2)
+        one = asyncio.create_task(take(timeout=60, max_waiters=1))
+        await until(killed.is_set)
+        warm.refuse = True
+        await asyncio.to_thread(expire, zoo)
+        warm.refuse = False
+        await until(lambda: session().session_id not in (None, before))
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+    await one
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}])
+async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, options: dict[str, Any]) -> None:
+    """Of fifty that begin together some are granted, five wait, and the others are refused."""
     refused: list[int] = []
     inside: list[int] = []
     leave = asyncio.Event()
 
     async def take(number: int) -> None:
         try:
-            async with zk_lock(KEY, timeout=30, max_waiters=5):
+            async with zk_lock(KEY, timeout=30, max_waiters=5, **options):
                 inside.append(number)
                 await leave.wait()
         except LockBusy:
             refused.append(number)
 
+    permits = options.get("limit", 1)
     tasks = [asyncio.create_task(take(number)) for number in range(50)]
-    while len(refused) < 44:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(refused) >= 45 - permits)
     leave.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
-    assert (len(inside), len(refused)) == (6, 44)
+    assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
+
+
+async def test_max_waiters_refuses_no_reader_where_all_read(zoo: Zoo) -> None:
+    """However many begin together."""
+    inside: list[int] = []
+    everybody = asyncio.Event()
+
+    async def take(number: int) -> None:
+        async with zk_lock(KEY, kind="read", timeout=30, max_waiters=0):
+            inside.append(number)
+            if len(inside) == MANY:
+                everybody.set()
+            await everybody.wait()
+
+    await asyncio.wait_for(asyncio.gather(*(take(number) for number in range(MANY))), 30)
 
 
 def read_many(count: int, answers: list[object]) -> None:
@@ -261,6 +339,24 @@ def read_many(count: int, answers: list[object]) -> None:
             gateway.read(f"{session().options.base}/nothing-{number}", answers.append)
 
     session().post(ask)
+
+
+def test_one_that_fails_at_the_end_of_a_session_does_not_keep_it_from_ending(zoo: Zoo) -> None:
+    """What waits for an answer is told that the session is over. Trouble there is logged, and all goes on."""
+
+    def fail(answer: object) -> None:
+        raise RuntimeError(answer)
+
+    with warmed(zoo, "a") as proxy:
+        found = connected()
+        proxy.hang = True
+        found.post(lambda: found.attached(Gateway).read("/nothing", fail))
+        eventually(lambda: found._sent)
+        closing = Elsewhere(process.reset)
+        eventually(lambda: found.closing)
+        proxy.hang = False
+        closing.result()
+        assert found._done.is_set()
 
 
 def test_a_heartbeat_is_not_behind_a_flood(zoo: Zoo) -> None:

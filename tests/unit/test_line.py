@@ -1,0 +1,40 @@
+"""The line before a directory: in which order the waiters of one process enter."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+from unittest import mock
+
+from django_zklock.locks.directory import MAX_WAITING, Directory
+
+
+class Caller:
+    """Waits for its turn until a time on `time.monotonic()`."""
+
+    def __init__(self, name: str, deadline: float | None, entered: list[str]) -> None:
+        self.deadline = deadline
+        self._name = name
+        self._entered = entered
+
+    def on_admitted(self) -> None:
+        self._entered.append(self._name)
+
+
+def test_a_late_waiter_is_late_no_more_when_grants_are_fast_again() -> None:
+    """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
+    entered: list[str] = []
+    directory = Directory(cast("Any", None), "/key", lambda directory: None)
+    with mock.patch.object(time, "monotonic", return_value=0.0) as now:
+        slow, *others = [Caller("", None, entered) for _ in range(MAX_WAITING)]
+        assert all(directory.admit(waiter) for waiter in (slow, *others))
+        first, patient = Caller("first", 100.0, entered), Caller("patient", None, entered)
+        directory.admit(first)
+        directory.admit(patient)
+        now.return_value = 90.0
+        directory.granted(slow)
+        assert entered == ["patient"]
+        directory.admit(Caller("newcomer", 200.0, entered))
+        now.return_value = 91.0
+        directory.granted(patient)
+        assert entered == ["patient", "first"]
