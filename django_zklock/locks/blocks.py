@@ -91,6 +91,8 @@ def _leave(lock: Lock, kind: type[BaseException] | None, error: BaseException | 
 class Blocks:
     """The open blocks of one lock object, by owner; each entry is its owner's alone."""
 
+    __slots__ = ("_expected", "_open")
+
     def __init__(self) -> None:
         self._open: dict[Owner, list[Callable[[], Block | None]]] = {}  # innermost last; weak where there is an end
         self._expected: dict[Owner, weakref.ref[BlockEnd]] = {}

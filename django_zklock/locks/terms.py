@@ -16,7 +16,7 @@ from django_zklock.locks.grant import Policy
 from django_zklock.locks.place import Request
 from django_zklock.locks.spelling import check_spelling
 from django_zklock.options import LockOptions, Unset, contradiction
-from django_zklock.owner import current_owner
+from django_zklock.owner import Owner, current_owner
 from django_zklock.queue import names, order, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.recipes import recipe_of
@@ -80,7 +80,7 @@ class Terms:
     def request(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> Request:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
-        owner = current_owner().number
+        owner = current_owner()
         around = work.current()  # now, as the lock may be an object that lives longer than the work
         what = self.what or (around.what if around is not None else "") or os.path.basename(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
@@ -101,7 +101,7 @@ class Terms:
             template=self.template,
         )
 
-    def _payload(self, guid: str, owner: int, thread: str, what: str, about: Mapping[str, str]) -> bytes:
+    def _payload(self, guid: str, owner: Owner, thread: str, what: str, about: Mapping[str, str]) -> bytes:
         return Payload(
             guid=guid,
             host=socket.gethostname(),
@@ -113,7 +113,7 @@ class Terms:
             about=about,
             limit=self.limit or 0,
             layout=self.layout if recipe_of(self.kind, self.layout) is not None else "",
-            owner=owner,
+            owner=owner.number,
         ).encode()
 
 
