@@ -342,5 +342,9 @@ MUTANTS = (
         ((Predecessors, "_watch", _unwritten_watch),),
         setting=READERS,
     ),
-    Mutant("leaves the sign of a reader whose node was deleted", ((Place, "_on_missing", _leaving_sign),)),
+    Mutant(
+        "leaves the sign of a reader whose node was deleted",
+        ((Place, "_on_missing", _leaving_sign),),
+        often={"fault": 0.05, "commit": 0.05},
+    ),
 )  # fmt: skip

@@ -45,10 +45,10 @@ class SetChurn:
                 for key in keys:
                     self._note("granted", ops, key, token=held[key].token, until=held[key].until())
                     granted.add(key)
-                self.counts["granted"] += 1
                 self._work(ops, held)
                 for key in keys:
                     self._note("release", ops, key)
+            self.counts["granted"] += 1  # and not lost
             for key in keys:
                 self._note("released", ops, key, error="")
         except Refused as error:
