@@ -3,9 +3,9 @@ Knows how a kazoo client is built: hosts, handler, back-off, TLS, credentials. K
 
 The private names of kazoo that this package leans on are all used in this module and in `gateway`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
-`ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
-`_read_header`, `_read_socket`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`; and
-it overrides `ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
+`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`,
+`_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`,
+`_read_sock`, `_write_sock`; and it overrides `ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
 `tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
@@ -471,6 +471,12 @@ class Client(KazooClient):
             self.on_ended()
         else:
             self._connection.wake()
+
+    def join(self) -> None:
+        """Wait for the end of kazoo's thread, which is only moments away once it has ended the session."""
+        thread = self._connection._connection_routine
+        if thread is not None:
+            thread.join(1.0)
 
     def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
         """Send requests in one go, each with what takes its answer; on a client that has a connection."""

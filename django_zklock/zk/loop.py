@@ -94,6 +94,10 @@ class Loop:
         """End the thread after what is on the queue."""
         self._events.put(None)
 
+    def join(self) -> None:
+        """Wait for the end of the thread, a second at most."""
+        self._thread.join(1.0)
+
     def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
         """Run `call()` in `delay` seconds; from an event only."""
         timer = Timer(call)

@@ -126,12 +126,16 @@ class Session:
         End the session, so that all its locks are free at once; wait for that at most `timeout` seconds.
 
         At the exit of the process, threads that wait for a lock are left to wait: an error in each of them would only
-        be noise, as they are about to end. No thread is started then, as Python refuses or forbids it.
+        be noise, as they are about to end. No thread is started then, as Python refuses or forbids it. At any other
+        time the threads of the session have ended when this returns in time.
         """
         if self.pid != os.getpid():
             return
+        client = self._client
         self.loop.post(self._close, at_exit)
-        self._done.wait(timeout)
+        if self._done.wait(timeout) and client is not None and not at_exit:
+            client.join()
+            self.loop.join()
 
     def forget(self) -> None:
         """Drop everything in a forked child: no thread of the parent runs here, and its socket stays the parent's."""

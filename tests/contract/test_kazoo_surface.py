@@ -33,7 +33,7 @@ def test_the_client_has_what_is_reached_into() -> None:
         "_stopped",
     ):
         assert hasattr(client, name), name
-    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped"):
+    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped", "_connection_routine"):
         assert hasattr(client._connection, name), name
 
 
