@@ -391,16 +391,15 @@ class Contender(Member):
             self._left = (*self._left, left)
         if self._grant is not None:
             self._grant.release()
+        if self._phase is Phase.LEAVING:
+            return
+        self._done = None
+        self._turns.next()
+        self._cancel_timer()
         if self._phase is Phase.GONE or self._place is None:
-            self._done = None
-            self._turns.next()
-            self._cancel_timer()
             self._out(gone=self._place is None or self._place.gone)
-        elif self._phase is not Phase.LEAVING:
+        else:
             self._phase = Phase.LEAVING
-            self._done = None
-            self._turns.next()
-            self._cancel_timer()
             self._predecessors.forget()
             rest = rest_of(self.request, self._grant, self._place.node)
             self._place.vacate(lambda gone: self._out(gone=gone), rest)

@@ -93,7 +93,7 @@ def failure(results: Sequence[object]) -> Exception | None:
     """
     Return the error that made a transaction fail, of the results of its parts; None if it was carried out.
 
-    The parts beside the one that failed have errors, too, which do not say why.
+    The other parts have errors, too, but those do not say why.
     """
     errors = [each for each in results if isinstance(each, Exception)]
     return next((each for each in errors if not isinstance(each, _UNDONE)), errors[0] if errors else None)
