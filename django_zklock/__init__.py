@@ -10,17 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from django_zklock.decorators import zk_locked
+    from django_zklock.decorators.locked import zk_locked
+    from django_zklock.fencing.signing import FenceVerifier
+    from django_zklock.fencing.views import require_fence
     from django_zklock.locks.current import current_hold
+    from django_zklock.locks.election.leader import Leader, zk_leader
+    from django_zklock.locks.election.observer import Candidate
     from django_zklock.locks.hold import Hold
-    from django_zklock.locks.leader import Leader, zk_leader
     from django_zklock.locks.lock import Lock, zk_lock
+    from django_zklock.locks.multi import MultiLock, zk_locks
     from django_zklock.locks.multihold import MultiHold
-    from django_zklock.locks.observing import Candidate
     from django_zklock.locks.readwrite import ReadWriteLock
-    from django_zklock.locks.several import MultiLock, zk_locks
-    from django_zklock.receiving import require_fence
-    from django_zklock.tokens import FenceVerifier
 
 __all__ = [
     "Candidate",
@@ -41,20 +41,20 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Candidate": "django_zklock.locks.observing",
-    "FenceVerifier": "django_zklock.tokens",
+    "Candidate": "django_zklock.locks.election.observer",
+    "FenceVerifier": "django_zklock.fencing.signing",
     "Hold": "django_zklock.locks.hold",
-    "Leader": "django_zklock.locks.leader",
+    "Leader": "django_zklock.locks.election.leader",
     "Lock": "django_zklock.locks.lock",
     "MultiHold": "django_zklock.locks.multihold",
-    "MultiLock": "django_zklock.locks.several",
+    "MultiLock": "django_zklock.locks.multi",
     "ReadWriteLock": "django_zklock.locks.readwrite",
     "current_hold": "django_zklock.locks.current",
-    "require_fence": "django_zklock.receiving",
-    "zk_leader": "django_zklock.locks.leader",
+    "require_fence": "django_zklock.fencing.views",
+    "zk_leader": "django_zklock.locks.election.leader",
     "zk_lock": "django_zklock.locks.lock",
-    "zk_locked": "django_zklock.decorators",
-    "zk_locks": "django_zklock.locks.several",
+    "zk_locked": "django_zklock.decorators.locked",
+    "zk_locks": "django_zklock.locks.multi",
 }
 
 

@@ -13,7 +13,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import got_request_exception, request_finished, request_started, setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock import bodies, conf
+from django_zklock import conf
 from django_zklock.checks import (
     check_bounds,
     check_root,
@@ -23,6 +23,7 @@ from django_zklock.checks import (
     check_transport,
     check_views,
 )
+from django_zklock.http import streaming
 from django_zklock.zk import process
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ def follow_requests() -> None:
 
     An error that is answered in its place is the end of a response on all of them.
     """
-    request_started.connect(bodies.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
-    request_started.connect(bodies.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
-    got_request_exception.connect(bodies.on_failed, dispatch_uid="zklock.on_failed")
+    request_started.connect(streaming.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
+    request_started.connect(streaming.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
+    got_request_exception.connect(streaming.on_failed, dispatch_uid="zklock.on_failed")
     for handler in (WSGIHandler, ASGIHandler):
-        request_finished.connect(bodies.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
+        request_finished.connect(streaming.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
 
 
 def client_options() -> Options:

@@ -37,11 +37,13 @@ from django.core import checks
 from django.urls import get_resolver
 from django.views import View
 
-from django_zklock import address, conf, transactions
-from django_zklock.options import UNSET, LockOptions
+from django_zklock import conf
+from django_zklock.conf import url
+from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.execution import transactions
 
 if TYPE_CHECKING:
-    from django_zklock.decorators import Locked
+    from django_zklock.decorators.locked import Locked
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -119,7 +121,7 @@ def _entries(config: conf.Config) -> Iterator[tuple[str, LockOptions]]:
 def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
     """Warn of a connection that leaves the machine in plain text."""
     config = _config()
-    if config is None or config.tls is not None or all(address.is_loopback(host) for host, _ in config.hosts):
+    if config is None or config.tls is not None or all(url.is_loopback(host) for host, _ in config.hosts):
         return []
     # AUTH is no cure: it guards znodes, and who takes a session over deletes them as their owner.
     return [
@@ -173,7 +175,7 @@ def _locked(view: Any) -> Locked | None:
     found = getattr(view, "zk_locked", None)
     if found is None:
         return None
-    from django_zklock.decorators import Locked  # noqa: PLC0415 - Django's start does not import kazoo
+    from django_zklock.decorators.locked import Locked  # noqa: PLC0415 - Django's start does not import kazoo
 
     return found if isinstance(found, Locked) else None
 

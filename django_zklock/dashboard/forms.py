@@ -9,9 +9,9 @@ from django import forms
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_zklock.conf.options import MOST_PERMITS
 from django_zklock.dashboard import words
 from django_zklock.models import LONGEST_KEY
-from django_zklock.options import MOST_PERMITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
-from django_zklock import transactions
 from django_zklock.exceptions import FenceRegressed, LockNotHeld, StaleToken
+from django_zklock.execution import transactions
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold

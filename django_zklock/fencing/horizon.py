@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway

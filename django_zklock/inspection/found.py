@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django_zklock.inspection.pools import Pool, apart, passing
-from django_zklock.locks.operators import is_over, read_hold
+from django_zklock.locks.protocol.operator_expiry import is_over, read_hold
 from django_zklock.queue import standing
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue

@@ -6,11 +6,11 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.desk import Desk, Reply
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import Connection, LockInfo, Snapshot
 from django_zklock.inspection.walk import Extent
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.printable import printable
 from django_zklock.zk import clock, process

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from django_zklock.locks.leases import has_to_wait
+from django_zklock.locks.protocol.leases import has_to_wait
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.order import Queue
 from django_zklock.zk.gateway import Node

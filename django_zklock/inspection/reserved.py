@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.queue import reservations
 from django_zklock.queue.reservations import Reservation, Verdict
 from django_zklock.zk import process

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.found import Found
 from django_zklock.inspection.walk import Extent, Walk
 from django_zklock.locks.looking import Contending
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk import process
 

@@ -12,7 +12,7 @@ from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.found import Found, holds_over
 from django_zklock.inspection.pools import Pool, apart, confirmed
 from django_zklock.inspection.servertime import ServerTime
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import order, recipes, signs, standing
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit

@@ -33,5 +33,5 @@ def fenced_block(hold: Hold, name: str, using: str) -> FencedBlock:
 
 def signed_token(hold: Hold) -> str:
     """Return the token of a hold, signed for other services."""
-    signed: str = import_module("django_zklock.tokens").sign(hold)
+    signed: str = import_module("django_zklock.fencing.signing").sign(hold)
     return signed

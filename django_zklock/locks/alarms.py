@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from django_zklock.locks.grant import GrantObserver
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.revocations import Revocation
 
 if TYPE_CHECKING:

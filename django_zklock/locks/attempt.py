@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import Owner
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import lifetime
-from django_zklock.locks.contender import Busy, Free, Outcome
-from django_zklock.locks.gated import make_contender
-from django_zklock.locks.grant import Grant, GrantObserver
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.protocol.contender import Busy, Free, Outcome
+from django_zklock.locks.protocol.gated import make_contender
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.terms import Terms
-from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
-from django_zklock.owner import Owner
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
 

@@ -7,15 +7,15 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django_zklock import abort, work
+from django_zklock.conf.options import Unset
 from django_zklock.exceptions import LockNotHeld, ZkLockError
+from django_zklock.execution import abort, work
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.transactions import Transaction
 from django_zklock.locks import hold as holds
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.taking import give_back, tell_lost
-from django_zklock.options import Unset
-from django_zklock.owner import Owner, current_owner
-from django_zklock.transactions import Transaction
 
 if TYPE_CHECKING:
     from django_zklock.locks.lock import Lock

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from django_zklock.exceptions import LockNotHeld
+from django_zklock.execution.owner import current_owner
 from django_zklock.locks import hold as holds
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import not_held
-from django_zklock.owner import current_owner
+from django_zklock.locks.validation import not_held
 
 
 def holds_any() -> bool:

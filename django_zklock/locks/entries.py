@@ -13,20 +13,20 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django_zklock import abort
 from django_zklock.exceptions import LockNotHeld, ZkLockError
+from django_zklock.execution import abort
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.transactions import Transaction
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks.blocks import BlockEnd
-from django_zklock.locks.grant import Grant
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.taking import RELEASE_PATIENCE
-from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
-from django_zklock.owner import Owner, current_owner
-from django_zklock.transactions import Transaction
 
 if TYPE_CHECKING:
     from django_zklock.locks.lock import Lock
-    from django_zklock.locks.several import MultiLock
+    from django_zklock.locks.multi import MultiLock
 
 Waiter = TypeVar("Waiter", ThreadWaiter[bool], TaskWaiter[bool])
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.refusals import refuse_no_span
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks.validation import refuse_no_span
 from django_zklock.queue import names, order, standing
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue

@@ -6,9 +6,9 @@ import logging
 import time
 from dataclasses import dataclass
 
-from django_zklock import abort, work
-from django_zklock.locks.grant import Grant, GrantObserver, Policy
-from django_zklock.owner import Owner
+from django_zklock.execution import abort, work
+from django_zklock.execution.owner import Owner
+from django_zklock.locks.protocol.grant import Grant, GrantObserver, Policy
 from django_zklock.zk.loop import Timer
 
 logger = logging.getLogger("django_zklock.abort")

@@ -18,23 +18,23 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from django_zklock import work
 from django_zklock.exceptions import LockNotHeld, ZkLockError
+from django_zklock.execution import work
+from django_zklock.execution.owner import Owner
 from django_zklock.locks import above
 from django_zklock.locks.alarms import Alarm, LostCallback, RevokeCallback
-from django_zklock.locks.grant import Claim, Grant, Policy
-from django_zklock.owner import Owner
+from django_zklock.locks.protocol.grant import Claim, Grant, Policy
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
     from django_zklock.contrib.fences.block import FencedBlock
-    from django_zklock.endings import Witness
+    from django_zklock.execution.commit_hooks import Witness
     from django_zklock.fencing.model import FencedModel
-    from django_zklock.locks.contender import Contender
-    from django_zklock.locks.gated import Gated
     from django_zklock.locks.guard import Guard
+    from django_zklock.locks.protocol.contender import Contender
+    from django_zklock.locks.protocol.gated import Gated
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -274,7 +274,7 @@ class Hold:
         Return the token in a form that another service can trust: signed, with the key, the holder and the lease's end.
 
         It costs no network. Make one for each request, as the lease goes on and what the token says of it does not.
-        Raises as `check` does. The receiving side is `django_zklock.tokens.FenceVerifier` and `require_fence`.
+        Raises as `check` does. The receiving side is `django_zklock.fencing.FenceVerifier` and `require_fence`.
         """
         self.check()
         return above.signed_token(self)

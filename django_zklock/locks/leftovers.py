@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 import time
 
-from django_zklock import abort, work
+from django_zklock.execution import abort, work
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.execution.work import Work
 from django_zklock.locks import hold as holds
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.taking import RELEASE_PATIENCE, let_go
-from django_zklock.locks.waiting import ThreadWaiter
-from django_zklock.owner import Owner, current_owner
-from django_zklock.work import Work
 
 logger = logging.getLogger("django_zklock.locks")
 

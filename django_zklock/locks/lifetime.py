@@ -14,17 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django_zklock import signals, work
-from django_zklock.locks.grant import Grant, GrantObserver
+from django_zklock import signals
+from django_zklock.execution import work
 from django_zklock.locks.guard import Guard
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.telling import tell
 from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
-    from django_zklock.locks.contender import Contender
-    from django_zklock.locks.gated import Gated
     from django_zklock.locks.hold import Hold
+    from django_zklock.locks.protocol.contender import Contender
+    from django_zklock.locks.protocol.gated import Gated
     from django_zklock.locks.terms import Terms
 
 logger = logging.getLogger("django_zklock.locks")

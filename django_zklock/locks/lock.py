@@ -9,25 +9,21 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock import abort, conf
+from django_zklock import conf
+from django_zklock.conf.options import UNSET, Atomic, Unset, given_options
 from django_zklock.exceptions import LockNotAcquired, LockNotHeld, ZkLockError
+from django_zklock.execution import abort
+from django_zklock.execution.owner import current_owner
+from django_zklock.execution.transactions import Transaction
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import hold as holds
 from django_zklock.locks.attempt import Attempt
 from django_zklock.locks.blocks import Block, Blocks, Exit
-from django_zklock.locks.contender import Outcome
-from django_zklock.locks.grant import Grant
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.looking import alook, look
-from django_zklock.locks.refusals import (
-    not_held,
-    refuse_arguments,
-    refuse_atomic,
-    refuse_open_transaction,
-    refuse_own_task,
-    refuse_running_loop,
-    threading_timeout,
-)
+from django_zklock.locks.protocol.contender import Outcome
+from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.taking import (
     RELEASE_PATIENCE,
     Take,
@@ -41,11 +37,16 @@ from django_zklock.locks.taking import (
     take_again,
 )
 from django_zklock.locks.terms import Terms, resolve
-from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
-from django_zklock.options import UNSET, Atomic, Unset, given_options
-from django_zklock.owner import current_owner
+from django_zklock.locks.validation import (
+    not_held,
+    refuse_arguments,
+    refuse_atomic,
+    refuse_open_transaction,
+    refuse_own_task,
+    refuse_running_loop,
+    threading_timeout,
+)
 from django_zklock.queue.nodes import Kind
-from django_zklock.transactions import Transaction
 from django_zklock.zk import process
 
 Beside: TypeAlias = Sequence[Grant] | None

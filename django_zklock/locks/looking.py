@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import current_owner
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.contender import Busy, Outcome
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.contender import Busy, Outcome
+from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.protocol.replies import Turns
 from django_zklock.locks.terms import Terms
-from django_zklock.locks.turns import Turns
-from django_zklock.locks.waiting import TaskWaiter, ThreadWaiter
-from django_zklock.owner import current_owner
 from django_zklock.queue import order, standing
 from django_zklock.queue.nodes import Child, Payload, own_limit
 from django_zklock.queue.order import Queue

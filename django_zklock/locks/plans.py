@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.execution.owner import current_owner
 from django_zklock.locks import hold as holds
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multihold import MultiHold
-from django_zklock.locks.refusals import refuse_atomic
 from django_zklock.locks.terms import Terms
-from django_zklock.owner import current_owner
+from django_zklock.locks.validation import refuse_atomic
 
 SHORTEST_WAIT = 0.001  # seconds; who wants to wait does not try without waiting for the last lock, when time is short
 

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from django_zklock import abort, endings, signals, transactions
+from django_zklock import signals
+from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import LockBusy, LockNotAcquired
+from django_zklock.execution import abort, commit_hooks, transactions
+from django_zklock.execution.owner import Owner
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import hold as holds
 from django_zklock.locks import lifetime
 from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.grant import GrantObserver
 from django_zklock.locks.guard import Guard, Receipt
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.refusals import refuse_upgrade
+from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.locks.terms import Terms
-from django_zklock.locks.waiting import ThreadWaiter
-from django_zklock.options import UNSET, Unset
-from django_zklock.owner import Owner
+from django_zklock.locks.validation import refuse_upgrade
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
 
@@ -114,7 +115,7 @@ def hand_over(hold: Hold, count: int, release: str | Unset) -> None:
         return
     unfinished = transactions.unfinished()
     if unfinished:
-        witness = hold._kept_by or endings.Witness(
+        witness = hold._kept_by or commit_hooks.Witness(
             functools.partial(check_before_commit, hold), functools.partial(_no_longer_kept, hold)
         )
         witness.attend(unfinished)
@@ -135,7 +136,7 @@ def check_before_commit(hold: Hold) -> None:
 
 
 @abort.shielded
-def _no_longer_kept(hold: Hold, witness: endings.Witness) -> Callable[[], object] | None:
+def _no_longer_kept(hold: Hold, witness: commit_hooks.Witness) -> Callable[[], object] | None:
     if hold._grant.inherited or (hold._kept_by is not witness and hold._count >= 0):
         return None
     if hold._count == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-from django_zklock.locks.grant import Grant
+from django_zklock.locks.protocol.grant import Grant
 
 
 def tell(grant: Grant, signal: Signal, **kwargs: object) -> None:

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from django_zklock import work
 from django_zklock.conf import Config
-from django_zklock.locks.grant import Policy
-from django_zklock.locks.place import Request
-from django_zklock.locks.spelling import check_spelling
-from django_zklock.options import LockOptions, Unset, contradiction
-from django_zklock.owner import Owner, current_owner
+from django_zklock.conf.options import LockOptions, Unset, contradiction
+from django_zklock.conf.spelling import check_spelling
+from django_zklock.execution import work
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.transactions import refuse_unknown
+from django_zklock.locks.protocol.grant import Policy
+from django_zklock.locks.protocol.node import Request
 from django_zklock.queue import names, order, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.recipes import recipe_of
-from django_zklock.transactions import refuse_unknown
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 

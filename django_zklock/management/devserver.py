@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from django.core.management.base import CommandError
 
-from django_zklock import address, conf
+from django_zklock import conf
+from django_zklock.conf import url
 from django_zklock.queue.printable import session_hex
 from django_zklock.testing.server import DevServer
 
@@ -68,7 +69,7 @@ def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> No
     _say(out, f'\n    ZKLOCK = {{"URL": "{server.url("myproject")}"}}\n')
     if data is not None:
         _say(out, f"What is in the tree when it stops is kept in {data}")
-    if not address.is_loopback(host):
+    if not url.is_loopback(host):
         _say(out, "Other machines can reach it, and whoever does has full power over the locks.")
     _say(out, "Ctrl-C (or SIGTERM) stops it.\n")
 

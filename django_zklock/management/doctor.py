@@ -19,10 +19,10 @@ from django.db import connections
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.fencing import survey
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reserved import Reserved, reserved
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.management.answering import add_answer
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, differing, whose

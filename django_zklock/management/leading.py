@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from django_zklock import conf
-from django_zklock.locks import looking, observing
-from django_zklock.locks.observing import Candidate, Observation
+from django_zklock.locks import looking
+from django_zklock.locks.election import observer
+from django_zklock.locks.election.observer import Candidate, Observation
 from django_zklock.management import naming
 from django_zklock.management.answering import add_answer
 from django_zklock.management.exits import Exit, failure, told
@@ -39,7 +40,7 @@ def run(
     with told():
         key = naming.key_of(name, fields)
         parent = names.path(conf.current().base, key)
-        found = observing.candidates(key, parent, patience=patience)  # first of all: does ZooKeeper answer?
+        found = observer.candidates(key, parent, patience=patience)  # first of all: does ZooKeeper answer?
     if watch:
         with told(), contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
             for leader in Observation(key, parent).follow(None):

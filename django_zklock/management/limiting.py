@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_zklock import operations
+from django_zklock.conf.options import MOST_PERMITS, is_limit
 from django_zklock.management import naming
 from django_zklock.management.answering import add_answer
 from django_zklock.management.breaking import require, user
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import limit_json, limit_text
 from django_zklock.management.printing import Output, clean, write_json
-from django_zklock.options import MOST_PERMITS, is_limit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,15 +24,16 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from django_zklock import abort, conf
+from django_zklock import conf
+from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, UNSET, Unset, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
-from django_zklock.locks.grant import Grant
+from django_zklock.execution import abort
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.protocol.grant import Grant
 from django_zklock.management import durations, keeper, naming
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.printing import Output, clean
-from django_zklock.options import ABORT_ON, KIND, MOST_PERMITS, UNSET, Unset, is_limit
 
 LOOK_INTERVAL: Final = 0.1  # seconds between two looks at the lease
 GRACE_SHARE: Final = 0.25  # of the session timeout: a lost lock is nobody else's for at least twice as long

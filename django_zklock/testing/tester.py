@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.test import override_settings
 
-from django_zklock import abort, conf
+from django_zklock import conf
+from django_zklock.execution import abort
 from django_zklock.locks import hold as holds
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.taking import let_go

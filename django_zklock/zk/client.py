@@ -41,7 +41,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
-from django_zklock.owner import gevent_patched
+from django_zklock.execution.owner import gevent_patched
 from django_zklock.zk import clock
 from django_zklock.zk.outage import NO_HOST, SILENT, NotZooKeeper, Outage, cause_of
 from django_zklock.zk.threads import protocol_thread

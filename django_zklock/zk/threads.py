@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from django_zklock.owner import threads_are_greenlets
+from django_zklock.execution.owner import threads_are_greenlets
 
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # meant for the thread they strike
 

@@ -12,7 +12,7 @@ from support.chaos.crew import Crew, Hand
 from support.proxy import CREATE2, Proxy
 from support.zoo import eventually
 
-from django_zklock.locks.faultpoints import FAULTPOINTS, Faultpoint
+from django_zklock.locks.protocol.faultpoints import FAULTPOINTS, Faultpoint
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 

@@ -23,7 +23,7 @@ from support.chaos.thief import expire
 from support.proxy import CREATE, CREATE2, Proxy
 from support.zoo import eventually
 
-from django_zklock.locks.faultpoints import FAULTPOINTS
+from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
 from django_zklock.testing.ensemble import Ensemble, Server, four_letter
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, needs_compiler]

@@ -9,7 +9,7 @@ import pytest
 from support.chaos.uniqueness import KEYS, Turmoil, Verdict, deadline
 from support.zoo import Zoo, eventually
 
-from django_zklock import reservations
+from django_zklock.operations import reservations
 
 pytestmark = pytest.mark.zookeeper
 

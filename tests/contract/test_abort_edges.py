@@ -16,7 +16,7 @@ from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 

@@ -13,11 +13,11 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.contender import Contender, Outcome
 from django_zklock.locks.hold import share_with_readers
+from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.taking import let_go
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.operations import hold_lock
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind, Payload

@@ -16,9 +16,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError
-from django_zklock.locks import faultpoints
-from django_zklock.locks.directory import MAX_WAITING, Directory
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol import faultpoints
+from django_zklock.locks.protocol.directory import MAX_WAITING, Directory
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.session import MAX_IN_FLIGHT, STALL_SHARE

@@ -17,7 +17,7 @@ from support.wire import Wire
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.locks.directory import MAX_WAITING
+from django_zklock.locks.protocol.directory import MAX_WAITING
 from django_zklock.testing.server import DevServer
 
 CLIENTS, WAITERS = 1000, 200

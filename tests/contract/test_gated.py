@@ -17,13 +17,13 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout, ZooKeeperUnavailable
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.contender import Outcome
-from django_zklock.locks.gated import Gated
 from django_zklock.locks.looking import contenders
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.contender import Outcome
+from django_zklock.locks.protocol.gated import Gated
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.taking import let_go
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process

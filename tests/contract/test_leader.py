@@ -26,8 +26,8 @@ from django_zklock.exceptions import (
     StaleToken,
     ZooKeeperUnavailable,
 )
+from django_zklock.locks.election.leader import STOPPED
 from django_zklock.locks.hold import live_holds
-from django_zklock.locks.leader import STOPPED
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper

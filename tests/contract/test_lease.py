@@ -13,7 +13,7 @@ from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
-from django_zklock.locks.contender import Contender
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.zk import clock
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.lease import LEASE_SHARE

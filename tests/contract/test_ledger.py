@@ -18,7 +18,7 @@ from support.work import lose
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.ticks import Demoted, Ledger, Tick, go_on
-from django_zklock.locks.leader import Leader
+from django_zklock.locks.election.leader import Leader
 from django_zklock.zk.records import Record
 
 pytestmark = pytest.mark.zookeeper

@@ -24,9 +24,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
-from django_zklock.locks import limiting
 from django_zklock.locks.errand import Errand
-from django_zklock.operations import break_lock, clear_limit, limit_of, revoke, set_limit
+from django_zklock.operations import break_lock, clear_limit, limit_of, limits, revoke, set_limit
 from django_zklock.queue import guids, nodes, order, standing
 from django_zklock.queue.limits import Record
 from django_zklock.queue.order import Queue
@@ -331,7 +330,7 @@ class Race:
 
     def __init__(self, zoo: Zoo) -> None:
         self.errand = Errand("k", 5)
-        self.setting = limiting._Setting(self.errand.parent, 1, Record("anna", "x"))
+        self.setting = limits._Setting(self.errand.parent, 1, Record("anna", "x"))
         self.setting.limits = dict.fromkeys(zoo.children("k"), 3)
 
     def look(self) -> Any:
@@ -442,8 +441,8 @@ def test_that_somebody_may_have_a_permit_still_is_said_for_as_long_as_that_one_i
     first = enter(zoo)
     set_limit("k", 3, **WHY)
     race = Race(zoo)
-    race.setting = limiting._Clearing(race.errand.parent)  # type: ignore[assignment]
-    race.setting._tries = limiting.STEADY
+    race.setting = limits._Clearing(race.errand.parent)  # type: ignore[assignment]
+    race.setting._tries = limits.STEADY
     step = race.look()
     for _ in range(2):
         enter(zoo, 1)
@@ -465,7 +464,7 @@ def test_in_a_queue_that_never_holds_still_nobody_is_granted_beyond_both_limits(
     for _ in range(5):
         enter(zoo)
     race = Race(zoo)
-    for _ in range(limiting.STEADY):
+    for _ in range(limits.STEADY):
         step = race.look()
         leave(zoo, 0)
         enter(zoo)
@@ -489,9 +488,9 @@ def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zo
     race = Race(zoo)
     if clears:
         set_limit("k", 4, **WHY)
-        race.setting = limiting._Clearing(race.errand.parent)  # type: ignore[assignment]
+        race.setting = limits._Clearing(race.errand.parent)  # type: ignore[assignment]
     race.setting.limits = dict.fromkeys(zoo.children("k"), 1)
-    race.setting._tries = limiting.STEADY
+    race.setting._tries = limits.STEADY
     step = race.look()
     leave(zoo, 0)
     late = enter(zoo).rpartition("/")[2]

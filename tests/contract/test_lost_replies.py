@@ -11,7 +11,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks import place
+from django_zklock.locks.protocol import node
 
 pytestmark = pytest.mark.zookeeper
 
@@ -153,7 +153,7 @@ def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, warm: None, when
 
 def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the connection broke during a wait, a lost session is still survived."""
-    monkeypatch.setattr(place, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(node, "MAX_ENTRIES", 4)
     with zoo.hold_elsewhere(KEY):
         waiter = Elsewhere(lambda: take_and_count(zoo, timeout=15))
         for _ in range(6):

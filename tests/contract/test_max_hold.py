@@ -16,7 +16,7 @@ from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, signals, zk_lock
 from django_zklock.exceptions import LockLost
-from django_zklock.locks.share import Share
+from django_zklock.http.transfer import Share
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 

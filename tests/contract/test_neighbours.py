@@ -16,7 +16,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import InvalidLockName, UnreadableQueue
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import nodes
 from django_zklock.zk import process
 

@@ -190,7 +190,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
 
 def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever left them: the next break clears away what nobody has read."""
-    monkeypatch.setattr("django_zklock.locks.notes.NOTES_LAST", 0.0)
+    monkeypatch.setattr("django_zklock.operations.break_records.NOTES_LAST", 0.0)
     notes = broken.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
@@ -376,7 +376,7 @@ def test_a_client_that_knows_no_operators_does_not_keep_the_queue_waiting_for_ev
 @pytest.mark.chaos
 def test_a_hold_that_waits_for_a_dead_process_is_not_taken_later(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would know of it, and its end would be far away."""
-    monkeypatch.setattr("django_zklock.locks.holding.SLACK", 0.2)
+    monkeypatch.setattr("django_zklock.operations.operator_holds.SLACK", 0.2)
     process_ = zoo.spawn(
         "from django_zklock.locks import holding; holding.SLACK = 0.2\n"
         "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=1, reason='r', by='b')"

@@ -11,11 +11,11 @@ from support.faults import Elsewhere, proxied, within
 from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
-from django_zklock import reservations
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.operations import reservations
+from django_zklock.operations.reservations import Attached, Reserved, Taken
 from django_zklock.queue import reservations as rules
 from django_zklock.queue.reservations import Reservation
-from django_zklock.reservations import Attached, Reserved, Taken
 from django_zklock.zk import process
 from django_zklock.zk.gateway import Family
 

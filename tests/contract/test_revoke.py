@@ -20,7 +20,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, ReadWriteLock, signals, zk_lock
 from django_zklock.exceptions import LockChangedHands, LockLost, NotRevocable, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
-from django_zklock.locks import contender
+from django_zklock.locks.protocol import contender
 from django_zklock.operations import break_lock, end_hold, hold_lock, revoke
 from django_zklock.queue import guids, nodes, revocations
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload

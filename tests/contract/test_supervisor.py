@@ -11,9 +11,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
-from django_zklock.locks.contender import Contender, Outcome
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper

@@ -22,8 +22,8 @@ from support.bodysite import FILE, PARTS
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
-from django_zklock.bodies import Handover
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
+from django_zklock.http.streaming import Handover
 from django_zklock.locks.hold import Hold
 
 pytestmark = [

@@ -13,10 +13,12 @@ from django.template.response import SimpleTemplateResponse
 from support.strike import first_line, strides, struck
 from support.zoo import Zoo, eventually
 
-from django_zklock import abort, bodies, signals, zk_lock, zk_locked
-from django_zklock.locks import guard, hold, share, taking
+from django_zklock import signals, zk_lock, zk_locked
+from django_zklock.execution import abort
+from django_zklock.http import streaming, transfer
+from django_zklock.http.transfer import Share
+from django_zklock.locks import guard, hold, taking
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.share import Share
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -39,7 +41,7 @@ def functions_of_a_body() -> list[Callable[..., object]]:
         hold.Holds.remove,
         hold.Hold.__init__,
     ]
-    for module in (bodies, share):
+    for module in (streaming, transfer):
         for thing in vars(module).values():
             if getattr(thing, "__module__", "") != module.__name__:
                 continue

@@ -18,8 +18,8 @@ from support.proxy import MULTI, Proxy
 from support.uniquetasks import known_to
 from support.zoo import Zoo, eventually
 
-from django_zklock import reservations
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.operations import reservations
 from django_zklock.queue import reservations as rules
 from django_zklock.queue.reservations import Reservation
 

@@ -18,10 +18,10 @@ from support.uniquetasks import known_to, until_done
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock import reservations
 from django_zklock.contrib.celery import unique
 from django_zklock.exceptions import LockBusy
-from django_zklock.reservations import Reserved
+from django_zklock.operations import reservations
+from django_zklock.operations.reservations import Reserved
 
 pytestmark = pytest.mark.zookeeper
 

@@ -155,7 +155,7 @@ def wait():
         got.append(hold.token)
 thread = threading.Thread(target=wait, daemon=True)
 thread.start()
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 end = time.monotonic() + 5
 while time.monotonic() < end and not (process.peek() and process.current().attached(Registry).guids):
     time.sleep(0.01)

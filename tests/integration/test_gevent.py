@@ -14,7 +14,7 @@ import threading, time
 import gevent
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
 from django_zklock.locks.hold import live_holds
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 """
 

@@ -16,16 +16,17 @@ from support.faults import within
 from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
 from support.zoo import Zoo
 
-from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, refusals, taking, waiting
+from django_zklock.execution import waiters
+from django_zklock.execution.owner import current_owner
+from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, taking, validation
 from django_zklock.locks.lock import Lock
-from django_zklock.owner import current_owner
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, blocks, hold, taking, guard, attempt, waiting, refusals, lifetime)
+    return functions_of(lock, blocks, hold, taking, guard, attempt, waiters, validation, lifetime)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

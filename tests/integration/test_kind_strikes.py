@@ -11,8 +11,9 @@ from support.strike import first_line, functions_of, long_strides, struck
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
-from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, refusals, taking, waiting
-from django_zklock.locks.contender import Contender
+from django_zklock.execution import waiters
+from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, taking, validation
+from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operators import is_operator
 
 pytestmark = [
@@ -22,7 +23,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, blocks, hold, taking, guard, attempt, waiting, refusals, lifetime),
+    *functions_of(lock, blocks, hold, taking, guard, attempt, waiters, validation, lifetime),
     Contender.share,
     Contender.abandon,
 ]

@@ -14,7 +14,7 @@ from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.locks.hold import live_holds
 from django_zklock.locks.lifetime import Calendar
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 
 pytestmark = pytest.mark.zookeeper
 

@@ -18,10 +18,10 @@ from support.zoo import Zoo, eventually
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, counting, disconnect
 from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.execution.owner import current_owner
+from django_zklock.http.transfer import Share
 from django_zklock.locks import hold as holds
-from django_zklock.locks.share import Share
 from django_zklock.operations import break_lock, revoke
-from django_zklock.owner import current_owner
 
 pytestmark = pytest.mark.zookeeper
 

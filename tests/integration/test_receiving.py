@@ -25,12 +25,13 @@ from support import fencesite
 from support.ledgers.models import Account
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock import Hold, require_fence, tokens, zk_lock
+from django_zklock import Hold, require_fence, zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
+from django_zklock.fencing import signing
+from django_zklock.fencing.signing import FenceVerifier
+from django_zklock.fencing.stores import MemoryTokens
 from django_zklock.queue.segments import escape
-from django_zklock.token_stores import MemoryTokens
-from django_zklock.tokens import FenceVerifier
 
 pytestmark = [pytest.mark.zookeeper]
 
@@ -122,7 +123,7 @@ settings.configure(
 import django; django.setup()
 from django.core.management import call_command
 from django_zklock import FenceVerifier
-from django_zklock.token_stores import DatabaseTokens
+from django_zklock.fencing.stores import DatabaseTokens
 call_command("migrate", verbosity=0)
 try:
     fence = FenceVerifier(DatabaseTokens()).verify(sys.argv[3], key="stock/7")
@@ -198,9 +199,9 @@ def test_a_token_opens_no_other_resource(zoo: Zoo, client: Client, view: str) ->
 def test_an_expired_token_is_refused(zoo: Zoo, client: Client) -> None:
     """Once the lease is over by the receiver's clock, a token that nobody has outdone is refused all the same."""
     with zk_lock("stock/7") as hold:
-        fence = tokens.unseal(hold.signed_token(), ["test"])
+        fence = signing.unseal(hold.signed_token(), ["test"])
     late = {"v": 1, "holder": {"host": "", "pid": 1, "guid": ""}, "key": fence.key, "token": str(fence.token)}
-    signed = tokens._signer(["test"]).sign_object({**late, "issued": 1.0, "lease_until": time.time() - 6})
+    signed = signing._signer(["test"]).sign_object({**late, "issued": 1.0, "lease_until": time.time() - 6})
     assert code_of(client, "/function/7/", signed) == (412, "fence_expired")
 
 
@@ -259,7 +260,7 @@ def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog:
     _, signed = sign("stock/8")
     with caplog.at_level(logging.WARNING, "django_zklock"):
         post(client, "/function/7/", signed)
-    (record,) = (record for record in caplog.records if record.name == "django_zklock.receiving")
+    (record,) = (record for record in caplog.records if record.name == "django_zklock.fencing")
     assert "support.fencesite.write refused" in record.getMessage()
     assert record.lock == "stock/7"  # type: ignore[attr-defined]
     assert signed not in caplog.text

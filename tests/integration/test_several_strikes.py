@@ -18,12 +18,12 @@ from support.ledger import Ledger
 from support.strike import LineStrike, Struck, alarm, first_line, functions_of, long_strides
 from support.zoo import Zoo, eventually
 
-from django_zklock import transactions
 from django_zklock.exceptions import LockBusy, LockNotAcquired
-from django_zklock.locks import attempt, blocks, entries, hold, lock, multihold, plans, several, taking
+from django_zklock.execution import transactions
+from django_zklock.execution.owner import current_owner
+from django_zklock.locks import attempt, blocks, entries, hold, lock, multi, multihold, plans, taking
 from django_zklock.locks.lock import zk_lock
-from django_zklock.locks.several import MultiLock, zk_locks
-from django_zklock.owner import current_owner
+from django_zklock.locks.multi import MultiLock, zk_locks
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
 ]
 
-FUNCTIONS = functions_of(several, entries, plans, multihold, lock, blocks, taking)
+FUNCTIONS = functions_of(multi, entries, plans, multihold, lock, blocks, taking)
 
 
 @pytest.fixture

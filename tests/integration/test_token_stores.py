@@ -18,10 +18,10 @@ from django.core.management import call_command
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
-from django_zklock import token_stores
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import StaleToken, ZkLockError
-from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
+from django_zklock.fencing import stores as token_stores
+from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 

@@ -19,8 +19,8 @@ from support.ledger import Ledger
 from support.strike import LineStrike, Struck, alarm, first_line, functions_of, long_strides
 from support.zoo import Zoo
 
-from django_zklock import endings, transactions
 from django_zklock.exceptions import LockLost
+from django_zklock.execution import commit_hooks, transactions
 from django_zklock.locks import blocks, hold, lock, taking
 from django_zklock.locks.lock import Lock
 
@@ -39,7 +39,7 @@ def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
         yield audit
 
 
-OURS = functions_of(transactions, endings, lock, blocks, taking)
+OURS = functions_of(transactions, commit_hooks, lock, blocks, taking)
 DJANGOS: list[Callable[..., object]] = [
     Atomic.__enter__,
     Atomic.__exit__,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.contender import Contender, Outcome
-from django_zklock.locks.grant import Grant, GrantObserver
-from django_zklock.locks.place import Request
+from django_zklock.locks.protocol.contender import Contender, Outcome
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.node import Request
 from django_zklock.locks.terms import ANSWER_PATIENCE
 from django_zklock.queue import rules
 from django_zklock.queue.nodes import Kind

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_zklock.locks.grant import Grant
+from django_zklock.locks.protocol.grant import Grant
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.lease import LEASE_SHARE
 from model import reference

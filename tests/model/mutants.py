@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_zklock.locks.contender import Contender
-from django_zklock.locks.grant import Grant
-from django_zklock.locks.phase import Phase
-from django_zklock.locks.place import Place, State
-from django_zklock.locks.predecessors import Predecessors
-from django_zklock.locks.registry import Departure, Registry
-from django_zklock.locks.resting import Rest
+from django_zklock.locks.protocol.contender import Contender
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.minimum_hold import Rest
+from django_zklock.locks.protocol.node import Place, State
+from django_zklock.locks.protocol.phase import Phase
+from django_zklock.locks.protocol.predecessors import Predecessors
+from django_zklock.locks.protocol.registry import Departure, Registry
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk.client import Options
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.loop import Timer

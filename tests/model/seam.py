@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from django_zklock.locks import hold, registry
+from django_zklock.locks import hold
+from django_zklock.locks.protocol import registry
 from django_zklock.queue import guids
 from django_zklock.zk import clock, session
 from model.client import SimulatedClient

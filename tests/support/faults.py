@@ -13,7 +13,7 @@ from unittest import mock
 
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LockLost
-from django_zklock.locks import contender
+from django_zklock.locks.protocol import contender
 from django_zklock.zk import process
 from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session

@@ -18,8 +18,9 @@ from typing import Any
 
 from celery.exceptions import Retry
 
-from django_zklock import Hold, abort, zk_lock, zk_locked
+from django_zklock import Hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken
+from django_zklock.execution import abort
 from support.celeryapp import HOME, app
 from support.chaos.history import Recorder
 from support.chaos.journal import Journal

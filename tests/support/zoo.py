@@ -18,9 +18,9 @@ from django.test import override_settings
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from django_zklock import abort
+from django_zklock.execution import abort
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import hold as holds
-from django_zklock.locks.waiting import ThreadWaiter
 from django_zklock.queue import nodes, signs
 from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble

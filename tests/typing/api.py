@@ -24,10 +24,10 @@ from django_zklock import (
     zk_locks,
 )
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
+from django_zklock.fencing.signing import VerifiedToken
+from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.operations import Revocation
 from django_zklock.testing import LockTester
-from django_zklock.token_stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
-from django_zklock.tokens import VerifiedToken
 
 
 @zk_locked(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.leaders import Term, assert_one_at_a_time
 
-from django_zklock.locks.campaign import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Pauses
+from django_zklock.locks.election.campaign import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Pauses
 
 
 def grant(lasted: float, lost: str | None = "why") -> Any:

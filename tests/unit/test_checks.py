@@ -11,7 +11,9 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
-from django_zklock import checks, conf, findings, options, zk_locked
+from django_zklock import checks, conf, zk_locked
+from django_zklock.conf import errors as findings
+from django_zklock.conf import options
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 

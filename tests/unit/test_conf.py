@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from django_zklock import conf
 from django_zklock.conf import Config, Tls
-from django_zklock.findings import Problem
-from django_zklock.options import UNSET, LockOptions, given_options
+from django_zklock.conf.errors import Problem
+from django_zklock.conf.options import UNSET, LockOptions, given_options
 
 URL = "zk://h1,h2:2182/app"
 

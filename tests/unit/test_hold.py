@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.locks.grant import Grant, Policy
+from django_zklock.execution.owner import current_owner
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.protocol.grant import Grant, Policy
 from django_zklock.locks.taking import let_go
-from django_zklock.owner import current_owner
 from django_zklock.zk import clock
 
 

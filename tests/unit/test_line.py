@@ -6,7 +6,7 @@ import time
 from typing import Any, cast
 from unittest import mock
 
-from django_zklock.locks.directory import MAX_WAITING, Directory
+from django_zklock.locks.protocol.directory import MAX_WAITING, Directory
 
 
 class Caller:

@@ -58,7 +58,7 @@ settings.configure(
 )
 django.setup()
 {more}
-print(*(name for name in ("kazoo", "django_zklock.locks.contender", "celery") if name in sys.modules))
+print(*(name for name in ("kazoo", "django_zklock.locks.protocol.contender", "celery") if name in sys.modules))
 """)
     assert started.splitlines()[-1:] in ([], ["System check identified no issues (4 silenced)."])
 

@@ -20,11 +20,12 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock import conf, tokens
+from django_zklock import conf
 from django_zklock.exceptions import ExpiredToken, ForgedToken, StaleToken, ZkLockError
+from django_zklock.fencing import signing as tokens
+from django_zklock.fencing.signing import FenceVerifier, TokenHolder, VerifiedToken, seal, unseal
+from django_zklock.fencing.stores import MemoryTokens
 from django_zklock.queue.names import MAX_KEY, Template
-from django_zklock.token_stores import MemoryTokens
-from django_zklock.tokens import FenceVerifier, TokenHolder, VerifiedToken, seal, unseal
 
 OLD, NEW, THEIRS = ("old" * 12, "new" * 12, "theirs" * 6)
 

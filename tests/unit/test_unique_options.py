@@ -9,8 +9,8 @@ import pytest
 
 from django_zklock import zk_locked
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.operations.reservations import Uniqueness
 from django_zklock.queue.reservations import Reservation, State, Verdict, judge, place
-from django_zklock.reservations import Uniqueness
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from django_zklock import conf
 from django_zklock.contrib.celery.holding_back import HoldingBack
 from django_zklock.contrib.celery.ticks import Demoted, Entry, Ledger, Tick
 from django_zklock.exceptions import ZkLockError
+from django_zklock.locks.election.leader import Leader
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.leader import Leader
 
 logger = logging.getLogger("django_zklock.beat")
 

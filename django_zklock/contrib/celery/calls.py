@@ -8,11 +8,11 @@ from typing import Any
 from celery import Task
 from celery._state import get_current_task
 
+from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import callers, coalescing, connect, copies, policies
 from django_zklock.contrib.celery.functions import function_of
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.locks.several import Locks, locks_of
-from django_zklock.options import UNSET, LockOptions
+from django_zklock.locks.multi import Locks, locks_of
 
 _CALLED = "zklock_called"  # attribute of a request: the locks round its task that were come to in this run of it
 

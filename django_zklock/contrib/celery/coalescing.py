@@ -1,7 +1,7 @@
 """
 Knows how many calls of a task are made one: while one runs, one waits, and stands for all that come meanwhile.
 
-The one that waits has a reservation (`django_zklock.reservations`) of the lock's key among the tasks of its name. It
+The one that waits has a reservation (`operations.reservations`) of the lock's key among the tasks of its name. It
 gives that up when it has the lock and before it begins to work: a call that comes later finds none, and waits itself.
 """
 
@@ -14,13 +14,13 @@ from typing import Any
 from celery import Task, states
 from celery.signals import task_failure, task_postrun, task_revoked
 
-from django_zklock import reservations
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.functions import arguments, locked_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import InvalidLockName, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.operations import reservations
+from django_zklock.operations.reservations import Reserved, Taken
 from django_zklock.queue.names import escape
-from django_zklock.reservations import Reserved, Taken
 
 logger = logging.getLogger("django_zklock.celery")
 

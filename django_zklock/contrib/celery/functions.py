@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from django_zklock.options import LockOptions
-from django_zklock.reservations import Uniqueness
+from django_zklock.conf.options import LockOptions
+from django_zklock.operations.reservations import Uniqueness
 
 
 class Locked(Protocol):

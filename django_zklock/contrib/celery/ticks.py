@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from celery.utils.time import maybe_make_aware
 
 from django_zklock.exceptions import InvalidLockName
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.registry import Registry
-from django_zklock.locks.waiting import ThreadWaiter
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue.segments import escape
 from django_zklock.zk.errors import OutcomeUnknown, ZkError
 from django_zklock.zk.records import FenceGone, Record, RecordChanged, Records, Write

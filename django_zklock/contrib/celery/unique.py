@@ -24,12 +24,12 @@ from celery.signals import task_failure, task_postrun, task_prerun, task_revoked
 from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
-from django_zklock import reservations
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.functions import Locked, arguments, locked_of
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.operations import reservations
+from django_zklock.operations.reservations import Attached, Reserved, Taken, Uniqueness
 from django_zklock.queue.names import escape
-from django_zklock.reservations import Attached, Reserved, Taken, Uniqueness
 
 logger = logging.getLogger("django_zklock.celery")
 

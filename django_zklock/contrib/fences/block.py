@@ -9,12 +9,12 @@ from types import TracebackType
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock import abort, owner
 from django_zklock.contrib.fences import rows
+from django_zklock.execution import abort, owner
+from django_zklock.execution.transactions import Transaction
 from django_zklock.fencing.fence import Fence, check_fence
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.taking import check_before_commit
-from django_zklock.transactions import Transaction
 
 
 class FencedBlock:

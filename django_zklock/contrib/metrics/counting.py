@@ -21,8 +21,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.metrics import MetricWrapperBase
 
 from django_zklock import signals
-from django_zklock.locks.grant import Grant
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.protocol.grant import Grant
 
 MOST_LOCKS: Final = 500
 """Values that the label `lock` may have; more mean that keys are used as names of locks, and go by `OTHERS`."""

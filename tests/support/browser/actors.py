@@ -20,7 +20,7 @@ from support.zoo import Zoo, eventually
 SCRIPT = """
 import json, sys, threading
 from django_zklock.exceptions import ZkLockError
-from django_zklock.work import Work, begin
+from django_zklock.execution.work import Work, begin
 
 say_one_at_a_time = threading.Lock()
 enough = {}

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from kazoo.exceptions import KazooException
 
-from django_zklock.locks.faultpoints import FAULTPOINTS
+from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
 from django_zklock.testing.ensemble import Ensemble, ServerFailed
 from support.chaos import firewall
 from support.chaos.crew import Crew, Hand

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from django_zklock import abort
+from django_zklock.execution import abort
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS fenced (key TEXT PRIMARY KEY, token INTEGER NOT NULL, value INTEGER NOT NULL);

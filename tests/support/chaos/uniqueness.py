@@ -29,7 +29,7 @@ import json, os, random, sys, time, uuid
 from pathlib import Path
 from django_zklock import reservations
 from django_zklock.exceptions import ZkLockError
-from django_zklock.reservations import Taken
+from django_zklock.operations.reservations import Taken
 
 role, home, done, late = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "done", sys.argv[4] == "late"
 KEYS = sys.argv[5:]

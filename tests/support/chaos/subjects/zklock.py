@@ -14,8 +14,8 @@ import django
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks import faultpoints
-from django_zklock.locks.registry import Registry
+from django_zklock.locks.protocol import faultpoints
+from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 from support.chaos.subjects import Lost, Refused
 

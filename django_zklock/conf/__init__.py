@@ -1,0 +1,33 @@
+"""The setting `ZKLOCK`: read, checked and completed. Nothing else reads it."""
+
+from __future__ import annotations
+
+from django_zklock.conf.settings import (
+    Config,
+    Tls,
+    are_settings_known,
+    current,
+    debug,
+    forget,
+    has_urlconf,
+    path_for,
+    problems,
+    raw,
+    settings_problems,
+    token_keys,
+)
+
+__all__ = [
+    "Config",
+    "Tls",
+    "are_settings_known",
+    "current",
+    "debug",
+    "forget",
+    "has_urlconf",
+    "path_for",
+    "problems",
+    "raw",
+    "settings_problems",
+    "token_keys",
+]

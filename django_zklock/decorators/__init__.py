@@ -1,0 +1,1 @@
+"""What `@zk_locked` makes of views, tasks and functions."""

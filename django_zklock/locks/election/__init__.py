@@ -1,0 +1,1 @@
+"""Leader election: the candidates, their attempts, and those that only observe."""

@@ -1,0 +1,503 @@
+"""
+Knows the one way into a queue, through it and out again: the contender, a state machine fed by events.
+
+It runs on the protocol's thread and never waits. The caller, a thread, greenlet or coroutine, waits for its outcome
+elsewhere (`locks.waiting`), so whatever strikes the caller cannot strike the protocol: the wait is given up, and
+`abandon` makes the contender clean up after itself. What kind of lock it is, only the rule knows; how its node comes
+and goes, its place.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.protocol import faultpoints, loss, release_requests
+from django_zklock.locks.protocol.directory import Directory
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.minimum_hold import rest_of
+from django_zklock.locks.protocol.node import Place, Request
+from django_zklock.locks.protocol.operator_expiry import Bailiff
+from django_zklock.locks.protocol.phase import Phase
+from django_zklock.locks.protocol.predecessors import Predecessors
+from django_zklock.locks.protocol.registry import Member, Registry
+from django_zklock.locks.protocol.replies import Turns
+from django_zklock.queue import nodes, order, rules
+from django_zklock.queue.nodes import Payload
+from django_zklock.queue.operators import OperatorHold, is_operator
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.gateway import Node
+from django_zklock.zk.loop import Timer
+from django_zklock.zk.session import Session
+
+ME = "me"  # the name of who only looks, among those of nodes
+WATCH_SELF_AFTER = 0.25  # seconds of holding; shorter holds are spared the watch on their own node
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else is in the queue, and this contender does not wait."""
+
+    waiters: int | None = None
+    """How many wait already, if that is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Nobody is in the queue, and this contender was only to look."""
+
+
+Outcome: TypeAlias = Grant | Busy | Free | ZkLockError
+
+
+class Contender(Member):
+    """One contender for one lock, from the first request until it has left the queue."""
+
+    def __init__(self, session: Session, request: Request, done: Callable[[Outcome], object]) -> None:
+        self.session = session
+        self.placed = False  # ZooKeeper has said where this one stands; read by the caller
+        self.ahead: Payload | None = None  # of the one just ahead, if it can be read; read by the caller
+        self.operator: OperatorHold | None = None  # that is in the way, as far as is known; read by the caller
+        self.in_line = False  # it waits for room in the queue, behind others of this process; read by the caller
+        self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
+        self.request = request
+        self.deadline = request.deadline
+        self._done: Callable[[Outcome], object] | None = done
+        self._left: tuple[Callable[[bool], object], ...] = ()
+        self._phase = Phase.AWAITING
+        self._turns = Turns(request.key, self.on_failure, request.about)
+        self._grant: Grant | None = None
+        self._timer: Timer | None = None
+        # Made by `_begin`, on the protocol's thread.
+        self._registry: Registry
+        self._directory: Directory | None = None
+        # Made by `_prepare`, there, too: a contender in the line has none of them yet.
+        self._bailiff: Bailiff
+        self._predecessors: Predecessors
+        self._place: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"<contender for {self.request.key!r}: {self._phase.value}>"
+
+    # --- from any thread ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self.session.post(self._turns.run, self._begin)
+
+    def abandon(self, left: Callable[[bool], object] | None = None) -> None:
+        """
+        Leave, from wherever it is; nothing of it stays in ZooKeeper.
+
+        `left` is called once on the protocol's thread: True, the node is gone; False, it will take a while longer.
+        """
+        self.session.post(self._leave, left)
+
+    def share(self, *, asked: bool = False) -> None:
+        """
+        Have the holder, who writes, be one who reads from now on; no other writer comes in between.
+
+        Doing it again changes nothing. Nobody is let in before the time that it is to be held at least, unless the
+        holder has `asked` for that.
+        """
+        grant = self._grant
+        left = 0.0 if asked or grant is None else grant.since + self.request.hold_at_least - time.monotonic()
+        if left > 0:
+            self.session.post(self._share_later, left)
+            return
+        self.session.post(self._share)
+        if grant is not None:
+            grant.kind = nodes.Kind.READ  # last, so that who is struck before can do it again
+
+    # --- into the queue -----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._phase is Phase.GONE:
+            return
+        if self.session.closing:
+            self.on_closed()  # the others have been told, and nobody will tell this one
+            return
+        self._registry = self.session.attached(Registry)
+        self._directory = self._registry.directory(self.request.parent).join()
+        self._registry.admit(self)
+        if self.session.connected:
+            self._approach()
+        else:
+            self._await_session()
+
+    def _await_session(self) -> None:
+        self._phase = Phase.AWAITING
+        if not self.placed and self._timer is None:
+            self._timer = self.session.loop.call_later(self.session.options.connect_timeout, self._on_no_session)
+
+    def _on_no_session(self) -> None:
+        self._timer = None
+        if self._phase is Phase.AWAITING and not self.placed:
+            self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
+
+    def _approach(self) -> None:
+        self._cancel_timer()
+        bound = self.request.max_waiters if self.request.patient else 0
+        exclusive = self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the line may be granted at once
+        if bound is None or self.placed or self._shared.admitted(self):
+            self._line_up()
+        elif exclusive and self._shared.in_line >= max(bound, 1):
+            self._give_way(self._shared.in_line)
+        else:
+            self._phase = Phase.PEEKING
+            self._shared.names(self._turns.pass_on(self._on_peeked))
+
+    def _on_peeked(self, answer: Any) -> None:
+        if isinstance(answer, NodeMissing):
+            answer = []
+        if isinstance(answer, (OutcomeUnknown, SessionGone)):
+            self._await_session()
+            return
+        queue = self._ordered(answer)
+        if queue is None:
+            return
+        longer = queue.with_newcomer(ME, self.request.kind)
+        free = isinstance(self.request.rule(longer, ME), rules.Granted)
+        if self.request.patient:
+            self._line_up_if_short(queue, free)
+        elif free:
+            self._go_on()
+        else:
+            self._prepare()
+            names = (each.name for each in queue if not is_operator(each.name))
+            self._bailiff.ask(longer, ME, None, partial(self._on_way, next(names, "")))
+
+    def _on_way(self, first: str, there_is: bool | None) -> None:
+        if there_is is None:
+            self._await_session()
+        elif there_is:
+            self._go_on()
+        elif first and self.operator is None and not self.request.only_look:
+            path = f"{self.request.parent}/{first}"
+            self._registry.gateway.read(path, self._turns.pass_on(self._on_holder_read))
+        else:
+            self._give_way()
+
+    def _on_holder_read(self, answer: Any) -> None:
+        if isinstance(answer, Node):
+            self.ahead = Payload.decode(answer.data)
+        self._give_way()
+
+    def _go_on(self) -> None:
+        if self.request.only_look:
+            self._conclude(Free())
+            self._leave(None)
+        else:
+            self._enter()
+
+    def _give_way(self, waiters: int | None = None) -> None:
+        """Leave, rather than wait."""
+        self.placed = True
+        self._conclude(Busy(waiters if self.request.patient else None))
+        self._leave(None)
+
+    def _line_up_if_short(self, queue: order.Queue, free: bool) -> None:
+        """Wait, unless `max_waiters` wait already: in the queue, on their way into it, or in the line."""
+        granted = 0
+        for child in queue:
+            rule = self.request.rule if child.kind is self.request.kind else rules.rule_for(child.kind, 1)
+            if not isinstance(rule(queue, child.name), rules.Granted):
+                break
+            granted += 1
+        listed = sum(child.guid in self._registry.guids for child in queue[granted:])
+        coming = self._shared.in_line + max(0, self._shared.waiting - listed)  # they are not in the queue yet
+        room = self._room(queue) if free else 0
+        waiters = len(queue) - granted + max(0, coming - room)
+        if coming < room or waiters < (self.request.max_waiters or 0):
+            self._line_up()
+        else:
+            self._give_way(waiters)
+
+    def _room(self, queue: order.Queue) -> int:
+        """Return how many newcomers of its kind would be granted at once, if one would."""
+        if self.request.kind is nodes.Kind.READ:
+            return sys.maxsize
+        rule = self.request.rule
+        return rule.permits(queue) - len(queue) if isinstance(rule, rules.Permits) else 1
+
+    def _line_up(self) -> None:
+        if self._shared.admit(self):
+            self._enter()
+            return
+        self._phase = Phase.IN_LINE
+        self.placed = self.in_line = True
+        self._tell_queued()
+
+    def on_admitted(self) -> None:
+        """Learn that there is room in the queue."""
+        self.in_line = False
+        self._turns.run(self._enter if self.session.connected else self._await_session)
+
+    def _prepare(self) -> None:
+        if self._place is None:
+            gateway = self._registry.gateway
+            self._place = Place(self._registry, self._shared, self.request, self)
+            self._bailiff = Bailiff(gateway, self.request, self._turns, self)
+            self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self._bailiff, self)
+
+    def _enter(self) -> None:
+        self._prepare()
+        self._phase = Phase.ENTERING
+        if self._place is not None:
+            self._place.take()
+
+    def on_entered(self, listed: Any) -> None:
+        """Learn from the place that the node is in the queue."""
+        if listed is None:
+            self._list()
+        else:
+            self._phase = Phase.LISTING
+            self._on_listed(listed)
+
+    def on_refused(self, error: ZkLockError) -> None:
+        """Learn from the place that there is no way in."""
+        self._fail(error)
+
+    # --- through the queue --------------------------------------------------------------------------------------
+
+    def _list(self, *, barrier: bool = False) -> None:
+        self._phase = Phase.LISTING
+        ask = self._shared.names_after_barrier if barrier else self._shared.names
+        ask(self._turns.pass_on(self._on_listed))
+
+    def _on_listed(self, answer: Any) -> None:
+        if isinstance(answer, NodeMissing):
+            self._on_absent()
+        elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
+            self._judge(answer)
+
+    def _judge(self, names: Any) -> None:
+        queue = self._ordered(names)
+        if queue is None or self._place is None or self._place.node is None:
+            return
+        faultpoints.reach("after_list")
+        verdict = self.request.rule(queue, self._place.node.name)
+        if isinstance(verdict, rules.Absent):
+            self._on_absent()
+            return
+        self.placed = True
+        self._place.confirmed()
+        if queue.passed:
+            self._registry.gateway.delete(f"{self.request.parent}/{queue.passed}", lambda answer: None)
+        if isinstance(verdict, rules.Granted):
+            self._first()
+        elif self.request.patient:
+            self._await_turn(verdict)
+            self._bailiff.glance(queue, verdict, self._place.node)
+        else:
+            self._bailiff.ask(queue, self._place.node.name, self._place.node, self._on_ahead_seen)
+
+    def _on_ahead_seen(self, gone: bool | None) -> None:
+        if gone:
+            self._list()
+        elif gone is False:  # else to be listed again when connected
+            self._give_way()
+
+    def _on_absent(self) -> None:
+        if self._place is not None:
+            self._place.forget()
+            self.on_node_gone()
+
+    def _await_turn(self, verdict: rules.WaitFor) -> None:
+        self._phase = Phase.QUEUED
+        self._predecessors.wait_for(verdict)
+
+    def on_ahead_read(self, node: Node) -> None:
+        """Learn who is ahead."""
+        self.ahead = Payload.decode(node.data)
+        self._bailiff.heed(node, self._place.node if self._place is not None else None)
+        self._tell_queued()
+
+    def _tell_queued(self) -> None:
+        told, self.on_queued = self.on_queued, None
+        if told is not None:
+            told()
+
+    def on_ahead_gone(self, *, alone: bool) -> None:
+        """Learn that one of those ahead is gone."""
+        if self._phase is not Phase.QUEUED:
+            return
+        faultpoints.reach("on_wake")
+        if alone:
+            self._first()
+        else:
+            self._list()  # it may have given up, with others still ahead
+
+    def on_ahead_changed(self) -> None:
+        """Learn that the queue may not mean what it did."""
+        if self._phase is Phase.QUEUED:
+            self._list()
+
+    def _first(self) -> None:
+        """Take the lock, if a quorum has vouched for the session lately; else have it vouched for first."""
+        self._predecessors.forget()
+        if self._place is None or self._place.node is None:
+            return
+        if self.session.suspect or not self.session.lease.valid:
+            self._phase = Phase.PROVING
+            self.session.doubt("the lease ran out in the queue")
+            self._registry.heartbeat.beat()
+            return
+        faultpoints.reach("before_grant")
+        self._phase = Phase.HOLDING
+        self._grant = Grant(
+            self.session, self.request.key, self._place.node.path, self._place.node.czxid, self.request.kind
+        )
+        self._grant.about, self._grant.template = self.request.about, self.request.template
+        self._conclude(self._grant)
+        self._shared.granted(self)
+        self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
+
+    def on_node_gone(self) -> None:
+        """Learn from the place that somebody else has deleted the node."""
+        if self._grant is not None:
+            loss.lose(self._registry.gateway, self._grant)
+        else:
+            self._turns.next()
+            self._predecessors.forget()
+            self._enter()
+
+    def on_own_read(self, node: Node) -> None:
+        """Learn from the place what the node says now."""
+        if self._grant is not None and self._place is not None and self._place.node is not None:
+            release_requests.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+
+    def _share_later(self, seconds: float) -> None:
+        if self._phase is Phase.HOLDING:
+            self.session.loop.call_later(seconds, lambda: self._turns.run(self._share_in_time))
+
+    def _share_in_time(self) -> None:
+        if self._phase is Phase.HOLDING:
+            self.share()
+
+    def _share(self) -> None:
+        if self._phase is Phase.HOLDING and self._place is not None:
+            self._place.share()
+
+    # --- out of the queue ---------------------------------------------------------------------------------------
+
+    def _leave(self, left: Callable[[bool], object] | None) -> None:
+        if left is not None:
+            self._left = (*self._left, left)
+        if self._grant is not None:
+            self._grant.release()
+        if self._phase is Phase.LEAVING:
+            return
+        self._done = None
+        self._turns.next()
+        self._cancel_timer()
+        if self._phase is Phase.GONE or self._place is None:
+            self._out(gone=self._place is None or self._place.gone)
+        else:
+            self._phase = Phase.LEAVING
+            self._predecessors.forget()
+            rest = rest_of(self.request, self._grant, self._place.node)
+            self._place.vacate(lambda gone: self._out(gone=gone), rest)
+
+    def _out(self, *, gone: bool) -> None:
+        before, self._phase = self._phase, Phase.GONE
+        if before is not Phase.GONE and self._directory is not None:
+            self._registry.dismiss(self)
+            self._directory.leave(self)
+        told, self._left = self._left, ()
+        for left in told:
+            left(gone)
+
+    def _fail(self, error: ZkLockError) -> None:
+        if not error.lock:
+            error.lock = self.request.key
+        if self._grant is not None:
+            self._grant.lose(str(error))  # before its node goes
+        self._conclude(error)
+        self._leave(None)
+
+    def on_failure(self, error: Exception) -> None:
+        """Give up after something went wrong here; a contender that did nothing more would block the queue."""
+        self._fail(ZkLockError(f"The lock protocol failed: {error!r}."))
+
+    def _conclude(self, outcome: Outcome) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+    # --- the session's news -------------------------------------------------------------------------------------
+
+    def on_connected(self, *, resumed: bool) -> None:
+        """Take up what the break interrupted."""
+        if self._phase is Phase.AWAITING:
+            self._approach()
+        elif self._phase in (Phase.LISTING, Phase.QUEUED):
+            self._turns.next()
+            self._predecessors.forget()  # they ended with the connection
+            self._list(barrier=True)
+        elif self._place is not None:
+            self._place.reconnected()
+
+    def on_session_lost(self) -> None:
+        """The node is gone with its session; queue again, unless it was held."""
+        if self._phase is Phase.IN_LINE:
+            return
+        self._turns.next()
+        if self._place is not None:
+            self._predecessors.forget()
+            self._place.forget()
+        if self._grant is not None:
+            self._grant.lose("the ZooKeeper session is over")
+        elif self._phase is not Phase.GONE:
+            self._await_session()
+
+    def on_closed(self) -> None:
+        """Who waits for ever would wait in vain."""
+        if self._grant is None:
+            self._fail(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
+
+    def on_suspect(self, reason: str) -> None:
+        """Nobody vouches for the session at the moment."""
+        if self._grant is not None:
+            self._grant.suspect(reason)
+
+    def on_vouched(self) -> None:
+        """A quorum has vouched for it."""
+        if self._grant is not None:
+            self._grant.vouched()
+        elif self._phase is Phase.PROVING:
+            self._first()
+
+    def on_lease_over(self) -> None:
+        """The lock may be somebody else's by now."""
+        if self._grant is not None:
+            self._grant.lose("the lease is over: no quorum has vouched for the session in time")
+
+    # --- small parts --------------------------------------------------------------------------------------------
+
+    def _ordered(self, names: Any) -> order.Queue | None:
+        """Return the queue, or fail: at an error, or at a queue that nobody can read."""
+        error: ZkLockError | None = names if isinstance(names, ZkError) else None
+        if error is None:
+            try:
+                return self._shared.read(names, self.request.read)
+            except UnreadableQueue as unreadable:
+                error = unreadable
+        self._fail(error)
+        return None
+
+    @property
+    def _shared(self) -> Directory:
+        """What it shares with the other contenders of this process for the same key, once it has begun."""
+        assert self._directory is not None
+        return self._directory
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()

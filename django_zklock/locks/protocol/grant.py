@@ -1,0 +1,222 @@
+"""Knows one grant of a lock by ZooKeeper: whether its lease is valid, and who is told of its loss."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django_zklock.exceptions import LockLost
+from django_zklock.execution import work
+from django_zklock.queue.nodes import Kind
+from django_zklock.queue.revocations import Revocation
+from django_zklock.zk import clock
+
+if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
+    from django_zklock.zk.session import Session
+
+logger = logging.getLogger("django_zklock.locks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When the work under a lock is stopped."""
+
+    abort_on: str = "suspended"
+    """`suspended`, `lost` or `never`."""
+    grace: float = 0.0
+    """Seconds a suspension may last before the abort; never past the lease."""
+
+
+class Claim:
+    """What one of the holds that share a grant has of it."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+
+
+class GrantObserver:
+    """What is told of a grant's changes, on the protocol's thread; it does nothing about those it has no method for."""
+
+    def on_suspect(self, reason: str) -> None:
+        """Nobody vouches for the session at the moment."""
+
+    def on_vouched(self) -> None:
+        """A quorum has vouched for it again."""
+
+    def on_lost(self, reason: str) -> None:
+        """The lock is lost, for good."""
+
+    def on_released(self) -> None:
+        """The holder gave the lock back."""
+
+    def on_revoke(self, request: Revocation) -> None:
+        """Somebody asks the holder to let go."""
+
+
+class Grant:
+    """
+    One grant of a lock by ZooKeeper, as the protocol's thread and the holder share it.
+
+    The protocol's thread writes, anybody reads; each attribute is a plain value. `lost_reason` is final once set.
+    """
+
+    def __init__(self, session: Session, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
+        self.session = session
+        self.session_id = session.session_id
+        self.pid = os.getpid()
+        self.key = key
+        self.path = path
+        self.token = token
+        self.kind = kind  # READ from the moment on that one who writes only reads; written by its owner
+        self.about: Mapping[str, str] = {}  # the work it was taken for
+        self.template = ""  # what the key was made of
+        self.since = time.monotonic()
+        self.suspect_since: float | None = None  # on time.monotonic()
+        self.suspect_reason = ""
+        self.lost_reason: str | None = None
+        self.node_gone = False  # its reason is about to be known
+        self.max_hold = 0.0  # seconds, if it ends by itself
+        self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
+        self.revocation: Revocation | None = None  # the last request to let go
+        self.claims: dict[Claim, weakref.ref[Hold]] = {}  # of the holds that were not let go of yet
+        self.begun = False  # whether its owner has begun what it took the lock for; written by that one
+        self.released = False  # protocol's thread only
+        self._end = [None]  # taken by who tells of the end
+        self.loss_told = False  # `lock_lost` was sent; protocol's thread only
+        self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
+
+    deleted: ClassVar[str] = "its node was deleted by somebody else"
+
+    @property
+    def excludes(self) -> bool:
+        """Whether nobody else can have the lock."""
+        return self.kind in (Kind.LOCK, Kind.WRITE)
+
+    @property
+    def inherited(self) -> bool:
+        """Tell whether this is a forked child, which holds nothing of its parent."""
+        return self.pid != os.getpid()
+
+    def logged(self) -> dict[str, object]:
+        """Return what a log record about this grant carries beside its message."""
+        return {"lock": self.key, "token": self.token, **work.logged(self.about)}
+
+    def why_invalid(self) -> str | None:
+        """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
+        # First of all: a thread that is paused here may find, later, a lease that was renewed after the loss, or that
+        # is another session's. Whatever makes it valid again sets the rest before.
+        valid = self.session.lease.valid
+        if self.lost_reason is not None:
+            return self.lost_reason
+        if self.node_gone:
+            return self.deleted
+        if self.inherited:
+            return "it is the lock of the process that this one was forked from"
+        if self.session.session_id != self.session_id:
+            return "the ZooKeeper session is over"
+        if not valid:
+            return "the lease is over: no quorum has vouched for the session in time"
+        return self.why_overdue if self.overdue else None
+
+    @property
+    def overdue(self) -> bool:
+        """Tell whether it was held for as long as it may be, by the clock."""
+        return self.ends_at is not None and clock.now() >= self.ends_at
+
+    @property
+    def why_overdue(self) -> str:
+        """Say so."""
+        return f"it was held for longer than max_hold, {self.max_hold:g} s"
+
+    def loss(self, reason: str) -> LockLost:
+        """Return the error that tells its holder of the loss."""
+        return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
+
+    def holds(self) -> list[Hold]:
+        """Return the holds that were not let go of yet; a list made in one step, as others come and go."""
+        return [hold for reference in list(self.claims.values()) if (hold := reference()) is not None]
+
+    def take_end(self) -> bool:
+        """Tell whether the caller is the first to ask; that one tells others that the lock was let go of."""
+        try:
+            self._end.pop()
+        except IndexError:
+            return False
+        return True
+
+    # --- on the protocol's thread -------------------------------------------------------------------------------
+
+    def attach(self, observer: GrantObserver) -> None:
+        """Tell this observer from now on, and at once of what it has missed."""
+        self._observers[observer] = None
+        if self.lost_reason is not None:
+            observer.on_lost(self.lost_reason)
+        elif self.suspect_since is not None:
+            observer.on_suspect(self.suspect_reason)
+        if self.revocation is not None:
+            observer.on_revoke(self.revocation)
+        if self.released:
+            observer.on_released()
+
+    def detach(self, observer: GrantObserver) -> None:
+        """Tell this observer no more."""
+        self._observers.pop(observer, None)
+
+    def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
+        """Tell whether an observer of this kind is attached, of which `such` is true."""
+        return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
+
+    def suspect(self, reason: str) -> None:
+        """The session cannot be vouched for at the moment."""
+        if self.suspect_since is None and self.lost_reason is None:
+            self.suspect_reason = reason
+            self.suspect_since = time.monotonic()
+            self._tell(lambda observer: observer.on_suspect(reason))
+
+    def vouched(self) -> None:
+        """The session has been vouched for again."""
+        if self.suspect_since is not None:
+            self.suspect_since = None
+            self._tell(lambda observer: observer.on_vouched())
+
+    def lose(self, reason: str, level: int = logging.WARNING) -> None:
+        """The lock is lost, for good; `level` is of the log record about it."""
+        if self.lost_reason is not None:
+            return
+        self.lost_reason = reason
+        self._tell(lambda observer: observer.on_lost(reason))
+        # Last, as a handler of logs may take its time.
+        logger.log(level, "lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
+
+    def revoke(self, request: Revocation) -> None:
+        """Somebody asks the holder to let go."""
+        self.revocation = request
+        self._tell(lambda observer: observer.on_revoke(request))
+
+    def release(self) -> None:
+        """The holder gives the lock back; nothing more will be told."""
+        if not self.released:
+            self.released = True
+            self._tell(lambda observer: observer.on_released())
+
+    def _tell(self, call: Callable[[GrantObserver], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                call(observer)
+            except Exception:
+                # What goes wrong with one of them must not keep the abort from the next.
+                logger.exception(
+                    "%r failed on a change of the hold of %s%s",
+                    observer,
+                    self.key,
+                    work.noted(self.about),
+                    extra=self.logged(),
+                )

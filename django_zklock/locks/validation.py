@@ -1,0 +1,169 @@
+"""Knows the calls that cannot be right, and tells their authors what to do instead."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.exceptions import LockInTransaction, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.execution import transactions
+from django_zklock.execution.owner import loop_is_running
+from django_zklock.queue.nodes import Kind
+
+if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.terms import Terms
+
+
+def threading_timeout(blocking: bool, timeout: float) -> float | None:
+    """Return the seconds to wait, None for ever, from the arguments of `threading.Lock.acquire`; refuse as it does."""
+    if not blocking:
+        if timeout != -1:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        return 0.0
+    if not isinstance(timeout, SupportsFloat):
+        raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
+    if timeout == -1:
+        return None
+    if timeout < 0:
+        raise ValueError("timeout value must be a non-negative number")
+    return float(timeout)
+
+
+_SAME_THING = {
+    **dict.fromkeys(
+        ("expire", "expires", "expiry", "ttl", "lease", "lock_timeout"),
+        "a lock has no expiry: it is held until it is released or its process dies. To bound the time, use max_hold",
+    ),
+    **dict.fromkeys(
+        ("blocking_timeout", "acquire_timeout", "wait", "wait_timeout", "max_wait"),
+        "the seconds to wait for the lock are given as timeout",
+    ),
+    "blocking": "for a try without waiting, use timeout=0",
+    "sleep": "waiters are woken by ZooKeeper, so there is nothing to set",
+}
+"""What other packages call things, and what to use here."""
+
+
+def refuse_arguments(call: str, name: object, more: Sequence[object], unknown: Mapping[str, object]) -> None:
+    """Raise for arguments that `call` does not have, and say what their author may have meant."""
+    if more:
+        meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
+        raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
+    option = next(iter(unknown))
+    close = difflib.get_close_matches(option, OPTION_NAMES, n=1)
+    if option in _SAME_THING:
+        hint = _SAME_THING[option]
+    elif isinstance(name, str) and f"{{{option}" not in name and close:
+        hint = f"did you mean {close[0]!r}?"
+    elif call == "zk_locked":
+        hint = "the fields of the name are filled with the arguments of the decorated function"
+    else:
+        hint = f'a field of the name is passed as fields={{"{option}": ...}}'
+    raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
+
+
+def refuse_no_text(name: str, value: object, what: str) -> None:
+    """Raise where an argument is no text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {what}, not {value!r}.")
+
+
+def refuse_no_span(name: str, value: object, what: str = "a number of seconds from 0") -> None:
+    """Raise where an argument is no number of seconds that one can wait."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {what}, not {value!r}.")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {what}, not {value!r}.")
+
+
+def refuse_no_target(*, token: object, guid: object = "") -> None:
+    """Raise where what is to name a node cannot be that of any: it would not be found, and seem to be gone."""
+    if not isinstance(token, int):
+        raise TypeError(f"token is a number, as in ContenderInfo.token, not {token!r}.")
+    refuse_no_text("guid", guid, "a text, as in ContenderInfo.guid")
+
+
+def not_held(key: str) -> LockNotHeld:
+    """Return what to raise where the caller does not hold the lock of this key."""
+    return LockNotHeld(
+        f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
+    )
+
+
+def refuse_running_loop(method: str, instead: str) -> None:
+    """Raise where a blocking call would stop the event loop."""
+    if loop_is_running():
+        raise SynchronousOnlyOperation(
+            f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
+        )
+
+
+def refuse_own_task(method: Callable[..., Any]) -> None:
+    """Raise where a coroutine method is all that a task does, so that the lock's owner would end with it."""
+    task = asyncio.current_task()
+    code = getattr(method, "__code__", None)
+    if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
+        raise ZkLockError(
+            "aacquire() was made a task of its own, as asyncio.create_task() and gather() do, and asyncio.wait_for() "
+            "before Python 3.12. That task would own the lock and end at once, so nobody could release it. Await it "
+            "directly, with its own timeout or under asyncio.timeout()."
+        )
+
+
+def refuse_open_transaction(terms: Terms) -> None:
+    """Raise where a transaction is open that would be committed after the lock is let go."""
+    aliases = [] if terms.release == "on_commit" else transactions.open_blocks()
+    if terms.release == "block":  # the lock has nothing to do with that transaction, its author says
+        aliases = [alias for alias in aliases if alias in terms.atomic]
+    if aliases:
+        raise LockInTransaction(
+            f"The lock {terms.key!r} was to be taken inside an open transaction (atomic block on "
+            f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
+            "see its work. Take the lock first and begin the transaction inside it, as atomic=True does; or give "
+            'release="on_commit" to keep the lock until the transaction has ended; or release="block" if what the lock '
+            "protects is not in that database.",
+            lock=terms.key,
+        )
+
+
+def refuse_upgrade(held: Hold, terms: Terms) -> None:
+    """Raise where an owner would wait for the end of what it holds itself, and shares with others."""
+    shared = Kind.READ if held._reads else held._grant.kind
+    if shared in (Kind.LOCK, Kind.WRITE, terms.kind):
+        return
+    holds, instead = "a permit of", "Let go of the permit first."
+    if shared is Kind.READ:
+        holds = "to read"
+        instead = (
+            'Let go of it first, or take it with kind="write" from the start: from there to reading there is a way '
+            "without a gap, hold.downgrade()."
+        )
+    raise LockUpgradeRefused(
+        f"The caller holds {holds} the lock {terms.key!r}, which it shares with others, and would wait for its own "
+        f"release. {instead}",
+        lock=terms.key,
+    )
+
+
+def refuse_atomic(where: str, terms: Terms) -> None:
+    """Raise where a block is to be a transaction that cannot be one."""
+    if not terms.atomic:
+        return
+    if where == "acquire()":
+        raise ZkLockError(
+            f"The lock {terms.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
+            'be committed. Use "with", or give atomic=False.',
+            lock=terms.key,
+        )
+    raise SynchronousOnlyOperation(
+        f"The lock {terms.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
+        "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
+    )
