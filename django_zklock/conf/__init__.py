@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_zklock.conf.settings import (
+    DEFAULT_ROOT,
     Config,
     Tls,
     are_settings_known,
@@ -18,6 +19,7 @@ from django_zklock.conf.settings import (
 )
 
 __all__ = [
+    "DEFAULT_ROOT",
     "Config",
     "Tls",
     "are_settings_known",

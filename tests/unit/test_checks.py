@@ -142,7 +142,7 @@ def test_warnings_wait_until_the_errors_are_gone() -> None:
 def test_table_lists_every_id() -> None:
     """The ids in the code and the ids in the documentation of the module are the same."""
     documented = set(IDS.findall(str(checks.__doc__)))
-    texts = {module: Path(str(module.__file__)).read_text() for module in (conf, options, findings, checks)}
+    texts = {module: Path(str(module.__file__)).read_text() for module in (conf.settings, options, findings, checks)}
     errors = {f"zklock.{id}" for text in texts.values() for id in re.findall(r'"(E\d{3})"', text)}
     warnings = set(re.findall(r'id="(zklock\.W\d{3})"', texts[checks]))
     assert documented == errors | warnings
