@@ -378,7 +378,7 @@ def test_a_hold_that_waits_for_a_dead_process_is_not_taken_later(zoo: Zoo, monke
     """Nobody would know of it, and its end would be far away."""
     monkeypatch.setattr("django_zklock.operations.operator_holds.SLACK", 0.2)
     process_ = zoo.spawn(
-        "from django_zklock.locks import holding; holding.SLACK = 0.2\n"
+        "from django_zklock.operations import operator_holds; operator_holds.SLACK = 0.2\n"
         "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=1, reason='r', by='b')"
     )
     with zoo.hold_elsewhere("k"):

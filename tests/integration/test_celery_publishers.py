@@ -32,7 +32,7 @@ import os, signal, sys
 from celery import Celery
 from support import celeryapp
 from support.uniquetasks import app
-from django_zklock import reservations
+from django_zklock.operations import reservations
 
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)

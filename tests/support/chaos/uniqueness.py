@@ -27,7 +27,7 @@ KEYS = ("a", "b/c")
 PROCESS = """
 import json, os, random, sys, time, uuid
 from pathlib import Path
-from django_zklock import reservations
+from django_zklock.operations import reservations
 from django_zklock.exceptions import ZkLockError
 from django_zklock.operations.reservations import Taken
 
