@@ -95,7 +95,7 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
         said, problems = process.communicate(timeout=30)
     assert said == (
         "['account 7 is settled', 'account 7 is closed', 'the index of lamps is new']\n"
-        "['report of monday', 'somebody else does it']\n"
+        "['report of monday', 'another task does it']\n"
     ), problems
 
 
