@@ -79,7 +79,7 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
     def told() -> bool:
         nonlocal said
         said += capsys.readouterr().out
-        return "deposed in order" in said
+        return "deposed: released" in said
 
     eventually(told)
     assert said.startswith("elected ")
