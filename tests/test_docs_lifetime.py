@@ -78,7 +78,7 @@ def passes(page: str, code: str, directory: Path, count: int) -> None:
 
 def test_the_examples_of_asking_a_holder_to_let_go_run(tmp_path: Path) -> None:
     """What a reader would copy does what the page says."""
-    passes("ask-a-holder-to-let-go.md", ASKING, tmp_path, 2)
+    passes("ask-a-holder-to-release.md", ASKING, tmp_path, 2)
 
 
 def test_the_examples_of_bounding_a_hold_run(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_lock_is_broken(zklock):
 
 def test_the_examples_of_stepping_in_run(tmp_path: Path) -> None:
     """What a reader would copy does what the page says."""
-    project: Project = written("step-in.md", tmp_path)
+    project: Project = written("break-or-hold-a-lock.md", tmp_path)
     project.write("test_stepping.py", TEST)
     done = project.run("-m", "pytest", "-q", "test_stepping.py")
     assert done.returncode == 0, done.stdout + done.stderr
