@@ -1,4 +1,4 @@
-"""The code in the how-tos about the life of a hold runs: to be asked to let go, and to be bounded in time."""
+"""The code in the how-tos about release requests and about limits of the hold time runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def passes(page: str, code: str, directory: Path, count: int) -> None:
     assert f"{count} passed" in done.stdout
 
 
-def test_the_examples_of_asking_a_holder_to_let_go_run(tmp_path: Path) -> None:
+def test_the_examples_of_release_requests_run(tmp_path: Path) -> None:
     """What a reader would copy does what the page says."""
     passes("ask-a-holder-to-release.md", ASKING, tmp_path, 2)
 
