@@ -88,8 +88,8 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
 
 
 def test_an_election_of_kazoos_stands_in_the_queue_of_ours(zoo: Zoo) -> None:
-    """As the page on neighbours makes it: it waits for ours, and ours waits for it."""
-    page = (DOCS / "explanation" / "neighbours.md").read_text()
+    """As the page on Curator and kazoo makes it: it waits for ours, and ours waits for it."""
+    page = (DOCS / "explanation" / "curator-and-kazoo.md").read_text()
     ((name, code),) = BLOCK.findall(page)
     assert page.count("```python\n") == 1
     names: dict[str, Any] = {"__name__": name}
