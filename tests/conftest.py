@@ -29,7 +29,7 @@ settings.register_profile("zklock", deadline=None, derandomize=True, suppress_he
 settings.load_profile("zklock")
 
 
-TIERS = ("integration", "browser", "model", "contract", "unit", "chaos")
+TIERS = ("docs", "integration", "browser", "model", "contract", "unit", "chaos")
 """Those whose files take long come first, so that several workers, each with a file, end at about the same time."""
 
 
@@ -37,7 +37,6 @@ TIERS = ("integration", "browser", "model", "contract", "unit", "chaos")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tier after tier, in random order within each. All tests in a folder named `chaos` are marked so."""
     tiers = {item: item.path.relative_to(TESTS).parts[:-1] for item in items}
-    # The examples of the docs are in no folder. They are as slow as the slowest tier.
     items.sort(key=lambda item: TIERS.index(tiers[item][0]) if tiers[item] else 0)
     for item in items:
         if "chaos" in tiers[item]:

@@ -6,7 +6,7 @@ The private names of kazoo that this package leans on are all used in this modul
 `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`,
 `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`,
 `_read_sock`, `_write_sock`; and it overrides `ConnectionHandler.zk_loop`, whose `connection_stopped` it reads.
-`tests/contract/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
+`tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 
 from __future__ import annotations

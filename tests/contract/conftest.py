@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.primitives import PRIMITIVES, Primitive
@@ -13,28 +14,30 @@ from django_zklock.queue.operators import is_operator
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 
+CONTRACT = Path(__file__).parent
+
 OWN_CODE = frozenset(
     [
-        "test_abort",
-        "test_abort_edges",
-        "test_asyncio",
-        "test_bounds_and_kinds",
-        "test_budget",
-        "test_family_faults",
-        "test_gated",
-        "test_hold_at_least",
-        "test_horizon",
-        "test_inspection",
-        "test_leader",
-        "test_lease",
-        "test_lost_replies",
-        "test_max_hold",
-        "test_operations",
-        "test_operations_lost",
-        "test_over_holds",
-        "test_revoke",
-        "test_several",
-        "test_supervisor",
+        "admin/test_inspection",
+        "compat/test_semaphore_layouts",
+        "fencing/test_last_zxid",
+        "leader/test_leader",
+        "lifetime/test_abort",
+        "lifetime/test_abort_edges",
+        "lifetime/test_bounds_of_all_kinds",
+        "lifetime/test_lease",
+        "lifetime/test_max_hold",
+        "lifetime/test_min_hold",
+        "lifetime/test_min_hold_over",
+        "locks/test_all_kinds_faults",
+        "locks/test_asyncio",
+        "locks/test_costs",
+        "locks/test_several",
+        "operations/test_break_and_hold",
+        "operations/test_lost_replies",
+        "operations/test_request_release",
+        "zk/test_lost_replies",
+        "zk/test_session_restart",
     ]
 )
 """Modules about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone."""
@@ -43,9 +46,10 @@ OWN_CODE = frozenset(
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to `make chaos` the second run of what depends little on the kind of server."""
+    own_code = {(CONTRACT / name).with_suffix(".py") for name in OWN_CODE}
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if item.path.stem in OWN_CODE and params.get("server") == "dev":
+        if item.path in own_code and params.get("server") == "dev":
             item.add_marker(pytest.mark.chaos)
 
 

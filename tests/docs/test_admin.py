@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.test import RequestFactory
-from test_docs import BLOCK, DOCS
+from support.docs import BLOCK, DOCS
 
 from django_zklock import conf
 from django_zklock.admin import LockAdmin

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from celery.utils.imports import symbol_by_name
+from support.docs import DOCS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "celery-beat.md"
+PAGE = DOCS / "how-to" / "celery-beat.md"
 
 
 def test_the_example_for_several_beats_makes_a_scheduler_that_can_be_shared() -> None:

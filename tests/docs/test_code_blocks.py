@@ -13,34 +13,18 @@ from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import RequestFactory
 from django.test.utils import isolate_apps
+from support.docs import BLOCK, DOCS, written
 from support.project import Project
 from support.zoo import Zoo
 
 from django_zklock import conf, zk_lock
 from django_zklock.exceptions import LockBusy
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project with the files that `how-to/test-your-code.md` shows; blocks of one file follow each other."""
     return written("test-your-code.md", tmp_path)
-
-
-def written(page: str, directory: Path, unnamed: int = 0) -> Project:
-    """Write a project with the files that a how-to shows, and see that all its blocks but so many name their file."""
-    text = (DOCS / "how-to" / page).read_text()
-    named = BLOCK.findall(text)
-    assert text.count("```python\n") == len(named) + unnamed, "a block does not name its file"
-    project = Project(directory)
-    files: dict[str, str] = {}
-    for name, code in named:
-        files[name] = files.get(name, "") + code
-    for name, code in files.items():
-        project.write(name, code)
-    return project
 
 
 def test_the_examples_for_pytest_pass(project: Project) -> None:

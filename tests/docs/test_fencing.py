@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.docs import BLOCK, DOCS
 from support.project import Project
-from test_docs import BLOCK, DOCS
 
 SETTINGS = """
 from project_settings import *

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from django.test import RequestFactory
+from support.docs import BLOCK, DOCS
 from support.faults import Elsewhere
 from support.project import SETTINGS, Project
 from support.zoo import Zoo, eventually
-from test_docs import BLOCK, DOCS
 
 from django_zklock import zk_leader
 

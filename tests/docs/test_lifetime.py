@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_docs import written
+from support.docs import written
 
 ASKING = """
 import threading

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from test_docs import DOCS, written
+from support.docs import DOCS, written
 
 from django_zklock.contrib.metrics import connect, disconnect
 

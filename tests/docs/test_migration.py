@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from support.brokers import Redis
+from support.docs import BLOCK, DOCS
 from support.faults import Elsewhere
 from support.zoo import Zoo, eventually
-from test_docs import BLOCK, DOCS
 
 pytestmark = pytest.mark.zookeeper
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.docs import written
 from support.project import Project
-from test_docs import written
 
 TEST = """
 import pytest

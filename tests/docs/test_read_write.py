@@ -11,8 +11,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.http import HttpResponse
 from django.test import RequestFactory
+from support.docs import BLOCK, DOCS
 from support.zoo import Zoo
-from test_docs import BLOCK, DOCS
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy

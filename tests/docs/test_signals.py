@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from django.dispatch import Signal
+from support.docs import DOCS
 
 from django_zklock import signals, zk_lock
 from django_zklock.testing import LockTester
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "signals.md"
+PAGE = DOCS / "reference" / "signals.md"
 
 
 def test_every_signal_is_on_the_page() -> None:

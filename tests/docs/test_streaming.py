@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.docs import BLOCK, DOCS
 from support.project import Project
-from test_docs import BLOCK, DOCS
 
 
 def test_the_examples_for_streamed_responses_pass(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from django_zklock.testing.ensemble import Ensemble
 
-SHOP = Path(__file__).resolve().parents[2] / "example_project"
+SHOP = Path(__file__).resolve().parents[3] / "example_project"
 
 # Six customers at once for three pieces, through every door of the shop; then a delivery by each way.
 SCENARIO = """

@@ -16,7 +16,7 @@ import pytest
 import django_zklock
 from django_zklock import conf
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILES = "https://github.com/django-zklock/django-zklock/blob/main/"
 RAW = "https://raw.githubusercontent.com/django-zklock/django-zklock/main/"
 
