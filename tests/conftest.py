@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from pytest_django import DjangoDbBlocker
 from support.brokers import Broker, RabbitMQ, Redis
-from support.databases import database, sqlite
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.protocol import Neighbour
@@ -104,22 +101,6 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     """One broker after the other, to be cleared by whoever puts a worker to it."""
     server: Broker = request.getfixturevalue(request.param)
     return server
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """What Django's DATABASES say of a database to be fenced, of either kind."""
-    if request.param == "sqlite":
-        return sqlite(tmp_path / "ledger.sqlite3")
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.settings
-
-
-@pytest.fixture
-def ledger(database_settings: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    """The alias of such a database, with empty tables; nothing is rolled back at the end of the test."""
-    with django_db_blocker.unblock(), database(database_settings) as alias:
-        yield alias
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.primitives import PRIMITIVES, Primitive
+from support.faults import connected, proxied, warmed
+from support.primitives import KEY, PRIMITIVES, Primitive
+from support.proxy import Proxy
 from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
@@ -79,6 +81,28 @@ def primitive(request: pytest.FixtureRequest) -> Primitive:
     """Each kind of lock in turn."""
     found: Primitive = request.param
     return found
+
+
+@pytest.fixture
+def key_directory(zoo: Zoo) -> None:
+    """Create the directory of `KEY`. A directory that was not created by a lock is not removed when it is empty."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy between the locks of this process and the server; the session is connected."""
+    with proxied(zoo) as proxy:
+        connected()
+        yield proxy
+
+
+@pytest.fixture
+def warm_proxy(zoo: Zoo) -> Iterator[Proxy]:
+    """A proxy that counts requests: the session has nothing left to do, and the directory of `KEY` exists."""
+    with warmed(zoo, KEY) as proxy:
+        proxy.reset()
+        yield proxy
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.sites import AdminSite
+from django.contrib.auth.models import Permission, User
 from django.http import HttpRequest, HttpResponse
+from django.test import Client
 from django.urls import path
 
 from django_zklock.admin import LockAdmin
@@ -53,3 +55,12 @@ SETTINGS: dict[str, Any] = {
     "TEMPLATES": ADMIN_TEMPLATES,
     "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
 }
+
+
+def user_with(*permissions: str) -> Client:
+    """Return the client of a member of staff with these permissions on locks."""
+    user = User.objects.create_user("-".join(["u", *permissions]), is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock", codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return client

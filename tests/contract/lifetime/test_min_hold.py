@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +25,6 @@ from django_zklock.zk import process
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
 LONG = 300.0
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    zoo.client.ensure_path(f"{zoo.base}/k")
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
 
 
 def die() -> None:
@@ -154,6 +145,7 @@ def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
 
 def test_it_costs_no_round_trip_more(zoo: Zoo, proxy: Proxy) -> None:
     """One to take the lock, and one to let go of it: the node goes and the other comes in one transaction."""
+    zoo.client.ensure_path(f"{zoo.base}/k")
     with zk_lock("k"):
         pass
     proxy.reset()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.faults import warmed
-from support.primitives import KEY, Primitive, queued
+from support.primitives import Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo
 
@@ -15,61 +12,53 @@ pytestmark = pytest.mark.zookeeper
 REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 
 
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy to count at, its session at rest, and the key's directory in place."""
-    with warmed(zoo, KEY) as proxy:
-        proxy.reset()
-        yield proxy
-
-
-def requests(proxy: Proxy) -> list[int]:
+def requests(warm_proxy: Proxy) -> list[int]:
     """Count what was sent for locks: creates, lists, reads and deletes."""
-    return [proxy.counts[opcode] for opcode in REQUESTS]
+    return [warm_proxy.counts[opcode] for opcode in REQUESTS]
 
 
-def test_two_round_trips_where_nobody_is_in_the_way(proxy: Proxy, primitive: Primitive) -> None:
+def test_two_round_trips_where_nobody_is_in_the_way(warm_proxy: Proxy, primitive: Primitive) -> None:
     """One to take it, the create and the list together, and one to give it back."""
     with primitive.lock():
         pass
-    assert requests(proxy) == [1, 1, 0, 1]
-    assert proxy.round_trips() == 2
+    assert requests(warm_proxy) == [1, 1, 0, 1]
+    assert warm_proxy.round_trips() == 2
 
 
-def test_the_same_beside_others_who_share_it(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+def test_the_same_beside_others_who_share_it(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """As long as there is room."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as takers:
         for taker in takers:
             taker.wait_granted()
-        proxy.reset()
+        warm_proxy.reset()
         with primitive.lock():
             pass
-        assert requests(proxy) == [1, 1, 0, 1]
-        assert proxy.round_trips() == 2
+        assert requests(warm_proxy) == [1, 1, 0, 1]
+        assert warm_proxy.round_trips() == 2
 
 
-def test_a_try_that_fails_is_two_reads(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+def test_a_try_that_fails_is_two_reads(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """The list, and the payload of the holder for the error; it writes nothing."""
     with primitive.full(zoo):
-        proxy.reset()
+        warm_proxy.reset()
         assert primitive.lock().acquire(blocking=False) is None
-        assert requests(proxy) == [0, 1, 1, 0]
-        assert proxy.requests == 2
+        assert requests(warm_proxy) == [0, 1, 1, 0]
+        assert warm_proxy.requests == 2
 
 
 def test_a_waiter_reads_those_it_waits_for_and_is_let_in_by_an_event(
-    zoo: Zoo, proxy: Proxy, primitive: Primitive
+    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
 ) -> None:
     """One, but for a permit as many as there are, and the limit, after which it lists once more."""
     permits = primitive.options.get("limit", 0)
     reads = 1 + permits if permits else 1
     with primitive.full(zoo) as blockers:
-        proxy.reset()
+        warm_proxy.reset()
         with queued(zoo, primitive.lock()) as (waiter,):
-            proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in proxy.frames) == reads)
-            assert requests(proxy) == [1, 2 if permits else 1, reads, 0]
-            proxy.reset()
+            warm_proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in warm_proxy.frames) == reads)
+            assert requests(warm_proxy) == [1, 2 if permits else 1, reads, 0]
+            warm_proxy.reset()
             zoo.client.delete(blockers[-1])
             waiter.wait_granted()
-            assert requests(proxy) == [0, 0, 0, 0]
-            assert proxy.watch_events == 1
+            assert requests(warm_proxy) == [0, 0, 0, 0]
+            assert warm_proxy.watch_events == 1

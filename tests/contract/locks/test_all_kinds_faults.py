@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.faults import Elsewhere, expire, session, within
 from support.primitives import (
     KAZOO,
     KEY,
@@ -31,16 +30,7 @@ from support.zoo import Zoo, eventually
 from django_zklock.exceptions import LockLost
 from django_zklock.queue.nodes import Kind
 
-pytestmark = pytest.mark.zookeeper
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
 
 def take(zoo: Zoo, primitive: Primitive) -> None:

@@ -6,11 +6,11 @@ import functools
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, session, warmed
+from support.faults import Elsewhere, session
+from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -19,43 +19,35 @@ from django_zklock.exceptions import LockBusy
 
 pytestmark = pytest.mark.zookeeper
 
-KEY = "warm/a"
 LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 
 
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy to count at, its session at rest, and the key's directory in place."""
-    with warmed(zoo, KEY) as proxy:
-        yield proxy
-
-
-def requests(proxy: Proxy) -> dict[int, int]:
+def requests(warm_proxy: Proxy) -> dict[int, int]:
     """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
-    return {opcode: count for opcode, count in proxy.counts.items() if opcode in LOCK_REQUESTS}
+    return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
 
 
-def test_an_uncontended_lock_takes_two_round_trips(proxy: Proxy) -> None:
+def test_an_uncontended_lock_takes_two_round_trips(warm_proxy: Proxy) -> None:
     """One to take it, the create and the list together, and one to release it."""
-    proxy.reset()
+    warm_proxy.reset()
     with zk_lock(KEY):
         pass
-    assert requests(proxy) == {CREATE2: 1, GET_CHILDREN: 1, DELETE: 1}
-    assert proxy.requests == 3
-    assert proxy.round_trips() == 2
+    assert requests(warm_proxy) == {CREATE2: 1, GET_CHILDREN: 1, DELETE: 1}
+    assert warm_proxy.requests == 3
+    assert warm_proxy.round_trips() == 2
 
 
-def test_a_try_that_fails_is_two_reads(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_try_that_fails_is_two_reads(zoo: Zoo, warm_proxy: Proxy) -> None:
     """
     The queue, and the payload of the holder for the error.
 
     It writes nothing, as a write would cost a quorum, and wake the waiter behind it.
     """
     with zoo.hold_elsewhere(KEY):
-        proxy.reset()
+        warm_proxy.reset()
         assert zk_lock(KEY).acquire(blocking=False) is None
-        assert proxy.requests == 2
-        assert requests(proxy) == {GET_CHILDREN: 1, GET_DATA: 1}
+        assert warm_proxy.requests == 2
+        assert requests(warm_proxy) == {GET_CHILDREN: 1, GET_DATA: 1}
 
 
 def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
@@ -81,7 +73,7 @@ def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
         holder.result()
 
 
-def test_a_hand_over_costs_one_watch_event(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_hand_over_costs_one_watch_event(zoo: Zoo, warm_proxy: Proxy) -> None:
     """The one who waits first in line asks for nothing more when it is its turn."""
     granted, leave = threading.Event(), threading.Event()
 
@@ -92,16 +84,16 @@ def test_a_hand_over_costs_one_watch_event(zoo: Zoo, proxy: Proxy) -> None:
 
     with zoo.hold_elsewhere(KEY):
         waiter = Elsewhere(take)
-        proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in proxy.frames))
-        proxy.reset()
+        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
+        warm_proxy.reset()
     assert granted.wait(5)
-    assert requests(proxy) == {}
-    assert proxy.watch_events == 1
+    assert requests(warm_proxy) == {}
+    assert warm_proxy.watch_events == 1
     leave.set()
     waiter.result()
 
 
-def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Proxy) -> None:
     """Whoever else leaves the queue, or the lock, costs a waiter nothing."""
 
     def take() -> None:
@@ -110,18 +102,18 @@ def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, proxy: Proxy) ->
 
     with zoo.hold_elsewhere(KEY) as first, zoo.hold_elsewhere(KEY) as second, zoo.hold_elsewhere(KEY):
         waiter = Elsewhere(take)
-        proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in proxy.frames))
-        proxy.reset()
+        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
+        warm_proxy.reset()
         zoo.client.delete(first)
         zoo.client.delete(second)
         with zoo.hold_elsewhere(KEY):  # nor does one who comes later
-            assert proxy.watch_events == 0
+            assert warm_proxy.watch_events == 0
     waiter.result()
-    assert proxy.watch_events == 1
-    assert requests(proxy) == {GET_CHILDREN: 1, DELETE: 1}
+    assert warm_proxy.watch_events == 1
+    assert requests(warm_proxy) == {GET_CHILDREN: 1, DELETE: 1}
 
 
-def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, proxy: Proxy) -> None:
+def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> None:
     """One watch event each: no herd."""
     order: list[int] = []
 
@@ -134,34 +126,34 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, proxy: Proxy) -> None:
         for number in range(20):
             waiters.append(Elsewhere(functools.partial(take, number)))
             zoo.wait_contenders(KEY, number + 2)
-        proxy.reset()
+        warm_proxy.reset()
     for waiter in waiters:
         waiter.result()
     assert order == list(range(20))
-    assert proxy.watch_events == 20
-    assert proxy.counts[DELETE] == 20
-    assert proxy.counts[CREATE2] == 0
+    assert warm_proxy.watch_events == 20
+    assert warm_proxy.counts[DELETE] == 20
+    assert warm_proxy.counts[CREATE2] == 0
 
 
-def test_an_idle_process_writes_nothing(proxy: Proxy) -> None:
+def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
     """The heartbeat ends with the last hold."""
     with zk_lock(KEY):
-        proxy.wait_for(lambda: proxy.counts[MULTI])
-    eventually(lambda: not session().loop._timers or proxy.counts[MULTI] == 1)
-    beats = proxy.counts[MULTI]
+        warm_proxy.wait_for(lambda: warm_proxy.counts[MULTI])
+    eventually(lambda: not session().loop._timers or warm_proxy.counts[MULTI] == 1)
+    beats = warm_proxy.counts[MULTI]
     with zk_lock(KEY):
         pass
-    assert proxy.counts[MULTI] == beats
+    assert warm_proxy.counts[MULTI] == beats
 
 
-def test_one_heartbeat_serves_all_holds(proxy: Proxy) -> None:
+def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
     """There is one per process, not one per lock."""
     locks = [zk_lock(f"warm/{number}") for number in range(8)]
     for lock in locks:
         lock.acquire()
-    proxy.reset()
-    proxy.wait_for(lambda: proxy.counts[MULTI] == 2)
-    began, ended = (frame.time for frame in proxy.frames if frame.opcode == MULTI and frame.request)
+    warm_proxy.reset()
+    warm_proxy.wait_for(lambda: warm_proxy.counts[MULTI] == 2)
+    began, ended = (frame.time for frame in warm_proxy.frames if frame.opcode == MULTI and frame.request)
     assert ended - began > 10 / 6 - 0.2
     for lock in locks:
         lock.release()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import Elsewhere, connected, proxied
+from support.faults import Elsewhere
 from support.primitives import watched
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -613,13 +613,6 @@ def json_of(counter: Counter) -> dict[str, Any]:
 
 
 # --- while answers are lost -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from support.faults import Elsewhere, warmed
+from support.faults import Elsewhere
 from support.primitives import KEY, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
@@ -24,13 +24,6 @@ pytestmark = pytest.mark.zookeeper
 def permit(limit: int = 3, timeout: float = 20) -> Lock:
     """Return a lock for one permit of so many."""
     return zk_lock(KEY, limit=limit, timeout=timeout)
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy that the locks of this process go through, its session at rest, and the key's directory in place."""
-    with warmed(zoo, KEY) as proxy:
-        yield proxy
 
 
 @contextlib.contextmanager
@@ -154,18 +147,18 @@ def test_a_lock_and_a_permit_keep_each_other_out(zoo: Zoo) -> None:
 # --- costs -------------------------------------------------------------------------------------------------------
 
 
-def answered(proxy: Proxy, opcode: int) -> int:
+def answered(warm_proxy: Proxy, opcode: int) -> int:
     """Count the answers to requests of a kind."""
-    return sum(frame.opcode == opcode and not frame.request for frame in proxy.frames)
+    return sum(frame.opcode == opcode and not frame.request for frame in warm_proxy.frames)
 
 
-def test_a_waiter_watches_as_many_as_there_are_permits(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_waiter_watches_as_many_as_there_are_permits(zoo: Zoo, warm_proxy: Proxy) -> None:
     """It lists twice, as the limit may change in between, and reads the directory and those just ahead."""
     with holders(zoo, 5):
-        proxy.reset()
+        warm_proxy.reset()
         waiter = Elsewhere(lambda: permit(3).acquire(timeout=1))
-        proxy.wait_for(lambda: answered(proxy, GET_DATA) == 4)
-        assert {code: proxy.counts[code] for code in (CREATE2, GET_CHILDREN, GET_DATA, DELETE)} == {
+        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == 4)
+        assert {code: warm_proxy.counts[code] for code in (CREATE2, GET_CHILDREN, GET_DATA, DELETE)} == {
             CREATE2: 1,
             GET_CHILDREN: 2,
             GET_DATA: 1 + 3,
@@ -175,19 +168,19 @@ def test_a_waiter_watches_as_many_as_there_are_permits(zoo: Zoo, proxy: Proxy) -
 
 
 @pytest.mark.parametrize(("which", "woken"), [(0, 1), (1, 2), (2, 3)])
-def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, proxy: Proxy, which: int, woken: int) -> None:
+def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Proxy, which: int, woken: int) -> None:
     """The first of them is let in without a request; the others, at most one less than permits, look once more."""
     limit, waiting = 3, 8
     with holders(zoo, limit) as paths, queued(zoo, *(permit(limit) for _ in range(waiting))) as waiters:
         # Each reads the directory, and `limit` nodes ahead.
-        proxy.wait_for(lambda: answered(proxy, GET_DATA) >= waiting * (1 + limit))
-        proxy.reset()
+        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) >= waiting * (1 + limit))
+        warm_proxy.reset()
         zoo.client.delete(paths[which])
         waiters[0].wait_granted()
-        proxy.wait_for(lambda: answered(proxy, GET_DATA) == woken - 1)
-        assert proxy.counts[GET_CHILDREN] == woken - 1
-        assert proxy.counts[GET_DATA] == woken - 1
-        assert proxy.watch_events == 1  # of one node, to this one session
+        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == woken - 1)
+        assert warm_proxy.counts[GET_CHILDREN] == woken - 1
+        assert warm_proxy.counts[GET_DATA] == woken - 1
+        assert warm_proxy.watch_events == 1  # of one node, to this one session
         for path in paths:
             with contextlib.suppress(Exception):
                 zoo.client.delete(path)

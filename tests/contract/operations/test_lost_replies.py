@@ -6,11 +6,10 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, connected, expire, proxied, within
+from support.faults import Elsewhere, connected, expire, within
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -30,13 +29,6 @@ CUTS = [
         ("kill_before_op", "kill_after_op"),
     )
 ]
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
 
 
 def named(path: str, zoo: Zoo) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import Elsewhere, connected, cut, proxied, within
+from support.faults import Elsewhere, connected, cut, within
 from support.locking import as_json
 from support.proxy import SET_DATA, Proxy
 from support.zoo import Zoo, eventually
@@ -50,13 +50,6 @@ def asked() -> Iterator[list[tuple[str, str, str]]]:
     signals.lock_revoke_requested.connect(receive)
     yield told
     signals.lock_revoke_requested.disconnect(receive)
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
 
 
 def seen(hold: Hold) -> tuple[str, str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.faults import Elsewhere, connected, expire, session, within
+from support.primitives import KEY
 from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -13,22 +12,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.protocol import node
 
-pytestmark = pytest.mark.zookeeper
-
-KEY = "warm/a"
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
-
-
-@pytest.fixture
-def warm(zoo: Zoo) -> None:
-    """Make the key's directory, and have it stay."""
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
 
 def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
@@ -44,7 +28,7 @@ def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
 @pytest.mark.scenario("F6")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
-def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, opcode: int, when: str) -> None:
+def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
     """Whether the create was carried out or not, there is one node, and it is granted the lock once."""
     fired = getattr(proxy, when)(opcode)
     take_and_count(zoo)
@@ -62,7 +46,7 @@ def test_making_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [SYNC, GET_DATA])
-def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, warm: None, opcode: int, when: str) -> None:
+def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
     """A cut while the outcome of a create is found out starts that over."""
     lost = proxy.kill_after_op(CREATE2)
     second = getattr(proxy, when)(opcode)
@@ -71,7 +55,7 @@ def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, warm: None, opc
     assert second.is_set()
 
 
-def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) -> None:
     """Who gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
     lost = proxy.kill_after_op(CREATE2)
     proxy.refuse = True
@@ -84,7 +68,7 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy, 
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
 
 
-def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy) -> None:
     """The node of an earlier session is nobody's, even if it is found by its guid."""
     lost = proxy.kill_after_op(CREATE2)
     proxy.refuse = True
@@ -97,7 +81,7 @@ def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy
 
 @pytest.mark.scenario("F9")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str) -> None:
+def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
     """The node is gone in the end, and the caller is not kept."""
     lock = zk_lock(KEY)
     lock.acquire()
@@ -111,7 +95,7 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str)
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("others", [1, 3])
-def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str, others: int) -> None:
+def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, others: int) -> None:
     """A waiter whose look at the one ahead is cut keeps its place, and is woken all the same."""
     holders = [zoo.hold_elsewhere(KEY) for _ in range(others)]
     for holder in holders:
@@ -126,7 +110,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, warm: None, when: str, o
     waiter.result()
 
 
-def test_the_one_ahead_may_go_during_the_cut(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+def test_the_one_ahead_may_go_during_the_cut(zoo: Zoo, proxy: Proxy) -> None:
     """A watch that is lost with its connection loses no wake-up."""
     with zoo.hold_elsewhere(KEY):
         waiter = Elsewhere(lambda: take_and_count(zoo, timeout=12))
@@ -139,7 +123,7 @@ def test_the_one_ahead_may_go_during_the_cut(zoo: Zoo, proxy: Proxy, warm: None)
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, warm: None, when: str) -> None:
+def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, when: str) -> None:
     """The next one, on a new connection, vouches for the lock in time."""
     with zk_lock(KEY, abort_on="lost") as hold:
         fired = getattr(proxy, when)(MULTI)
@@ -151,7 +135,7 @@ def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, warm: None, when
         assert zoo.client.exists(hold.path).czxid == hold.token
 
 
-def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the connection broke during a wait, a lost session is still survived."""
     monkeypatch.setattr(node, "MAX_ENTRIES", 4)
     with zoo.hold_elsewhere(KEY):
@@ -167,7 +151,7 @@ def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, warm: None, mo
     waiter.result()
 
 
-def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: Proxy, warm: None) -> None:
+def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: Proxy) -> None:
     """A server that the session moves to would take the end of the earlier one for the answer to the later one."""
     for _ in range(3):
         take_and_count(zoo)

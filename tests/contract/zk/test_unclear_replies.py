@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from support.faults import connected, proxied, session, within
+from support.faults import connected, session, within
+from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -15,20 +16,11 @@ from django_zklock import operations, zk_lock
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.queue import nodes
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
-KEY = "warm/a"
 HEADER = 16  # bytes: the request's number, the transaction's, and the error's code
 
 Change = Callable[[bytes], bytes]
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
 
 
 def code(number: int) -> Change:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import DatabaseError
-from django.test import Client, override_settings
-from support import adminsite
+from django.test import Client
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -23,12 +21,6 @@ from django_zklock.zk import process
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 LIST = "/admin/zklock/lock/"
-
-
-@pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
-    with override_settings(**adminsite.SETTINGS):
-        yield
 
 
 @pytest.fixture

@@ -32,11 +32,10 @@ THEME = """{% extends "admin/base_site.html" %}
 @pytest.fixture
 def client(zoo: Zoo) -> Iterator[Client]:
     """The client of a superuser, while the lock "a" is held."""
-    with override_settings(**adminsite.SETTINGS):
-        client = Client()
-        client.force_login(User.objects.create_superuser("root"))
-        with zk_lock("a"):
-            yield client
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    with zk_lock("a"):
+        yield client
 
 
 def breadcrumbs(page: str) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
-from support import adminsite
+from support.adminsite import user_with
 from support.faults import within
 from support.zoo import Zoo
 
@@ -34,20 +33,6 @@ PAGES = [
     f"{LIST}data.json",
 ]
 HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
-
-
-@pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
-    with override_settings(**adminsite.SETTINGS):
-        yield
-
-
-def user_with(*permissions: str) -> Client:
-    user = User.objects.create_user("-".join(["u", *permissions]), is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock", codename__in=permissions))
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
-from django.test import Client, override_settings
-from support import adminsite
+from django.test import Client
+from support.adminsite import user_with
 from support.faults import Elsewhere
 from support.zoo import Zoo, eventually
 
@@ -25,18 +24,9 @@ LIST = "/admin/zklock/lock/"
 
 
 @pytest.fixture(autouse=True)
-def site(zoo: Zoo) -> Iterator[None]:
-    with override_settings(**adminsite.SETTINGS):
-        yield
-        clear_limit("printers", by="anna", reason="the test is over")
-
-
-def user_with(*permissions: str) -> Client:
-    user = User.objects.create_user("-".join(["u", *permissions]), is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock", codename__in=permissions))
-    client = Client()
-    client.force_login(user)
-    return client
+def limit_cleared(zoo: Zoo) -> Iterator[None]:
+    yield
+    clear_limit("printers", by="anna", reason="the test is over")
 
 
 @pytest.fixture

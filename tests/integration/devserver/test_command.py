@@ -9,7 +9,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -58,11 +57,6 @@ class Running:
         errors = self.process.stderr.read()
         assert (code, errors) == (0, "")
         return self.text
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
 
 
 @contextmanager

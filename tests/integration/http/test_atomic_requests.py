@@ -36,12 +36,6 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
         ledgersite.then.clear()
 
 
-@pytest.fixture
-def audit(tmp_path: Path, ledger: Ledger) -> Iterator[Ledger]:
-    with Ledger.opened("audit", tmp_path) as audit:
-        yield audit
-
-
 def lose_in_vain(hold: Hold) -> None:
     """Have the hold lost in a way that the work does not notice."""
     done = threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -281,12 +280,6 @@ async def test_an_asynchronous_body_has_all_locks(zoo: Zoo, async_client: AsyncC
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
-        yield ledger
 
 
 def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:

@@ -27,18 +27,6 @@ from django_zklock.locks.lock import Lock
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
 
-@pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
-        yield ledger
-
-
-@pytest.fixture
-def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
-        yield audit
-
-
 OURS = functions_of(transactions, commit_hooks, lock, blocks, taking)
 DJANGOS: list[Callable[..., object]] = [
     Atomic.__enter__,

@@ -8,9 +8,6 @@ import os
 import threading
 import time
 import unittest
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -27,18 +24,6 @@ from django_zklock.locks.hold import Hold, live_holds
 from django_zklock.testing.server import DevServer
 
 pytestmark = pytest.mark.zookeeper
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
-        yield ledger
-
-
-@pytest.fixture
-def audit(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
-        yield audit
 
 
 def lose(hold: Hold) -> None:

@@ -7,9 +7,8 @@ import contextlib
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,12 +31,6 @@ pytestmark = [
 ]
 
 FUNCTIONS = functions_of(multi, entries, plans, multihold, lock, blocks, taking)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
-        yield ledger
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ from django_zklock.locks.hold import live_holds
 from django_zklock.queue.operators import is_operator
 
 pytestmark = pytest.mark.zookeeper
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
-    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
-        yield ledger
 
 
 def can_read() -> bool:

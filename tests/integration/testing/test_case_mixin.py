@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from support.project import Project
@@ -52,11 +51,6 @@ class Forgetful(ZkLockTestMixin, SimpleTestCase):
         with zk_lock("a", timeout=0, reentrant=False):
             pass
 """
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
 
 
 @pytest.mark.parametrize("options", [[], ["--parallel=2"]], ids=["serial", "parallel"])

@@ -1,0 +1,31 @@
+"""Fixtures of the tests with Django: databases, projects of a user, and three servers that can be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytest_django import DjangoDbBlocker
+from support.ledger import Ledger
+from support.project import Project
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger]:
+    """A SQLite database in a file. Its transactions are real, and none may be open at the end."""
+    with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def audit(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger]:
+    """A second database, for tests with two transactions."""
+    with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
+        yield audit
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A small Django project in a directory, to be run in a process of its own."""
+    return Project(tmp_path)
