@@ -1,10 +1,11 @@
-"""Knows how to wait for one value from the protocol's thread: in a thread or greenlet, and in a coroutine."""
+"""Wait for one value from the protocol's thread: in a thread or greenlet, or in a coroutine."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Generic, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
 
 _Value = TypeVar("_Value")
 
@@ -36,6 +37,10 @@ class ThreadWaiter(Generic[_Value]):
             # To the latch, -1 is for ever, and so would be a caller's `deadline - now`. In this order NaN stays NaN.
             self._latch.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         return self.value
+
+    async def outcome(self, timeout: float | None) -> _Value | None:
+        """Return what `wait` returns, in a coroutine that runs in a thread of its own and never suspends."""
+        return self.wait(timeout)
 
 
 class TaskWaiter(Generic[_Value]):
@@ -79,3 +84,7 @@ class TaskWaiter(Generic[_Value]):
                 if timer is not None:
                     timer.cancel()
         return self.value
+
+    def outcome(self, timeout: float | None) -> Coroutine[Any, Any, _Value | None]:
+        """Return what `wait` returns."""
+        return self.wait(timeout)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.protocol.contender import Busy, Outcome
+from django_zklock.locks.acquisition import Acquisition, Waiter
+from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.locks.terms import Terms
@@ -31,24 +30,18 @@ if TYPE_CHECKING:
 MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
 
 
-def look(terms: Terms) -> bool:
-    """Tell whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
-    attempt = _begin(terms, ThreadWaiter[Outcome]())
+async def look(terms: Terms, waiter: Waiter) -> bool:
+    """Return whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
+    session = process.current()
+    acquisition = Acquisition(terms)
+    acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
     try:
-        outcome = attempt.waiter.wait(attempt.timeout)
+        outcome = await waiter.outcome(acquisition.timeout)
     finally:
-        attempt.contender.abandon()
-    return _is_busy(attempt, outcome)
-
-
-async def alook(terms: Terms) -> bool:
-    """Tell whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
-    attempt = _begin(terms, TaskWaiter[Outcome]())
-    try:
-        outcome = await attempt.waiter.wait(attempt.timeout)
-    finally:
-        attempt.contender.abandon()
-    return _is_busy(attempt, outcome)
+        acquisition.abandon()
+    if outcome is None or isinstance(outcome, Exception):
+        raise acquisition.failure(outcome)
+    return isinstance(outcome, Busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +73,13 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
 
     One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
     """
-    terms = lock._terms()
+    terms = lock.terms
     return _contending(_picture(process.current(), terms.key, terms.queue, read=terms.read).nodes)
 
 
 def is_shared(lock: Lock) -> bool:
     """Tell whether others may have a lock beside who takes it: as readers, or with other permits."""
-    return lock._terms().shares
+    return lock.terms.shares
 
 
 def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Contending | None:
@@ -96,7 +89,7 @@ def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Cont
     `stays` tells of a contender whether it stays for ever; all others leave when they have had the lock. Costs and
     raises what `contenders` does.
     """
-    terms = lock._terms()
+    terms = lock.terms
     found = _picture(process.current(), terms.key, terms.queue, read=terms.read)
     staying = [each for each in _contending(found.nodes) if stays(each)]
     if not staying:
@@ -226,16 +219,3 @@ class _Round:
         done, self._done = self._done, None
         if done is not None:
             done(found)
-
-
-def _begin(terms: Terms, waiter: Any) -> Attempt[Any]:
-    session = process.current()
-    attempt = Attempt(session, terms, waiter, timeout=session.options.connect_timeout, only_look=True)
-    attempt.contender.start()
-    return attempt
-
-
-def _is_busy(attempt: Attempt[Any], outcome: Outcome | None) -> bool:
-    if outcome is None or isinstance(outcome, Exception):
-        attempt.conclude(outcome, current_owner())
-    return isinstance(outcome, Busy)

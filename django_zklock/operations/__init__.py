@@ -16,9 +16,9 @@ from django_zklock import conf, signals
 from django_zklock.conf import options
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.errand import Errand, Removal, children
+from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.leases import has_gate, layout_of, ranks
 from django_zklock.locks.protocol.operator_expiry import read_hold
-from django_zklock.locks.taking import send_from
 from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
 from django_zklock.operations import limits
 from django_zklock.operations.audit import (

@@ -18,12 +18,11 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.exceptions import LimitMismatch, LockBusy, LockTimeout, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.attempt import Attempt
+from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.looking import contenders
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.protocol.gated import Gated
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.taking import let_go
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
@@ -125,7 +124,7 @@ def test_as_many_as_the_limit_hold_and_the_others_wait(semaphore: Semaphore) -> 
         pass
     for hold in holds:
         assert hold
-        let_go(hold, 0)
+        hold._held.release_to(0)
     semaphore.permits(0)
     assert not semaphore.lock(2).locked()
     with semaphore.lock(2) as hold:
@@ -262,7 +261,7 @@ def test_a_try_waits_a_moment_at_the_gate_if_there_is_a_permit(semaphore: Semaph
         semaphore.at_gate(2)
     hold = patient.result()
     assert hold
-    let_go(hold, 0)
+    hold._held.release_to(0)
     semaphore.permits(0)
 
 
@@ -353,8 +352,9 @@ def test_who_gives_up_just_as_the_gate_opens_takes_no_permit(semaphore: Semaphor
     """What the gate comes to while it is being left is of no use: nobody would ever let go of the permit behind it."""
     connected()
     with semaphore.stranger(semaphore.gate) as stranger:
-        attempt = Attempt(process.current(), semaphore.lock()._terms(), ThreadWaiter[Outcome](), timeout=20)
-        attempt.contender.start()
+        attempt = Acquisition(semaphore.lock().terms)
+        attempt.start(process.current(), ThreadWaiter[Outcome](), 20, 0)
+        assert attempt.contender
         semaphore.at_gate(2)
         eventually(lambda: attempt.contender.ahead is not None or attempt.contender.placed)
         left, told = threading.Event(), threading.Event()

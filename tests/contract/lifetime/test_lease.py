@@ -268,8 +268,8 @@ def test_a_protocol_that_fails_gives_no_lock_away_unsaid(
     lock = zk_lock("a", abort_on="never")
     hold = lock.acquire()
     assert hold
-    assert isinstance(hold._contender, Contender)
-    place = hold._contender._place
+    assert isinstance(hold._held.contender, Contender)
+    place = hold._held.contender._place
     assert place
     eventually(lambda: place._watch and client()._data_watchers.get(hold.path))
     monkeypatch.setattr(Gateway, "read", fail)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.zookeeper
 PRELUDE = """
 import os, sys, threading, time, traceback
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.locks.hold import live_holds
+from django_zklock.locks.table import held_locks
 from django_zklock.zk import process
 
 def forked(child, leave=os._exit):
