@@ -52,6 +52,8 @@ class Acquisition:
         self.count = 0  # of the held lock, before this
         self.contender: Contender | Gated | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
+        self._answered = False  # protocol's thread only
+        self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
 
     # --- in the caller --------------------------------------------------------------------------------------------
 
@@ -95,8 +97,6 @@ class Acquisition:
         self.waiter = waiter
         self.timeout = timeout
         self.patience = patience
-        self._answered = False  # protocol's thread only
-        self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
         self._session = session
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)

@@ -55,7 +55,7 @@ class Campaign:
     def __init__(self, session: Session, acquisition: Acquisition, waiter: Any, *, pause: float = 0.0) -> None:
         self.session = session
         self.acquisition = acquisition
-        self._waiter = waiter
+        acquisition.waiter = waiter
         self._starts_at = time.monotonic() + pause
         self.started = False
         self._concluded = False
@@ -76,11 +76,11 @@ class Campaign:
         """Return the outcome, or None if there was none within `timeout` seconds (None: wait without limit)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self.started:
-            outcome: Outcome | None = await self._waiter.outcome(self._left(timeout))
+            outcome: Outcome | None = await self.acquisition.waiter.outcome(self._left(timeout))
             if outcome is not None or not self._start():
                 return outcome
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        outcome = await self._waiter.outcome(left)
+        outcome = await self.acquisition.waiter.outcome(left)
         return outcome
 
     def _left(self, timeout: float | None) -> float:
@@ -92,7 +92,7 @@ class Campaign:
         if time.monotonic() < self._starts_at:
             return False
         self.started = True
-        self.acquisition.start(self.session, self._waiter, None, 0.0)
+        self.acquisition.start(self.session, self.acquisition.waiter, None, 0.0)
         return True
 
     def conclude(self, outcome: Outcome, *, keep: bool = False) -> HeldLock:

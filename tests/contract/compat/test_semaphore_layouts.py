@@ -356,7 +356,7 @@ def test_who_gives_up_just_as_the_gate_opens_takes_no_permit(semaphore: Semaphor
         attempt.start(process.current(), ThreadWaiter[Outcome](), 20, 0)
         assert attempt.contender
         semaphore.at_gate(2)
-        eventually(lambda: attempt.contender.ahead is not None or attempt.contender.placed)
+        eventually(lambda: attempt.contender and (attempt.contender.ahead is not None or attempt.contender.placed))
         left, told = threading.Event(), threading.Event()
 
         def leave() -> None:
