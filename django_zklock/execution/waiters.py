@@ -4,10 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, Generic, TypeVar
+from collections.abc import Generator
+from typing import Any, Generic, TypeAlias, TypeVar
 
 _Value = TypeVar("_Value")
+
+Routine: TypeAlias = Generator[Any, Any, _Value]
+"""
+Something that waits, in a thread or in a coroutine: it differs only in the waiter, and waits by `yield from`.
+
+It is a generator and no coroutine, because Python warns of a coroutine that an exception keeps from being started.
+"""
+
+
+def run(routine: Routine[_Value]) -> _Value:
+    """Run a routine whose waiters block the thread, so that it never suspends."""
+    try:
+        next(routine)
+    except StopIteration as done:
+        value: _Value = done.value
+        return value
+    raise RuntimeError("a routine for threads has suspended")
+
+
+class Awaited(Generic[_Value]):
+    """Makes a routine, whose waiters suspend, awaitable."""
+
+    __slots__ = ("_routine",)
+
+    def __init__(self, routine: Routine[_Value]) -> None:
+        self._routine = routine
+
+    def __await__(self) -> Routine[_Value]:
+        return self._routine
 
 
 class ThreadWaiter(Generic[_Value]):
@@ -38,8 +67,9 @@ class ThreadWaiter(Generic[_Value]):
             self._latch.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         return self.value
 
-    async def outcome(self, timeout: float | None) -> _Value | None:
-        """Return what `wait` returns, in a coroutine that runs in a thread of its own and never suspends."""
+    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
+        """Return what `wait` returns; for a routine that `run` drives."""
+        yield from ()
         return self.wait(timeout)
 
 
@@ -85,6 +115,6 @@ class TaskWaiter(Generic[_Value]):
                     timer.cancel()
         return self.value
 
-    def outcome(self, timeout: float | None) -> Coroutine[Any, Any, _Value | None]:
-        """Return what `wait` returns."""
-        return self.wait(timeout)
+    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
+        """Return what `wait` returns; for a routine that is awaited by `Awaited`."""
+        return self.wait(timeout).__await__()

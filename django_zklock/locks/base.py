@@ -1,14 +1,14 @@
 """
 How locks are acquired and released: one lock, or several as one.
 
-Waiting differs between threads and coroutines, and nothing else does. So the routines that wait are coroutines. For a
-thread, `run` drives them with a waiter that blocks the thread, so that they never suspend.
+Only the waiting differs between threads and coroutines. So what waits is a `Routine`: a thread drives it by `run`, with
+a waiter that blocks the thread, and a coroutine awaits it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,7 +26,7 @@ from django_zklock.exceptions import (
 from django_zklock.execution import abort
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import Transaction
-from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.blocks import Block, Blocks, Exit, Part, await_all, release_all, wait_all
@@ -48,7 +48,6 @@ from django_zklock.zk import process
 SHORTEST_WAIT = 0.001  # seconds; who wants to wait still waits for the last lock when the time is short
 
 AnyHold = TypeVar("AnyHold")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +118,6 @@ class Entry:
             raise
 
 
-def run(routine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine that never suspends, because its waiter blocks the thread."""
-    try:
-        routine.send(None)
-    except StopIteration as done:
-        result: _Result = done.value
-        return result
-    raise RuntimeError("a routine for threads has suspended")
-
-
 class LockBase(Generic[AnyHold]):
     """What one lock and several locks have in common."""
 
@@ -163,14 +152,14 @@ class LockBase(Generic[AnyHold]):
         The calling task becomes the owner. So do not make this call a task of its own: that would own the lock and end.
         """
         refuse_own_task(self.aacquire)
-        return await self._acquire(TaskWaiter, threading_timeout(blocking, timeout))
+        return await Awaited(self._acquire(TaskWaiter, threading_timeout(blocking, timeout)))
 
-    async def _acquire(self, waiter: type[Any], timeout: float | None) -> AnyHold | None:
+    def _acquire(self, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         entry = Entry()
         try:
             plan = self._plan()
             refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.terms[-1].key, plan.atomic)
-            await self._take(entry, plan, timeout, waiter, keep=True)
+            yield from self._take(entry, plan, timeout, waiter, keep=True)
             return self._begin(plan, entry)
         except LockNotAcquired:
             return None
@@ -225,7 +214,7 @@ class LockBase(Generic[AnyHold]):
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
         for terms in self._plan().terms:
-            if _find(terms) is not None or await look(terms, TaskWaiter()):
+            if _find(terms) is not None or await Awaited(look(terms, TaskWaiter())):
                 return True
         return False
 
@@ -239,16 +228,16 @@ class LockBase(Generic[AnyHold]):
         refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
         return run(self._enter(ThreadWaiter))
 
-    def __aenter__(self) -> Coroutine[Any, Any, AnyHold]:
-        return self._enter(TaskWaiter)
+    def __aenter__(self) -> Awaited[AnyHold]:
+        return Awaited(self._enter(TaskWaiter))
 
-    async def _enter(self, waiter: type[Any]) -> AnyHold:
+    def _enter(self, waiter: type[Any]) -> Routine[AnyHold]:
         entry = Entry()
         try:
             plan = self._plan()
             if waiter is not ThreadWaiter:
                 refuse_atomic("async code", plan.terms[-1].key, plan.atomic)
-            await self._take(entry, plan, plan.timeout, waiter)
+            yield from self._take(entry, plan, plan.timeout, waiter)
             self._open(entry, plan)
             return self._begin(plan, entry)
         except BaseException as error:  # noqa: BLE001 - raised again, or what it means
@@ -304,9 +293,9 @@ class LockBase(Generic[AnyHold]):
 
     # --- small parts ----------------------------------------------------------------------------------------------
 
-    async def _take(
+    def _take(
         self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
-    ) -> None:
+    ) -> Routine[None]:
         """
         Take all locks of a plan, within `timeout` seconds; `entry` has what was taken, also if this raises.
 
@@ -324,9 +313,9 @@ class LockBase(Generic[AnyHold]):
                         continue
                     try:
                         _start(acquisition, entry, plan, deadline, waiter)
-                        outcome = await acquisition.waiter.outcome(acquisition.timeout)
+                        outcome = yield from acquisition.waiter.outcome(acquisition.timeout)
                         if outcome is None:
-                            outcome = await acquisition.waiter.outcome(acquisition.extra_patience)
+                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_patience)
                         acquisition.conclude(outcome, owner, keep=keep)
                     except BaseException as error:
                         acquisition.give_up(error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition, Waiter
 from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
 
 
-async def look(terms: Terms, waiter: Waiter) -> bool:
+def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
     """Return whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
     session = process.current()
     acquisition = Acquisition(terms)
     acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
     try:
-        outcome = await waiter.outcome(acquisition.timeout)
+        outcome = yield from waiter.outcome(acquisition.timeout)
     finally:
         acquisition.abandon()
     if outcome is None or isinstance(outcome, Exception):

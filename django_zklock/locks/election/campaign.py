@@ -11,6 +11,7 @@ from typing import Any
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.owner import current_owner
+from django_zklock.execution.waiters import Routine
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Outcome
@@ -72,15 +73,15 @@ class Campaign:
         """What came of it; None as long as nothing has."""
         return self.acquisition.grant
 
-    async def outcome(self, timeout: float | None) -> Outcome | None:
+    def outcome(self, timeout: float | None) -> Routine[Outcome | None]:
         """Return the outcome, or None if there was none within `timeout` seconds (None: wait without limit)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self.started:
-            outcome: Outcome | None = await self.acquisition.waiter.outcome(self._left(timeout))
+            outcome: Outcome | None = yield from self.acquisition.waiter.outcome(self._left(timeout))
             if outcome is not None or not self._start():
                 return outcome
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        outcome = await self.acquisition.waiter.outcome(left)
+        outcome = yield from self.acquisition.waiter.outcome(left)
         return outcome
 
     def _left(self, timeout: float | None) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from django_zklock import conf
 from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.execution.waiters import Routine
 from django_zklock.locks.base import Entry, Plan
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -24,7 +25,7 @@ _UNLISTED = LockOptions()
 class Campaigner(Protocol):
     """Gets the lock by a campaign."""
 
-    async def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> None:
+    def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> Routine[None]:
         """Take the lock, and wait for it."""
 
 
@@ -42,10 +43,10 @@ class LeadLock(Lock):
             raise ValueError(f'ZKLOCK["LOCKS"]["{self.name}"]: leader locks cannot set kind, limit or atomic.')
         return super()._plan()
 
-    async def _take(
+    def _take(
         self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
-    ) -> None:
-        await self._alive._take(entry, plan.terms[0], waiter)
+    ) -> Routine[None]:
+        yield from self._alive._take(entry, plan.terms[0], waiter)
 
     @property
     def _alive(self) -> Campaigner:

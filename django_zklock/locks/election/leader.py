@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
-from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.execution.waiters import Routine, ThreadWaiter, run
 from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.base import Entry, run
+from django_zklock.locks.base import Entry
 from django_zklock.locks.election.campaign import FIRST_PAUSE, Campaign, Pauses
 from django_zklock.locks.election.lead import Heralds, LeadLock
 from django_zklock.locks.election.observer import Candidate
@@ -303,7 +303,7 @@ class Leader(Onlooker):
             raise LockNotAcquired("The leader was stopped.", lock=acquisition.terms.key)
         return campaign
 
-    async def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> None:
+    def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> Routine[None]:
         """Campaign; for the lock behind this."""
         acquisition = Acquisition(replace(terms, reentrant=False))
         entry.acquisitions.append(acquisition)
@@ -314,9 +314,9 @@ class Leader(Onlooker):
             refuse_open_transaction(terms, ())
         campaign = self._begin(acquisition, waiter())
         try:
-            outcome = await campaign.outcome(None)
+            outcome = yield from campaign.outcome(None)
             while outcome is None:
-                outcome = await campaign.outcome(None)
+                outcome = yield from campaign.outcome(None)
             held = campaign.conclude(outcome)
             self._held = weakref.ref(held)  # kept by the block alone, so that it goes with it
             self._tell_elected(held)

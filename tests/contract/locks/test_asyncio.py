@@ -218,7 +218,7 @@ async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
         await asyncio.to_thread(int)
         before = threading.active_count()
         with zoo.hold_elsewhere("crowd"):
-            tasks = [asyncio.create_task(Lock("crowd", timeout=None).__aenter__()) for _ in range(30)]
+            tasks = [asyncio.ensure_future(Lock("crowd", timeout=None).__aenter__()) for _ in range(30)]
             await asyncio.to_thread(zoo.wait_contenders, "crowd", 31, 20)
             assert threading.active_count() == before
             for task in tasks:

@@ -111,7 +111,7 @@ with zk_lock("block") as hold:
         hold.check()
         others = zk_lock("block").acquire(blocking=False) is hold
         print("parent", status, others, flush=True)
-        hold._contender and zk_lock("block").release()
+        hold._held.contender and zk_lock("block").release()
 if not pid:
     sys.exit(0 if zk_lock("block").acquire(blocking=False) is None else 71)
 """
