@@ -20,10 +20,10 @@ from django_zklock.queue.order import Queue
 from django_zklock.queue.recipes import Recipe
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.zk import clock
-from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.loop import Timer
+from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
 FIRST: Final = 32  # requests under way at first
@@ -93,7 +93,7 @@ class Walk:
             self._session.loop.call_later(self._patience * LISTING_SHARE, self._end_listing),
             self._session.loop.call_later(self._patience, self._stop),
         ]
-        self._session.attached(Awaiting).call(self._on_connected)
+        self._session.attached(OnConnected).call(self._on_connected)
 
     def _on_connected(self) -> None:
         self._turn += 1
@@ -155,7 +155,7 @@ class Walk:
                 self._at_once = LEAST
             if isinstance(answer, (OutcomeUnknown, SessionGone)):
                 self._turn += 1
-                self._session.attached(Awaiting).call(self._on_connected)
+                self._session.attached(OnConnected).call(self._on_connected)
                 return
             call(subject, answer)
             self._proceed()
@@ -339,7 +339,7 @@ class Walk:
 
     def _conclude(self) -> None:
         done, self._done = self._done, None
-        self._session.attached(Awaiting).call_off(self._on_connected)
+        self._session.attached(OnConnected).cancel(self._on_connected)
         for timer in self._timers:
             timer.cancel()
         if done is None:

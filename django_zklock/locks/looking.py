@@ -20,9 +20,9 @@ from django_zklock.queue.nodes import Child, Payload, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
-from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Node
+from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -186,12 +186,12 @@ class _Round:
 
     def begin(self) -> None:
         """Ask, as soon as there is a connection."""
-        self._session.attached(Awaiting).call(self._list)
+        self._session.attached(OnConnected).call(self._list)
 
     def give_up(self) -> None:
         """Ask no more; from any thread."""
         self._done = None
-        self._session.post(lambda: self._session.attached(Awaiting).call_off(self._list))
+        self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
 
     def _list(self) -> None:
         if self._done is not None:

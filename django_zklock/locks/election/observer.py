@@ -28,7 +28,7 @@ from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node, Watch
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Observer
+from django_zklock.zk.session import SessionObserver
 
 LOOK_AGAIN = 5.0
 """Seconds until an observer looks again that may not make the directory it would watch; the one case of polling."""
@@ -129,7 +129,7 @@ class _Over:
 _News: TypeAlias = "Candidate | ZkLockError | _Over | None"
 
 
-class Observation(Observer):
+class Observation(SessionObserver):
     """
     Tells one observer who leads, and of each change; it lives on the protocol's thread.
 
@@ -256,7 +256,7 @@ class Observation(Observer):
     def _on_listed(self, answer: Any) -> None:
         if isinstance(answer, NodeMissing):
             self._say(None)
-            self._gateway.make_parents(self._parent, self._turns.pass_on(self._on_made))
+            self._gateway.ensure_path(self._parent, self._turns.pass_on(self._on_made))
         elif self._is_clear(answer):
             self._judge(answer, otherwise=self._await_somebody)
 

@@ -345,7 +345,7 @@ class Contender(Member):
             return
         if self.session.suspect or not self.session.lease.valid:
             self._phase = Phase.PROVING
-            self.session.doubt("the lease ran out in the queue")
+            self.session.mark_suspect("the lease ran out in the queue")
             self._registry.heartbeat.beat()
             return
         faultpoints.reach("before_grant")
@@ -466,7 +466,7 @@ class Contender(Member):
         if self._grant is not None:
             self._grant.suspect(reason)
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         """A quorum has vouched for it."""
         if self._grant is not None:
             self._grant.vouched()

@@ -163,12 +163,12 @@ class Directory:
     def enter(self, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
         """Create a node and list the directory, together if no listing is under way."""
         if self._asked is not None:
-            self._gateway.enter(self.parent, prefix, data, on_created, None)
+            self._gateway.create_and_list(self.parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
             self._barrier = False  # nor can it tell whether this create was carried out, if its reply is lost
             return
         self._begin([on_listed], barrier=False)
-        self._gateway.enter(self.parent, prefix, data, on_created, self._on_listed)
+        self._gateway.create_and_list(self.parent, prefix, data, on_created, self._on_listed)
 
     def names(self, callback: Callback) -> None:
         """List the directory as it is after this call."""
@@ -204,7 +204,7 @@ class Directory:
     def _send(self, callbacks: list[Callback], *, barrier: bool) -> None:
         self._begin(callbacks, barrier=barrier)
         if barrier:
-            self._gateway.children_after_barrier(self.parent, self._on_listed)
+            self._gateway.children_after_sync(self.parent, self._on_listed)
         else:
             self._gateway.children(self.parent, self._on_listed)
 

@@ -20,9 +20,9 @@ from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.queue import guids, nodes, order, rules, signs
 from django_zklock.queue.nodes import Kind
-from django_zklock.zk.changes import Make, Put
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Node, Watch
+from django_zklock.zk.multi import Create, SetData
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -171,7 +171,7 @@ class Place:
     def _prepare(self) -> None:
         self._turns.next()
         self._state = State.PREPARING
-        self._registry.gateway.make_parents(
+        self._registry.gateway.ensure_path(
             self._request.parent, self._turns.pass_on(self._on_prepared), lasting=self._request.lasting
         )
 
@@ -262,10 +262,10 @@ class Place:
         """Put up the sign, and write the node, so that those who watch it look again; who waits till then is safe."""
         if self.node is None or self._sign_is_up:
             return
-        sign = Make(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
+        sign = Create(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
         said = self._said if self._said is not None else self.node
-        node = Put(path=said.path, data=said.data, version=said.version)
-        self._registry.gateway.change((sign, node), self._turns.pass_on(self._on_sign))
+        node = SetData(path=said.path, data=said.data, version=said.version)
+        self._registry.gateway.commit((sign, node), self._turns.pass_on(self._on_sign))
 
     def _on_sign(self, answer: Any) -> None:
         self._sign_is_up = answer is None or isinstance(answer, NodeExists)

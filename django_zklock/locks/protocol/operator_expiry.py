@@ -20,11 +20,11 @@ from django_zklock.queue import operators, rules
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.queue.order import Queue
-from django_zklock.zk.changes import Remove
+from django_zklock.zk.clock import ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.server_clock import ServerClock
+from django_zklock.zk.multi import Delete
 
 audit = logging.getLogger("zklock.audit")
 
@@ -212,7 +212,7 @@ class Bailiff:
             else:
                 done(answer is None or isinstance(answer, NodeMissing))
 
-        self._gateway.change((Remove(path=hold.path, version=hold.version),), self._turns.pass_on(on_removed))
+        self._gateway.commit((Delete(path=hold.path, version=hold.version),), self._turns.pass_on(on_removed))
 
     # --- small parts --------------------------------------------------------------------------------------------
 

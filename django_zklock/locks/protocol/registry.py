@@ -20,7 +20,7 @@ from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, Zk
 from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Observer, Session
+from django_zklock.zk.session import Session, SessionObserver
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -28,14 +28,14 @@ AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
-class Member(Observer):
+class Member(SessionObserver):
     """Who has a node in a queue, or is about to."""
 
     def on_failure(self, error: Exception) -> None:
         """It failed on the session's news."""
 
 
-class Registry(Observer):
+class Registry(SessionObserver):
     """The members of one session's queues, the nodes on their way out, and the audit that finds any other."""
 
     def __init__(self, session: Session) -> None:
@@ -118,8 +118,8 @@ class Registry(Observer):
     def on_suspect(self, reason: str) -> None:
         self._tell(lambda member: member.on_suspect(reason))
 
-    def on_vouched(self) -> None:
-        self._tell(lambda member: member.on_vouched())
+    def on_confirmed(self) -> None:
+        self._tell(lambda member: member.on_confirmed())
 
     def on_lease_over(self) -> None:
         self._tell(lambda member: member.on_lease_over())
@@ -144,7 +144,7 @@ class Registry(Observer):
 
     def audit(self) -> None:
         """Delete the nodes of this session that nobody here knows of; a server before 3.6 can't list them."""
-        self.gateway.own_nodes(self.session.options.base, self._on_own_nodes)
+        self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
     def _on_own_nodes(self, answer: Any) -> None:
         if isinstance(answer, ZkError):
@@ -212,7 +212,7 @@ class Departure:
             faultpoints.reach("before_delete")
             changes = self._rest.changes() if self._rest is not None else ()
             if changes:
-                self._registry.gateway.change(changes, self._on_replaced)
+                self._registry.gateway.commit(changes, self._on_replaced)
             else:
                 self._registry.gateway.delete(self._path, self._on_deleted)
             faultpoints.reach("after_delete_sent")
@@ -243,7 +243,7 @@ class Departure:
         if isinstance(answer, ZkError):
             self._again(answer)
         else:
-            self._registry.gateway.tidy(self._parent)
+            self._registry.gateway.delete_if_empty(self._parent)
             self.finish()
 
     def _on_replaced(self, answer: Any) -> None:

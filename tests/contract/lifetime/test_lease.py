@@ -286,7 +286,7 @@ class Broken:
     def on_suspect(self, reason: str) -> None:
         raise RuntimeError("broken")
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         raise RuntimeError("broken")
 
     def on_lost(self, reason: str) -> None:

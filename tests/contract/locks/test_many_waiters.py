@@ -356,7 +356,7 @@ def test_one_that_fails_at_the_end_of_a_session_does_not_keep_it_from_ending(zoo
         eventually(lambda: found.closing)
         proxy.hang = False
         closing.result()
-        assert found._done.is_set()
+        assert found._closed.is_set()
 
 
 def test_a_heartbeat_is_not_behind_a_flood(zoo: Zoo) -> None:

@@ -13,7 +13,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.zk import process
-from django_zklock.zk.client import Client, Options
+from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.gateway import Gateway
 
 pytestmark = pytest.mark.zookeeper
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.zookeeper
 
 def test_the_client_has_what_is_reached_into() -> None:
     """Every private attribute that is used exists on a client that was never started."""
-    client = Client(Options(hosts=(("127.0.0.1", 1),)))
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     for name in (
         "_queue",
         "_pending",
@@ -80,10 +80,10 @@ def test_requests_that_kazoo_has_no_verb_for_work(zoo: Zoo) -> None:
     """Containers are made and the own ephemeral nodes are listed, as the real server understands it."""
     with zk_lock("deep/er") as hold:
         gateway = Gateway(process.current())
-        assert ask(gateway.own_nodes, zoo.base) == [hold.path]
-        assert ask(gateway.make_parents, f"{zoo.base}/x/y/z") is None
+        assert ask(gateway.own_ephemerals, zoo.base) == [hold.path]
+        assert ask(gateway.ensure_path, f"{zoo.base}/x/y/z") is None
         assert zoo.client.exists(f"{zoo.base}/x/y/z")
-        assert ask(gateway.make_parents, f"{zoo.base}/x/y/z") is None, "there already is as good as made"
+        assert ask(gateway.ensure_path, f"{zoo.base}/x/y/z") is None, "there already is as good as made"
     # The server shows a container like any node (an owner of 0); that it reaps them tells.
     eventually(lambda: not zoo.client.exists(f"{zoo.base}/deep"), message="the empty parents are not reaped")
 
@@ -93,8 +93,8 @@ def test_a_transaction_of_checks_vouches_and_names_what_is_missing(zoo: Zoo) -> 
     with zk_lock("a") as hold:
         gateway = Gateway(process.current())
         before = zoo.client.get(hold.path)[1]
-        assert ask(gateway.vouch, [hold.path]) is None
-        assert ask(gateway.vouch, [hold.path, hold.path + "x"]) == hold.path + "x"
+        assert ask(gateway.quorum_check, [hold.path]) is None
+        assert ask(gateway.quorum_check, [hold.path, hold.path + "x"]) == hold.path + "x"
         assert zoo.client.get(hold.path)[1] == before
 
 

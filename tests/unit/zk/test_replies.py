@@ -13,7 +13,7 @@ from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import GetChildren
 
 from django_zklock.zk import clock
-from django_zklock.zk.client import Client, Options
+from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, translate
 
 UNKNOWN = -999  # an error's code
@@ -22,7 +22,7 @@ UNKNOWN = -999  # an error's code
 @pytest.fixture
 def wired() -> Iterator[tuple[Client, socket.socket]]:
     """A client that takes itself for connected, and the server's end."""
-    client = Client(Options(hosts=(("127.0.0.1", 1),)))
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     client._connection._socket = ours
