@@ -74,6 +74,8 @@ def follow_requests() -> None:
 
 def client_options() -> SessionOptions:
     """Return what the session of this process needs to know, from the settings; may raise `ImproperlyConfigured`."""
+    from django_zklock.zk.client import SessionOptions  # noqa: PLC0415 - Django's start does not import kazoo
+
     config = conf.current()
     return SessionOptions(
         hosts=config.hosts,
