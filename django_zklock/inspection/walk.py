@@ -21,7 +21,7 @@ from django_zklock.queue.recipes import Recipe
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
@@ -165,7 +165,7 @@ class Walk:
     def _list(self, key: str) -> None:
         self._gateway.children(self._path(key), self._taking(self._on_listed, key))
 
-    def _on_listed(self, key: str, answer: Any) -> None:
+    def _on_listed(self, key: str, answer: NamesReply) -> None:
         if isinstance(answer, list):
             self._take(key, answer)
         elif isinstance(answer, NodeMissing):
@@ -196,7 +196,7 @@ class Walk:
     def _read_limit(self, key: str, names: list[str]) -> None:
         """Read what kazoo's semaphores have written at their path."""
 
-        def read(path: str, answer: Any) -> None:
+        def read(path: str, answer: NodeReply) -> None:
             limit = recipes.posted_limit(answer.data) if isinstance(answer, Node) else None
             witness = recipes.witness(names)
             if limit is None:
@@ -210,7 +210,7 @@ class Walk:
         self._gateway.read(path, self._taking(read, path))
 
     def _hear(self, key: str, names: list[str], witness: str, limit: int) -> None:
-        def read(key: str, answer: Any) -> None:
+        def read(key: str, answer: NodeReply) -> None:
             if isinstance(answer, Node) and recipes.testifies(answer.data, "kazoo"):
                 self._sort_permits(key, names, limit)
             else:
@@ -298,7 +298,7 @@ class Walk:
         return sorted(chosen.union(*(both for both in parts if both & chosen)) & self._queues.keys())
 
     def _read(self, key: str, name: str) -> None:
-        def read(path: str, answer: Any) -> None:
+        def read(path: str, answer: NodeReply) -> None:
             if isinstance(answer, Node) and len(answer.data) > BIG:
                 answer = replace(answer, data=answer.data[:KEPT])
             if isinstance(answer, Node):

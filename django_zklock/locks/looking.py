@@ -21,7 +21,7 @@ from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Node
+from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
@@ -198,7 +198,7 @@ class _Round:
             gateway = self._session.attached(Registry).gateway
             gateway.children(self._parent, self._turns.pass_on(self._on_listed))
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
             self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
@@ -214,7 +214,7 @@ class _Round:
             read = self._turns.pass_on(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", read)
 
-    def _on_read(self, child: Child, answer: Any) -> None:
+    def _on_read(self, child: Child, answer: NodeReply) -> None:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._conclude(answer)
             return

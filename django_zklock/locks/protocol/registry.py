@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.execution import work
@@ -17,7 +16,7 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.minimum_hold import Rest
 from django_zklock.queue import nodes, signs
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.gateway import Gateway, NamesReply, WriteReply
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session, SessionObserver
@@ -146,7 +145,7 @@ class Registry(SessionObserver):
         """Delete the nodes of this session that nobody here knows of; a server before 3.6 can't list them."""
         self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
-    def _on_own_nodes(self, answer: Any) -> None:
+    def _on_own_nodes(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
             return
         for path in answer:
@@ -224,7 +223,7 @@ class Departure:
             self._rest.end_in_time(self._registry.session)
         self._report(True)
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         self._busy = False
         if isinstance(answer, NodeMissing):
             self.finish()
@@ -238,7 +237,7 @@ class Departure:
             else:
                 self.finish()
 
-    def _on_deleted(self, answer: Any) -> None:
+    def _on_deleted(self, answer: WriteReply) -> None:
         self._busy = False
         if isinstance(answer, ZkError):
             self._again(answer)
@@ -246,7 +245,7 @@ class Departure:
             self._registry.gateway.delete_if_empty(self._parent)
             self.finish()
 
-    def _on_replaced(self, answer: Any) -> None:
+    def _on_replaced(self, answer: WriteReply) -> None:
         """The node is gone, and another in its place; or it was gone by then, perhaps by an own try before."""
         self._busy = False
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
