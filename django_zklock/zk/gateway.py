@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from kazoo.exceptions import NoNodeError
@@ -85,7 +84,6 @@ DirectoryReply: TypeAlias = DirectoryState | ZkError | None
 """None: there is no such znode."""
 WriteReply: TypeAlias = ZkError | None
 """None: it was carried out."""
-_Stat: TypeAlias = "ZnodeStat"
 
 
 class Watch:
@@ -142,11 +140,7 @@ class Gateway:
         for ever (ZOOKEEPER-442).
         """
         watch = Watch(self.session, path, on_event) if on_event is not None else None
-
-        def on_read(reply: tuple[bytes | None, _Stat] | ZkError) -> None:
-            callback(reply if isinstance(reply, ZkError) else _node(path, *reply))
-
-        self.session.send(wire.GetData(path, watch), on_read)
+        self.session.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
         return watch
 
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
@@ -159,19 +153,19 @@ class Gateway:
         errors: list[ZkError] = []
         left = len(paths)
 
-        def on_read(path: str, reply: tuple[bytes | None, _Stat] | ZkError) -> None:
+        def on_read(reply: NodeReply) -> None:
             nonlocal left
             left -= 1
-            if not isinstance(reply, ZkError):
-                found[path] = _node(path, *reply)
+            if isinstance(reply, Node):
+                found[reply.path] = reply
             elif isinstance(reply, (OutcomeUnknown, SessionGone)):
                 errors.append(reply)
             if not left:
                 callback(errors[0] if errors else found)
 
-        if paths:
-            self.session.send_together([(wire.GetData(path, None), partial(on_read, path)) for path in paths])
-        else:
+        for path in paths:
+            self.read(path, on_read)
+        if not paths:
             callback(found)
 
     def children(
@@ -242,13 +236,10 @@ class Gateway:
     def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
         """Read the access list of a znode: (scheme, id, permissions) with letters of "rwcda"."""
 
-        def on_acl(reply: tuple[list[Any], _Stat] | ZkError) -> None:
-            if not isinstance(reply, ZkError):
-                callback([(each.id.scheme, each.id.id, _letters(each.perms)) for each in reply[0]])
-            else:
-                callback(reply)
+        def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
+            return [(each.id.scheme, each.id.id, _letters(each.perms)) for each in reply[0]]
 
-        self.session.send(wire.GetACL(path), on_acl)
+        self.session.send(wire.GetACL(path), _converting(entries, callback))
 
     # --- writes -------------------------------------------------------------------------------------------------
 
@@ -268,17 +259,14 @@ class Gateway:
         """
         sent_at = clock.now()
 
-        def on_reply(reply: tuple[str, _Stat] | ZkError) -> None:
-            if isinstance(reply, ZkError):
-                on_created(reply)
-                return
+        def created(reply: tuple[str, ZnodeStat]) -> Node:
             path, stat = reply
             self.session.extend_lease(sent_at)
             self._clock.record(stat.ctime / 1000)
-            on_created(_node(path, data, stat))
+            return _node(path, data, stat)
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
-        requests: list[tuple[Any, Callback[Any]]] = [(create, on_reply)]
+        requests: list[tuple[Any, Callback[Any]]] = [(create, _converting(created, on_created))]
         if on_listed is not None:
             requests.append((wire.GetChildren(parent, None), on_listed))
         self.session.send_together(requests)
@@ -286,31 +274,25 @@ class Gateway:
     def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
         """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
 
-        def on_written(reply: _Stat | ZkError) -> None:
-            if isinstance(reply, ZkError):
-                callback(reply)
-            else:
-                self._clock.record(reply.mtime / 1000)
-                callback(_node(path, data, reply))
+        def written(stat: ZnodeStat) -> Node:
+            self._clock.record(stat.mtime / 1000)
+            return _node(path, data, stat)
 
-        self.session.send(wire.SetData(path, data, version), on_written)
+        self.session.send(wire.SetData(path, data, version), _converting(written, callback))
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
 
-        def on_reply(reply: _Results | ZkError) -> None:
-            if isinstance(reply, ZkError):
-                callback(reply)
-                return
-            failed = failure(reply)
+        def outcome(results: _Results) -> WriteReply:
+            failed = failure(results)
             if failed is None:
-                callback(None)
-                return
+                return None
             error = translate(failed)
-            error.path = operations[reply.index(failed)].path
-            callback(error)
+            error.path = operations[results.index(failed)].path
+            return error
 
-        self.session.send(wire.Transaction([self._request(each) for each in operations]), on_reply)
+        transaction = wire.Transaction([self._request(each) for each in operations])
+        self.session.send(transaction, _converting(outcome, callback))
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
@@ -377,21 +359,15 @@ class Gateway:
         """
         sent_at = clock.now()
 
-        def on_checked(reply: _Results | ZkError) -> None:
-            if isinstance(reply, ZkError):
-                callback(reply)
-                return
-            failed = failure(reply)
+        def checked(results: _Results) -> str | ZkError | None:
+            failed = failure(results)
             if failed is None:
                 self.session.extend_lease(sent_at)
-                callback(None)
-            elif isinstance(failed, NoNodeError):
-                callback(paths[reply.index(failed)])
-            else:
-                callback(translate(failed))
+                return None
+            return paths[results.index(failed)] if isinstance(failed, NoNodeError) else translate(failed)
 
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
-        self.session.send(wire.Transaction(checks), on_checked, urgent=True)
+        self.session.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
 
     def last_zxid(self, callback: Callback[int | ZkError]) -> None:
         """
@@ -400,12 +376,9 @@ class Gateway:
         No token above that number was given out before this call.
         """
         last_zxid = self.session.last_zxid()
-
-        def on_checked(reply: _Results | ZkError) -> None:
-            # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
-            callback(reply if isinstance(reply, ZkError) else last_zxid())
-
-        self.session.send(wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)]), on_checked)
+        check = wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)])
+        # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
+        self.session.send(check, _converting(lambda results: last_zxid(), callback))
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
@@ -415,20 +388,27 @@ class Gateway:
         writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
         """
 
-        def on_reply(reply: _Results | ZkError) -> None:
-            if isinstance(reply, ZkError):
-                callback(reply)
-                return
-            failed = failure(reply)
-            if failed is None:
-                self._clock.record(reply[1].mtime / 1000)
-            callback(translate(failed) if failed is not None else None)
+        def written(results: _Results) -> WriteReply:
+            failed = failure(results)
+            if failed is not None:
+                return translate(failed)
+            self._clock.record(results[1].mtime / 1000)
+            return None
 
         operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
-        self.session.send(wire.Transaction(operations), on_reply)
+        self.session.send(wire.Transaction(operations), _converting(written, callback))
 
 
-def _node(path: str, data: bytes | None, stat: _Stat) -> Node:
+def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:
+    """Return a callback for kazoo's reply: pass on an error as it is, and any other reply converted."""
+
+    def on_reply(reply: Any) -> None:
+        callback(reply if isinstance(reply, ZkError) else convert(reply))
+
+    return on_reply
+
+
+def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
     return Node(
         path=path,
         data=data or b"",

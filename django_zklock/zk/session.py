@@ -338,12 +338,12 @@ class Session:
         client.in_a_hurry = lambda: self.lease.valid  # without locks there is no need to hurry after an outage
         self._client = client
         client.start_async()
-        self._watch_over_client()
+        self._replace_client_in(REPLACE_AFTER * self.timeout)
 
-    def _watch_over_client(self) -> None:
+    def _replace_client_in(self, seconds: float) -> None:
         if self._replace_timer is not None:
             self._replace_timer.cancel()
-        self._replace_timer = self.loop.call_later(REPLACE_AFTER * self.timeout, self._replace_client)
+        self._replace_timer = self.loop.call_later(seconds, self._replace_client)
 
     def _replace_client(self) -> None:
         """Start a new client, because the present one does not connect or its thread has died."""
@@ -373,11 +373,9 @@ class Session:
             if client.client_state in ("CLOSED", "AUTH_FAILED"):
                 # kazoo's thread has ended and will not start again by itself.
                 self._spawn_pause = min(max(0.1, 2 * self._spawn_pause), self.timeout / 4)
-                if self._replace_timer is not None:
-                    self._replace_timer.cancel()
-                self._replace_timer = self.loop.call_later(self._spawn_pause, self._replace_client)
+                self._replace_client_in(self._spawn_pause)
             else:
-                self._watch_over_client()
+                self._replace_client_in(REPLACE_AFTER * self.timeout)
 
     def _on_connected(self, session_id: int, timeout: float) -> None:
         if self._replace_timer is not None:
@@ -405,7 +403,7 @@ class Session:
         self._change_state(ConnectionState.SUSPENDED)
         self._drop_unsent(OutcomeUnknown)
         self.mark_suspect(reason)
-        self._watch_over_client()
+        self._replace_client_in(REPLACE_AFTER * self.timeout)
 
     def _end_of_session(self) -> None:
         if self.session_id is None:
