@@ -305,7 +305,7 @@ MUTANTS = (
     Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
-        ((Heartbeat, "_on_answer", _indifferent), (Place, "watch", _indifferent_watch)),
+        ((Heartbeat, "_on_checked", _indifferent), (Place, "watch", _indifferent_watch)),
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
