@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, connected, proxied, session
+from support.faults import Elsewhere, session
 from support.proxy import GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -32,14 +31,6 @@ from django_zklock.zk.requests import (
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    zoo.client.ensure_path(zoo.base)
-    with proxied(zoo) as proxy:
-        connected()
-        yield proxy
-
-
 def soon(seconds: float = 10) -> float:
     return time.monotonic() + seconds
 
@@ -61,7 +52,7 @@ def counting(path: str) -> OptimisticUpdate:
 
 
 def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
-    zoo.client.create(f"{zoo.base}/node", b"data")
+    zoo.client.create(f"{zoo.base}/node", b"data", makepath=True)
 
     def read(gateway: Gateway, done: Any) -> None:
         gateway.read(f"{zoo.base}/node", done)
@@ -103,7 +94,7 @@ def test_updates_at_the_same_time_lose_nothing(zoo: Zoo, proxy: Proxy) -> None:
 def test_nothing_is_written_without_the_fence(zoo: Zoo, proxy: Proxy) -> None:
     """A missing directory is created; a missing fence ends the update."""
     path = f"{zoo.base}/deep/record"
-    fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True)
+    fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
 
     def decide(found: DirectoryState | None, session_id: int) -> Step:
         return Done("there") if found is not None else Commit((Create(path=path),), "new")

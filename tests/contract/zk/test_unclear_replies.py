@@ -130,9 +130,7 @@ def test_a_break_with_an_unclear_reply_is_carried_out(
 
 @carried_out_or_not
 @changes({"system error of a part": failed_part(-1)})
-def test_a_limit_with_an_unclear_reply_is_set(
-    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
-) -> None:
+def test_a_limit_with_an_unclear_reply_is_set(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
     """It is set once, and the caller gets no error."""
     fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
     with within(2):
