@@ -13,9 +13,9 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.zk import clock
+from django_zklock.zk.clock import ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.server_clock import ServerClock
 from django_zklock.zk.session import Session
 
 PLACE: Final = "!clock"  # below the base of all locks; no key leads there
@@ -46,7 +46,7 @@ class ServerTime:
             if isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
                 self._asked_at = None  # it did not refuse
 
-        gateway.tell_time(f"{self._session.options.base}/{PLACE}", told)
+        gateway.sync_clock(f"{self._session.options.base}/{PLACE}", told)
 
     def at(self, moment: float, youngest: float = 0.0) -> float:
         """

@@ -19,9 +19,9 @@ from django_zklock.queue.nodes import Child, Payload, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
-from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Node
+from django_zklock.zk.gateway import NamesReply, Node, NodeReply
+from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -179,19 +179,19 @@ class _Round:
 
     def begin(self) -> None:
         """Ask, as soon as there is a connection."""
-        self._session.attached(Awaiting).call(self._list)
+        self._session.attached(OnConnected).call(self._list)
 
     def give_up(self) -> None:
         """Ask no more; from any thread."""
         self._done = None
-        self._session.post(lambda: self._session.attached(Awaiting).call_off(self._list))
+        self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
 
     def _list(self) -> None:
         if self._done is not None:
             gateway = self._session.attached(Registry).gateway
             gateway.children(self._parent, self._turns.pass_on(self._on_listed))
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
             self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
@@ -207,7 +207,7 @@ class _Round:
             read = self._turns.pass_on(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", read)
 
-    def _on_read(self, child: Child, answer: Any) -> None:
+    def _on_read(self, child: Child, answer: NodeReply) -> None:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._conclude(answer)
             return

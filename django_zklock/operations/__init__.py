@@ -45,7 +45,7 @@ from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
 from django_zklock.queue.recipes import GATED
 from django_zklock.queue.revocations import Revocation
-from django_zklock.zk.changes import Make
+from django_zklock.zk.multi import Create
 
 __all__ = [
     "Broken",
@@ -124,7 +124,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     note = Note(by, reason)
     where = broken.place(errand.base, holder.name)
     # Who has a permit behind a gate has it until its node is gone; of the others, that is to be true at the change.
-    beside = (Make(path=where, data=note.encode()),)
+    beside = (Create(path=where, data=note.encode()),)
     held = not gated and not found_in.may_hold(holder, node)
     removal = Removal(errand.parent, holder.name, beside, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(holder, node), reason=reason, by=by)

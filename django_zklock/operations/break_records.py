@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from django_zklock.locks.errand import Errand
 from django_zklock.locks.protocol.loss import LASTS
 from django_zklock.queue import broken
 from django_zklock.queue.broken import Note
 from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
 
 NOTES_LAST: Final = 60.0
 """Seconds after which the next break deletes a note that nobody has."""
@@ -30,16 +30,16 @@ def sweep(errand: Errand, where: str) -> None:
     gateway = errand.session.attached(Gateway)
     parent = broken.directory(errand.base)
 
-    def on_note(answer: Any) -> None:
+    def on_note(answer: NodeReply) -> None:
         if isinstance(answer, Node):
             gateway.children(parent, partial(on_listed, answer.ctime))
 
-    def on_listed(now: float, names: Any) -> None:
+    def on_listed(now: float, names: NamesReply) -> None:
         if not isinstance(names, ZkError):
             for name in names[:AT_MOST]:
                 gateway.read(f"{parent}/{name}", partial(on_read, now))
 
-    def on_read(now: float, answer: Any) -> None:
+    def on_read(now: float, answer: NodeReply) -> None:
         if isinstance(answer, Node) and answer.ctime < now - NOTES_LAST:
             gateway.delete(answer.path, lambda answer: None)
 

@@ -26,10 +26,10 @@ from django_zklock.queue.nodes import Child, Kind, Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
-from django_zklock.zk.changes import Make, Remove
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
-from django_zklock.zk.exchange import Answer, Step, Write
-from django_zklock.zk.gateway import Family, Node
+from django_zklock.zk.gateway import DirectoryState, Node
+from django_zklock.zk.multi import Create, Delete
+from django_zklock.zk.requests import Commit, Done, Step
 
 audit = logging.getLogger("zklock.audit")
 
@@ -103,7 +103,7 @@ class _Turn:
         """Have the node say from now on that the hold ends so long after it is written."""
         self.data = operators.written(self._payload, by=self._by, reason=self._reason, seconds=seconds)
 
-    def __call__(self, found: Family | None, session_id: int) -> Step:
+    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         """Answer with the own node if it is first, or who is ahead; True: it was made just now, False: it is gone."""
         queue = order.ordered(() if found is None else found.children)
         mine = next((child for child in queue if child.guid == self.guid), None)
@@ -111,20 +111,20 @@ class _Turn:
             self._entered = True
             verdict = rules.exclusive(queue, mine.name)
             if isinstance(verdict, rules.WaitFor):
-                return Answer(_Behind(verdict.children[0], mine.name, verdict.alone))
-            return Answer(mine)
+                return Done(_Behind(verdict.children[0], mine.name, verdict.alone))
+            return Done(mine)
         if self._entered:
-            return Answer(False)
+            return Done(False)
         if queue and not self.wait:
-            return Answer(_Behind(queue[0].name, "", len(queue) == 1))
+            return Done(_Behind(queue[0].name, "", len(queue) == 1))
         path = f"{self._parent}/{nodes.prefix(self.guid, _kind(queue, self._kind))}"
-        return Write((Make(path=path, data=self.data, sequential=True),), True)
+        return Commit((Create(path=path, data=self.data, sequential=True),), True)
 
-    def leave(self, found: Family | None, session_id: int) -> Step:
+    def leave(self, found: DirectoryState | None, session_id: int) -> Step:
         """Take out of the queue what is there of this hold."""
         names = () if found is None else found.children
-        mine = tuple(Remove(path=f"{self._parent}/{name}") for name in names if nodes.bears(name, self.guid))
-        return Write(mine, True) if mine else Answer(True)
+        mine = tuple(Delete(path=f"{self._parent}/{name}") for name in names if nodes.bears(name, self.guid))
+        return Commit(mine, True) if mine else Done(True)
 
 
 def _kind(queue: Queue, declared: Kind) -> Kind:
@@ -188,8 +188,8 @@ def _stamp(errand: Errand, turn: _Turn, mine: str) -> float:
 
 def _end(errand: Errand, hold: OperatorHold) -> None:
     """End a hold that is over."""
-    removal = Remove(path=hold.path, version=hold.version)
-    answer = errand.ask(lambda gateway, done: gateway.change((removal,), done))
+    removal = Delete(path=hold.path, version=hold.version)
+    answer = errand.ask(lambda gateway, done: gateway.commit((removal,), done))
     if answer is None:
         _log_end(errand.key, hold, "is over, and was ended by the next in the queue")
     elif not isinstance(answer, (NodeMissing, Outdated)):

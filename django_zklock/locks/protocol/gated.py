@@ -22,10 +22,10 @@ from django_zklock.queue import order, rules
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.queue.recipes import Recipe, recipe_of
-from django_zklock.zk.changes import Make, Put
-from django_zklock.zk.exchange import Answer, Exchange, Step, Write
-from django_zklock.zk.gateway import Family
+from django_zklock.zk.gateway import DirectoryState
 from django_zklock.zk.loop import Timer
+from django_zklock.zk.multi import Create, SetData
+from django_zklock.zk.requests import Commit, Done, OptimisticUpdate, Step
 from django_zklock.zk.session import Session
 
 GATE_PATIENCE = 0.5
@@ -54,7 +54,7 @@ class Gated(GrantObserver):
         self._turns = Turns(request.key, self._on_failure, request.about)
         self._left = False  # whatever its parts come to, they are on their way out
         self._answered = False  # who does not wait has been told; read by the caller
-        self._posting: Exchange | None = None
+        self._posting: OptimisticUpdate | None = None
         self._timer: Timer | None = None
         # Of these the present ones; those before were abandoned. Read by the caller, too.
         self._gate: Contender | None = None
@@ -116,7 +116,7 @@ class Gated(GrantObserver):
     def _post_limit(self) -> None:
         """Read the limit that is written at the path of the semaphore, or write it."""
         posted = Posted(self.request.parent, self._limit, only_look=self.request.only_look)
-        self._posting = Exchange(
+        self._posting = OptimisticUpdate(
             self.session, self.request.parent, posted, self._turns.pass_on(self._on_posted), directory=posted.above
         )
         self._posting.start()
@@ -301,21 +301,21 @@ class Posted:
         self._limit = limit
         self._only_look = only_look
 
-    def __call__(self, found: Family | None, session_id: int) -> Step:
+    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         if found is None:
-            return Answer(True) if self._only_look else Write((Make(path=self._path, data=self._data),), True)
+            return Done(True) if self._only_look else Commit((Create(path=self._path, data=self._data),), True)
         if not found.data and found.version == 0 and not self._only_look:
-            return Write((Put(path=self._path, data=self._data, version=0),), True)
+            return Commit((SetData(path=self._path, data=self._data, version=0),), True)
         try:
             limit = int(found.data)
         except ValueError:
-            return Answer(True)
+            return Done(True)
         if limit != self._limit:
             raise LimitMismatch(
                 f"The semaphore at {self._path} has {limit} permits, and not {self._limit}: that is written there, and "
                 "kazoo's processes go by it. Say the same, or let them all end, delete the node, and start them anew."
             )
-        return Answer(True)
+        return Done(True)
 
     @property
     def _data(self) -> bytes:

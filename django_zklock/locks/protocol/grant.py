@@ -39,7 +39,7 @@ class GrantObserver:
     def on_suspect(self, reason: str) -> None:
         """Nobody vouches for the session at the moment."""
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         """A quorum has vouched for it again."""
 
     def on_lost(self, reason: str) -> None:
@@ -176,7 +176,7 @@ class Grant:
         """The session has been vouched for again."""
         if self.suspect_since is not None:
             self.suspect_since = None
-            self._tell(lambda observer: observer.on_vouched())
+            self._tell(lambda observer: observer.on_confirmed())
 
     def lose(self, reason: str, level: int = logging.WARNING) -> None:
         """The lock is lost, for good; `level` is of the log record about it."""

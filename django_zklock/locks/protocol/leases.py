@@ -16,8 +16,8 @@ from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.order import Queue
 from django_zklock.queue.recipes import Recipe
 from django_zklock.queue.segments import SEQUENCE_TAIL
-from django_zklock.zk.exchange import Answer, Step
-from django_zklock.zk.gateway import Family, Node
+from django_zklock.zk.gateway import DirectoryState, Node
+from django_zklock.zk.requests import Done, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def has_to_wait(leases: Queue, last: Node, first: Node) -> bool:
 
 def ranks(errand: Errand) -> Ranks:
     """Return where the holders of a lock are. Raises `UnreadableQueue` and `ZooKeeperUnavailable`."""
-    found: Family | None = errand.follow(family)
+    found: DirectoryState | None = errand.follow(family)
     kazoos = _permits(errand, "kazoo", found)
     if kazoos is not None:
         return _behind_gate(errand, recipes.KAZOO, kazoos)
@@ -92,7 +92,7 @@ def layout_of(errand: Errand) -> str:
 
     kazoo's is known by the limit at its path, also while nobody has a permit. Raises `ZooKeeperUnavailable`.
     """
-    found: Family | None = errand.follow(family)
+    found: DirectoryState | None = errand.follow(family)
     if _permits(errand, "kazoo", found) is not None:
         return "kazoo"
     if found is None or not recipes.may_be_curators(found.children):
@@ -100,9 +100,9 @@ def layout_of(errand: Errand) -> str:
     return "curator" if _curators(errand) else ""
 
 
-def family(found: Family | None, session_id: int) -> Step:
+def family(found: DirectoryState | None, session_id: int) -> Step:
     """Answer with all there is to see of a directory; a plan."""
-    return Answer(found)
+    return Done(found)
 
 
 def _curators(errand: Errand) -> list[str] | None:
@@ -110,7 +110,7 @@ def _curators(errand: Errand) -> list[str] | None:
     return _permits(there, "curator", there.follow(family))
 
 
-def _permits(errand: Errand, layout: str, found: Family | None) -> list[str] | None:
+def _permits(errand: Errand, layout: str, found: DirectoryState | None) -> list[str] | None:
     """Return the permits in a directory, or None if it is, as far as one can tell, none of that layout's permits."""
     while True:
         if layout == "kazoo" and (found is None or recipes.posted_limit(found.data) is None):

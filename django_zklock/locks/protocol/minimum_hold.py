@@ -18,9 +18,9 @@ from django_zklock.locks.protocol.grant import Grant
 from django_zklock.queue import guids, operators
 from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Kind, Payload, prefix
-from django_zklock.zk.changes import Change, Make, Remove
-from django_zklock.zk.exchange import Exchange
 from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.multi import Create, Delete, Operation
+from django_zklock.zk.requests import OptimisticUpdate
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Rest:
         self._guid = guids.new(Mark.OPERATOR)
         self._name = f"{prefix(self._guid, kind)}{name[-DIGITS:]}"  # the same number, so the same place in the queue
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[Operation, ...]:
         """Return what lets go of the lock now, and keeps it till then; nothing if the time is over."""
         self._left = min(self._ends_at - time.monotonic(), operators.LONGEST)
         payload = Payload.decode(self._own.data)
@@ -56,7 +56,7 @@ class Rest:
             rests=True,
         )
         self._tried = True
-        return (Remove(path=self._own.path), Make(path=f"{self._parent}/{self._name}", data=data))
+        return (Delete(path=self._own.path), Create(path=f"{self._parent}/{self._name}", data=data))
 
     def end_in_time(self, session: Session) -> None:
         """Have this process end it, if it may be there, and it lives so long; who wants the lock does so otherwise."""
@@ -64,12 +64,12 @@ class Rest:
             return
         session.loop.call_later(
             max(0.0, self._left),
-            lambda: Exchange(session, self._parent, Removal(self._parent, self._name), done).start(),
+            lambda: OptimisticUpdate(session, self._parent, Removal(self._parent, self._name), done).start(),
         )
 
         def done(value: Any) -> None:
             if value is True:
-                session.attached(Gateway).tidy(self._parent)
+                session.attached(Gateway).delete_if_empty(self._parent)
 
 
 def rest_of(request: Request, grant: Grant | None, node: Node | None) -> Rest | None:

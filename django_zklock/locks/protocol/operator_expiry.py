@@ -20,11 +20,11 @@ from django_zklock.queue import operators, rules
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.queue.order import Queue
-from django_zklock.zk.changes import Remove
+from django_zklock.zk.clock import ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Gateway, Node, NodeReply, WriteReply
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.server_clock import ServerClock
+from django_zklock.zk.multi import Delete
 
 audit = logging.getLogger("zklock.audit")
 
@@ -135,7 +135,7 @@ class Bailiff:
         """Read a hold, and end it if it is over; `stay`: or else visit it again when it is to be over."""
         self._timers.pop(name, None)
 
-        def on_read(answer: Any) -> None:
+        def on_read(answer: NodeReply) -> None:
             hold = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
             if hold is None or name in self._timers:
                 return
@@ -188,7 +188,7 @@ class Bailiff:
         """Have the own node stamped, which changes nothing in the queue."""
         self._timers.pop(_name(hold), None)
 
-        def on_stamped(answer: Any) -> None:
+        def on_stamped(answer: NodeReply) -> None:
             if _name(hold) in self._timers or isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
                 return  # the contender will look again
             if isinstance(answer, ZkError) or not is_over(hold, answer.mtime):
@@ -199,7 +199,7 @@ class Bailiff:
         self._gateway.write(own.path, own.data, -1, self._turns.pass_on(on_stamped))
 
     def _end(self, hold: OperatorHold, done: Callable[[bool | None], object]) -> None:
-        def on_removed(answer: Any) -> None:
+        def on_removed(answer: WriteReply) -> None:
             if answer is None:
                 audit.info(
                     "the hold of lock %s by %s is over, and was ended by the next in the queue",
@@ -212,7 +212,7 @@ class Bailiff:
             else:
                 done(answer is None or isinstance(answer, NodeMissing))
 
-        self._gateway.change((Remove(path=hold.path, version=hold.version),), self._turns.pass_on(on_removed))
+        self._gateway.commit((Delete(path=hold.path, version=hold.version),), self._turns.pass_on(on_removed))
 
     # --- small parts --------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Bailiff:
         found: dict[str, OperatorHold | None] = {}
         answers: list[Any] = []
 
-        def on_read(name: str, answer: Any) -> None:
+        def on_read(name: str, answer: NodeReply) -> None:
             answers.append(answer)
             hold = read_hold(self._request.key, answer) if isinstance(answer, Node) else None
             if hold is not None or isinstance(answer, NodeMissing):

@@ -433,7 +433,7 @@ def test_what_was_written_anew_in_the_last_moment_is_not_deleted(zoo: Zoo, monke
     hold = hold_lock("k", seconds=0.3, **WHY)
     die()
     time.sleep(0.4)
-    change = Gateway.change
+    change = Gateway.commit
     data, _ = zoo.client.get(hold.path)
     struck: list[object] = []
 
@@ -442,7 +442,7 @@ def test_what_was_written_anew_in_the_last_moment_is_not_deleted(zoo: Zoo, monke
             struck.append(zoo.client.set(hold.path, data.replace(b'"0.300"', b'"600.0"')))
         change(gateway, changes, callback)
 
-    monkeypatch.setattr(Gateway, "change", late)
+    monkeypatch.setattr(Gateway, "commit", late)
     with pytest.raises(LockTimeout, match="operator anna"), zk_lock("k", timeout=0.5):
         pass
     assert struck
