@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter
