@@ -57,7 +57,7 @@ def test_an_own_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.Mon
 def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Have the dev server's clock jump; the real one's is the machine's."""
     return lambda seconds: monkeypatch.setattr(
-        "django_zklock.testing.server.requests.time", SimpleNamespace(time=lambda: time.time() + seconds)
+        "django_zklock.testing.server.database.time", SimpleNamespace(time=lambda: time.time() + seconds)
     )
 
 
