@@ -70,7 +70,7 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
 
     def lead(hold: Any) -> None:
         found = json.loads(views["status"](rf.get("/")).content)
-        assert (found["leads_here"], found["standing"]) == (True, "first")
+        assert (found["leads_here"], found["position"]) == (True, "first")
         assert "process" in found["leader"]
 
     consumer.run(lead)
@@ -79,7 +79,7 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
     def told() -> bool:
         nonlocal said
         said += capsys.readouterr().out
-        return "deposed: released" in said
+        return "leadership over: released" in said
 
     eventually(told)
     assert said.startswith("elected ")
@@ -106,7 +106,7 @@ def test_an_election_of_kazoos_stands_in_the_queue_of_ours(zoo: Zoo) -> None:
             zoo.wait_contenders("lead", 3)
             assert [len(said) > 100 for said in election.contenders()] == [True, False, True]
             hold.check()
-        eventually(lambda: str(zk_leader("lead").who()).startswith("'web-7', a client of kazoo, "))
+        eventually(lambda: str(zk_leader("lead").current_leader()).startswith("'web-7', a client of kazoo, "))
         assert ours.is_alive()
         told.set()
         theirs.result()

@@ -34,7 +34,7 @@ signal.signal(signal.SIGTERM, lambda *args: leader.stop())
 def work(hold):
     while True:
         before = time.monotonic()
-        leads = leader.leads
+        leads = leader.is_leader
         after = time.monotonic()
         if leads:
             os.write(log, json.dumps([hold.token, before, after]).encode() + b"\\n")

@@ -26,7 +26,7 @@ from django_zklock.exceptions import (
     StaleToken,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks.election.leader import STOPPED
+from django_zklock.locks.election.candidacy import STOPPED
 from django_zklock.locks.table import held_locks
 from django_zklock.zk.lease import LEASE_SHARE
 
@@ -117,20 +117,20 @@ def test_what_the_function_returns_is_returned_and_the_lead_is_let_go_of(zoo: Zo
     """The same object may run again; while it does not, it does not lead."""
     leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
     assert leader.key == "lead/7"
-    assert not leader.leads
-    assert leader.standing == "not in the queue"
+    assert not leader.is_leader
+    assert leader.position == "not in the queue"
 
     def work(hold: Hold) -> str:
-        assert leader.leads
+        assert leader.is_leader
         assert leader.hold is hold
-        assert leader.standing == "first"
+        assert leader.position == "first"
         (payload,) = zoo.payloads("lead/7")
         assert payload is not None
         assert payload.what == "the work"
         return "done"
 
     assert leader.run(work) == "done"
-    assert not leader.leads
+    assert not leader.is_leader
     assert zoo.children("lead/7") == []
     assert leader.run(lambda hold: 5) == 5
 
@@ -180,7 +180,7 @@ def test_a_deposed_leader_is_stopped_and_leads_again(zoo: Zoo, thread: str) -> N
     terms = Terms()
     told: list[object] = []
     leader.on_elected(lambda hold: told.append(hold.token))
-    leader.on_deposed(told.append)
+    leader.on_lost(told.append)
 
     def strike() -> None:
         terms.wait(1)
@@ -216,14 +216,14 @@ def test_who_loses_the_lead_queues_again_at_the_end(zoo: Zoo) -> None:
     one.wait(1)
     standing_by = Elsewhere(lambda: second.run(two))
     zoo.wait_contenders("lead", 2)
-    assert "behind process" in eventually(lambda: second.standing if "behind" in second.standing else "")
+    assert "behind process" in eventually(lambda: second.position if "behind" in second.position else "")
     hold = first.hold
     assert hold is not None
     zoo.client.delete(hold.path)
     two.wait(1)
     zoo.wait_contenders("lead", 2)
-    assert not first.leads
-    assert second.leads
+    assert not first.is_leader
+    assert second.is_leader
     two.end.set()
     assert standing_by.result() == 1
     assert one.wait(2) > two.tokens[0]
@@ -241,7 +241,7 @@ def test_who_is_cut_off_does_not_lead_by_its_own_clock(zoo: Zoo) -> None:
         terms.wait(1)
         proxy.hang = True
         began = time.monotonic()
-        eventually(lambda: not leader.leads, LEASE_SHARE * TIMEOUT + LATER)
+        eventually(lambda: not leader.is_leader, LEASE_SHARE * TIMEOUT + LATER)
         assert time.monotonic() - began <= LEASE_SHARE * TIMEOUT + LATER
         eventually(lambda: terms.ended, 2)
         proxy.heal()
@@ -319,7 +319,7 @@ def test_stop_ends_whatever_it_is_at_and_leaves_nothing_behind(zoo: Zoo) -> None
             assert running.result(5) is None
         leader.stop()
         zoo.wait_contenders("lead", 0)
-        assert not leader.leads
+        assert not leader.is_leader
         assert leader.run(terms) is None
 
 
@@ -413,7 +413,7 @@ zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()
         child.communicate()
 
 
-# --- one object is one candidate ------------------------------------------------------------------------------------
+# --- one Leader object for each ------------------------------------------------------------------------------------
 
 
 def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
@@ -422,7 +422,7 @@ def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
     with leader:
         with pytest.raises(LockBusy):
             zk_leader("lead").run(lambda hold: None)
-        with pytest.raises(RuntimeError, match="one object is one candidate"):
+        with pytest.raises(RuntimeError, match="one Leader object for each"):
             Elsewhere(lambda: leader.run(lambda hold: None)).result()
         with zk_lock("lead"):  # the work may take the lock that it is under
             pass
@@ -439,7 +439,7 @@ leader = zk_leader("lead")
 with leader:
     pid = os.fork()
     if not pid:
-        assert not leader.leads
+        assert not leader.is_leader
         print(leader.run(lambda hold: "child"), flush=True)
         os._exit(0)
     while True:
@@ -467,7 +467,7 @@ def test_settings_that_contradict_a_lead_are_refused(zoo: Zoo) -> None:
     for options in ({"kind": "read"}, {"limit": 2}, {"atomic": True}):
         with (
             override_settings(ZKLOCK=zoo.settings(LOCKS={"lead": {"path": "lead", **options}})),
-            pytest.raises(ValueError, match="leader locks cannot set"),
+            pytest.raises(ValueError, match="one leader at a time"),
         ):
             zk_leader("lead").run(lambda hold: None)
 
@@ -485,9 +485,9 @@ def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.Log
         with pytest.raises(ZooKeeperUnavailable):
             leader.wait(10)
         running = Elsewhere(lambda: leader.run(lambda hold: hold.token))
-        first = eventually(lambda: leader._campaign)
-        second = eventually(lambda: leader._campaign if leader._campaign is not first else None)
-        eventually(lambda: leader._campaign not in (None, second))
+        first = eventually(lambda: leader._lock.attempt)
+        second = eventually(lambda: leader._lock.attempt if leader._lock.attempt is not first else None)
+        eventually(lambda: leader._lock.attempt not in (None, second))
         said = [record for record in caplog.records if record.name == "django_zklock.leader"]
         assert len(said) == 1
         assert "goes on trying" in said[0].message
@@ -521,10 +521,10 @@ async def test_a_coroutine_leads_as_a_function_does(zoo: Zoo) -> None:
         await asyncio.to_thread(zoo.wait_contenders, "lead", 1)
         threads = threading.active_count()
         running = asyncio.create_task(leader.arun(terms.arun))
-        while not leader.standing.startswith("behind"):
+        while not leader.position.startswith("behind"):
             await asyncio.sleep(0.01)
         assert threading.active_count() == threads
-        assert not leader.leads
+        assert not leader.is_leader
     for count in (1, 2):
         await asyncio.to_thread(terms.wait, count)
         hold = leader.hold

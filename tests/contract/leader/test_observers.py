@@ -18,8 +18,9 @@ from support.faults import connected, expire, proxied, session
 from support.proxy import Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import Candidate, Leader, operations, zk_leader
+from django_zklock import Leader, operations, zk_leader
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.locks.election import Candidate
 from django_zklock.testing.ensemble import Ensemble, four_letter
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
@@ -84,12 +85,12 @@ def directory(zoo: Zoo) -> list[str] | None:
 
 def test_who_leads_is_told_to_anybody(zoo: Zoo) -> None:
     """With what it is for, where it runs and its token; and who stands by, in order."""
-    onlooker = zk_leader("lead")
-    assert onlooker.who() is None
-    assert onlooker.candidates() == ()
+    outsider = zk_leader("lead")
+    assert outsider.current_leader() is None
+    assert outsider.candidates() == ()
     began = datetime.now(timezone.utc)
     with zk_leader("lead", what="the work") as hold, zoo.hold_elsewhere("lead") as foreign:
-        leading = onlooker.who()
+        leading = outsider.current_leader()
         assert leading is not None
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
         assert leading.token == hold.token
@@ -98,23 +99,23 @@ def test_who_leads_is_told_to_anybody(zoo: Zoo) -> None:
         assert leading.operator == ""
         assert abs((leading.since - began).total_seconds()) < 60
         assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
-        first, second = onlooker.candidates()
+        first, second = outsider.candidates()
         assert first == leading
         assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
         assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
-    assert onlooker.who() is None
+    assert outsider.current_leader() is None
 
 
 async def test_a_task_may_ask_too(zoo: Zoo) -> None:
     """Without a thread, and what would block the loop is refused."""
-    onlooker = zk_leader("lead")
-    assert await onlooker.awho() is None
+    outsider = zk_leader("lead")
+    assert await outsider.acurrent_leader() is None
     async with zk_leader("lead") as hold:
-        found = await onlooker.awho()
+        found = await outsider.acurrent_leader()
         assert found is not None
         assert found.token == hold.token
-        assert await onlooker.acandidates() == (found,)
-        for blocking in (onlooker.who, onlooker.candidates, lambda: next(onlooker.observe())):
+        assert await outsider.acandidates() == (found,)
+        for blocking in (outsider.current_leader, outsider.candidates, lambda: next(outsider.observe())):
             with pytest.raises(SynchronousOnlyOperation, match="event loop"):
                 blocking()
 
@@ -122,7 +123,7 @@ async def test_a_task_may_ask_too(zoo: Zoo) -> None:
 def test_who_keeps_the_lead_from_all_processes_is_told(zoo: Zoo) -> None:
     """A person's hold is first in the queue, and no process leads."""
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
-    found = zk_leader("lead").who()
+    found = zk_leader("lead").current_leader()
     assert found is not None
     assert found.operator.startswith("operator ada until")
     assert str(found) == found.operator
@@ -191,7 +192,7 @@ def test_nothing_is_left_of_an_observation(zoo: Zoo, server: Ensemble | DevServe
             assert (found is not None) is held
             eventually(lambda: watches() == before + 1)
         eventually(lambda: watches() == before)
-    assert not [each for each in session().observers if type(each).__name__ == "Observation"]
+    assert not [each for each in session().observers if type(each).__name__ == "LeaderWatch"]
     if not held:
         assert directory(zoo) is None
 
@@ -232,10 +233,10 @@ def test_an_observer_waits_until_zookeeper_is_there(zoo: Zoo) -> None:
     """For as long as it was told to, and then ends without a word; asking raises at once."""
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.2) as proxy:
         proxy.refuse = True
-        onlooker = zk_leader("lead")
-        assert list(onlooker.observe(timeout=0.2)) == []
+        outsider = zk_leader("lead")
+        assert list(outsider.observe(timeout=0.2)) == []
         with pytest.raises(ZooKeeperUnavailable):
-            onlooker.who()
+            outsider.current_leader()
         with observing() as observer:
             proxy.heal()
             assert observer.next() is None
@@ -256,23 +257,23 @@ def test_an_observer_is_told_when_nobody_will_tell_it_any_more(zoo: Zoo) -> None
 
 def test_an_observation_ends_when_its_time_is_over_or_it_is_dropped(zoo: Zoo) -> None:
     """And one that was stopped before it began tells nothing."""
-    onlooker = zk_leader("lead")
-    assert list(onlooker.observe(timeout=0.3)) == [None]
-    observed = onlooker.observe()
+    outsider = zk_leader("lead")
+    assert list(outsider.observe(timeout=0.3)) == [None]
+    observed = outsider.observe()
     assert next(observed) is None
     del observed
-    assert not onlooker._observations
-    onlooker.stop()
-    assert list(onlooker.observe()) == []
+    assert not outsider._watches
+    outsider.stop()
+    assert list(outsider.observe()) == []
 
 
 async def test_tasks_observe_without_a_thread(zoo: Zoo) -> None:
     """The same changes; the end of the loop over them is the end of the observation."""
-    onlooker = zk_leader("lead")
+    outsider = zk_leader("lead")
     told: asyncio.Queue[int | None] = asyncio.Queue()
 
     async def observe() -> None:
-        async for candidate in onlooker.aobserve():
+        async for candidate in outsider.aobserve():
             told.put_nowait(None if candidate is None else candidate.token)
 
     observer = asyncio.create_task(observe())
@@ -282,6 +283,6 @@ async def test_tasks_observe_without_a_thread(zoo: Zoo) -> None:
         assert await asyncio.wait_for(told.get(), 10) == hold.token
     assert await asyncio.wait_for(told.get(), 10) is None
     assert threading.active_count() == threads
-    onlooker.stop()
+    outsider.stop()
     await asyncio.wait_for(observer, 10)
     assert [candidate async for candidate in zk_leader("lead").aobserve(timeout=0.2)] == [None]

@@ -22,7 +22,7 @@ from django_zklock.contrib.fences import advance
 from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotHeld, StaleToken
-from django_zklock.fencing import horizon
+from django_zklock.fencing import last_zxid
 from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -70,7 +70,7 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
         lambda: rows.fenced(hold),
         lambda: hold.fenced("books", using=ledger),
     ):
-        with pytest.raises(LockNotHeld, match="was released, so it cannot fence any more"):
+        with pytest.raises(LockNotHeld, match="was released, so it cannot fence rows"):
             use()
     with transaction.atomic(using=ledger):
         with zk_lock("k", release="on_commit") as kept:
@@ -253,7 +253,7 @@ def test_a_newer_holder_is_no_lost_history(zoo: Zoo, ledger: str, row: Account) 
     hold = lock.acquire()
     assert hold is not None
     other = run_in_thread(lambda: take_and_release("other"))
-    for token in (other, horizon.current()):
+    for token in (other, last_zxid.current()):
         Account.objects.using(ledger).update(fencing_token=token)
         with pytest.raises(StaleToken) as caught:
             row.save_fenced(hold)

@@ -17,8 +17,8 @@ from support.strike import LineStrike, Struck, first_line, strides
 
 from django_zklock.contrib.fences import block, rows
 from django_zklock.contrib.fences.block import FencedBlock
-from django_zklock.fencing import fence, model, tokens
-from django_zklock.fencing import rows as fenced_rows
+from django_zklock.fencing import fence, model, row_tokens
+from django_zklock.fencing import queryset as fenced_rows
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def test_an_exception_at_any_line_leaves_no_transaction_open(
 ) -> None:
     """What was struck is committed as a whole or not at all, and the next one can write."""
     Account(name="a").save(using=ledger)
-    functions = functions_of(block, rows, fence, model, tokens, fenced_rows)
+    functions = functions_of(block, rows, fence, model, row_tokens, fenced_rows)
     work(ledger, 1)
     at = first_line(stride)
     while True:

@@ -25,11 +25,10 @@ from support import fencesite
 from support.ledgers.models import Account
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock import Hold, require_fence, zk_lock
+from django_zklock import Hold, zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
-from django_zklock.fencing import signing
-from django_zklock.fencing.signing import FenceVerifier
+from django_zklock.fencing import FenceVerifier, require_fence, signing
 from django_zklock.fencing.stores import MemoryTokens
 from django_zklock.queue.segments import escape
 
@@ -122,7 +121,7 @@ settings.configure(
 )
 import django; django.setup()
 from django.core.management import call_command
-from django_zklock import FenceVerifier
+from django_zklock.fencing import FenceVerifier
 from django_zklock.fencing.stores import DatabaseTokens
 call_command("migrate", verbosity=0)
 try:

@@ -23,7 +23,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
-from django_zklock.http.streaming import Handover
+from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.hold import Hold
 
 pytestmark = [
@@ -330,8 +330,12 @@ def test_a_call_that_fails_after_all_hands_nothing_over(zoo: Zoo) -> None:
     """What comes after the function, such as a COMMIT, may fail; then its response has no part in the lock."""
     mutex = zk_lock(KEY)
     responses: list[HttpResponseBase] = []
-    with pytest.raises(ZeroDivisionError), Handover(mutex, None, lambda error: error) as handover, mutex as hold:
-        responses.append(handover.keep(hold, StreamingHttpResponse(three())))
+    with (
+        pytest.raises(ZeroDivisionError),
+        ResponseLock(mutex, None, lambda error: error) as response_lock,
+        mutex as hold,
+    ):
+        responses.append(response_lock.keep(hold, StreamingHttpResponse(three())))
         raise ZeroDivisionError
     assert is_free()
 

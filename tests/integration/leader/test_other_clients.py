@@ -75,7 +75,7 @@ def test_ours_names_their_candidates(
     """By what their program calls itself; whoever looks on is told, and an observer, too."""
     onlooker = zk_leader("a", layout=layout)
     with leading(zoo, theirs, kind, "web-7"):
-        found = onlooker.who()
+        found = onlooker.current_leader()
         assert found is not None
         assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
@@ -92,7 +92,7 @@ def test_ours_names_their_candidates(
 def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbour) -> None:
     """Which Curator writes for it."""
     with leading(zoo, jvm, "selector", ""):
-        found = zk_leader("a").who()
+        found = zk_leader("a").current_leader()
         assert found is not None
         assert (found.client, found.what, found.host) == ("Curator", "", "127.0.0.1")
         assert str(found).startswith("a client of Curator on 127.0.0.1, _c_")
@@ -109,7 +109,7 @@ def test_an_election_without_patterns_passes_over_ours(zoo: Zoo, plain_kazoo: Ne
 LOOKS: list[Callable[[], Any]] = [
     lambda: zk_leader("a").run(lambda hold: hold.token),
     lambda: zk_leader("a").wait(10),
-    lambda: zk_leader("a").who(),
+    lambda: zk_leader("a").current_leader(),
     lambda: zk_leader("a").candidates(),
     lambda: next(zk_leader("a").observe()),
     lambda: zk_lock("a").acquire(blocking=False),
