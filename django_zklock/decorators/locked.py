@@ -31,10 +31,9 @@ from django_zklock.decorators.validation import (
     the_function,
 )
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.execution import transactions
 from django_zklock.execution.binding import Named, Names, Naming, async_view
-from django_zklock.http import responses
-from django_zklock.http.streaming import Handover
+from django_zklock.http import atomic_requests, responses
+from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.terms import refuse_contradictions
@@ -193,9 +192,9 @@ def _sync_shell(locked: Locked) -> Callable[..., Any]:
         call = locked.call(args, kwargs)
         try:
             call.around.entering(call.lock, call.options)
-            with call.handover as handover, call.lock as hold:
+            with call.response_lock as response_lock, call.lock as hold:
                 call.begin()
-                return handover.keep(hold, refuse_awaitable(locked.function(*args, **kwargs), locked))
+                return response_lock.keep(hold, refuse_awaitable(locked.function(*args, **kwargs), locked))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -206,10 +205,10 @@ def _async_shell(locked: Locked) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = locked.call(args, kwargs)
         try:
-            with call.handover as handover:
+            with call.response_lock as response_lock:
                 async with call.lock as hold:
                     call.begin()
-                    return handover.keep(hold, await locked.function(*args, **kwargs))
+                    return response_lock.keep(hold, await locked.function(*args, **kwargs))
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.without_lock(error)
 
@@ -227,7 +226,7 @@ class Locked:
         self.function = function
         self.naming = Naming(name, function)
         self.is_async = iscoroutinefunction(function)
-        self.opted_out = transactions.non_atomic_requests(function)  # shared with a locked function inside
+        self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
         self._innermost = not hasattr(function, "zk_locked")
         self.wrapper: Callable[..., Any] = function
         self._check_names()
@@ -299,8 +298,8 @@ class Locked:
         if request is None or self.is_async:
             return options
         own = () if isinstance(options.atomic, Unset) else options.atomic
-        of_request = transactions.to_begin(self.opted_out, request) if self._innermost else ()
-        by_django = options.release is UNSET and transactions.only_of_request(request)
+        of_request = atomic_requests.to_begin(self.opted_out, request) if self._innermost else ()
+        by_django = options.release is UNSET and atomic_requests.only_around_view(request)
         return replace(
             options,
             atomic=tuple(dict.fromkeys((*of_request, *own))),
@@ -350,7 +349,7 @@ class _Call:
         self.around = around
         self.options = options  # of this call, with the defaults of what is around it
         self.entered = False
-        self.handover = Handover(lock, request, self._lost)
+        self.response_lock = ResponseLock(lock, request, self._lost)
         self._begun = begun
 
     def begin(self) -> None:

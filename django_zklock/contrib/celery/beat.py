@@ -109,7 +109,7 @@ class ZkScheduler(Scheduler):
             self._say(logging.WARNING, f"tries again and again to stand by ({error})")
             return RETRY
         if hold is None:
-            self._say(logging.INFO, f"stands by ({self._leader.standing})")
+            self._say(logging.INFO, f"stands by ({self._leader.position})")
         else:
             self._take_over(hold)
         return 0.0
