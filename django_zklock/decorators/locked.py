@@ -312,7 +312,7 @@ class Locked:
             return responses.ViewCall(request, f"view {self!r}")
         if "celery" in sys.modules:
             # Not imported before Celery is, so that a project without it needs none.
-            task = import_module("django_zklock.contrib.celery.calls").running_task(self.wrapper)
+            task = import_module("django_zklock.contrib.celery.context").running_task(self.wrapper)
             if task is not None:
                 return cast("Surroundings", task)
         return Code(repr(self))

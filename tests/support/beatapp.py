@@ -33,7 +33,7 @@ app.conf.update(
 @beat_init.connect
 def strike(**_kwargs: Any) -> None:
     """Have the process strike itself where the file says so."""
-    from django_zklock.contrib.celery.ticks import Ledger
+    from django_zklock.contrib.celery.schedule import Ledger
 
     note = Path(os.environ["BEAT_STRIKE"])
     take = Ledger.take

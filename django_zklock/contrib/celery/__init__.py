@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ZkScheduler", "connect"]
 
-LISTENERS: Final = ("process", "ending", "visibility", "callers", "coalescing")
+LISTENERS: Final = ("worker", "leaks", "events", "callers", "coalesce")
 """The modules here that connect to Celery's signals when they are imported."""
 
 

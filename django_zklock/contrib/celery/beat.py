@@ -11,7 +11,7 @@ from celery.utils.imports import load_extension_class_names, qualname, symbol_by
 
 from django_zklock import conf
 from django_zklock.contrib.celery.holding_back import HoldingBack
-from django_zklock.contrib.celery.ticks import Demoted, Entry, Ledger, Tick
+from django_zklock.contrib.celery.schedule import Demoted, Entry, Ledger, Tick
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.election.leader import Leader
 from django_zklock.locks.hold import Hold

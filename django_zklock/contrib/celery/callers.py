@@ -18,7 +18,7 @@ from celery._state import get_current_task, task_join_will_block  # type: ignore
 from celery.signals import before_task_publish, task_prerun
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.copies import short_id
+from django_zklock.contrib.celery.redelivery import short_id
 from django_zklock.exceptions import LockHeldByCaller
 from django_zklock.locks.hold import holds_any
 from django_zklock.locks.lock import Lock

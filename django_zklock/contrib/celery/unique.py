@@ -25,7 +25,7 @@ from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.functions import Locked, arguments, locked_of
+from django_zklock.contrib.celery.introspection import Locked, arguments, locked_of
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Attached, Reserved, Taken, Uniqueness

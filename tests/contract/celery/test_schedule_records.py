@@ -17,7 +17,7 @@ from support.proxy import MULTI, Proxy
 from support.work import lose
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.ticks import Demoted, Ledger, Tick, go_on
+from django_zklock.contrib.celery.schedule import Demoted, Ledger, Tick, go_on
 from django_zklock.locks.election.leader import Leader
 from django_zklock.zk.gateway import Node
 

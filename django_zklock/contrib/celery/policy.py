@@ -9,7 +9,7 @@ from celery import Task
 from celery.exceptions import Ignore
 
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import coalescing, copies, messages
+from django_zklock.contrib.celery import coalesce, messages, redelivery
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
 from django_zklock.exceptions import LockBusy, LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
@@ -51,7 +51,7 @@ def refused(task: Task[..., Any], error: ZkLockError, lock: Locks, options: Lock
         if policy == "skip":
             return skip(task, str(error), options)
         if policy == "coalesce" and not _spent(task, CONFLICTS_HEADER, options):
-            other = coalescing.wait_or_yield(task, joined(keys_of(lock)), error)
+            other = coalesce.wait_or_yield(task, joined(keys_of(lock)), error)
             return skip(task, f"{error} Task {other} waits for it and will do this, too.", options)
     if policy in _COMES_AGAIN and not _spent(task, CONFLICTS_HEADER, options):
         messages.come_again(task, CONFLICTS_HEADER, error)
@@ -75,15 +75,15 @@ def _seen(lock: Lock) -> tuple[Contending, ...]:
 
 def _refuse_copy(task: Task[..., Any], queue: tuple[Contending, ...], error: ZkLockError, options: LockOptions) -> None:
     """Deal with a task that met another copy of itself in the queue of its lock; it is no conflict."""
-    copy = copies.own(task, queue)
+    copy = redelivery.own(task, queue)
     if copy is None:
         return
     spent = _spent(task, CONFLICTS_HEADER, options)
-    over = spent if options.on_conflict in _COMES_AGAIN else copies.outlived(task, copy)
+    over = spent if options.on_conflict in _COMES_AGAIN else redelivery.outlived(task, copy)
     if over:
         # Its result is the result, whatever it will be.
         raise Ignore(f"another copy of task {task.request.id} is at work")
-    copies.meet_again(task, copy, error)
+    redelivery.meet_again(task, copy, error)
 
 
 def skip(task: Task[..., Any], reason: str, options: LockOptions) -> Any:

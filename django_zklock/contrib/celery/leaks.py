@@ -7,7 +7,7 @@ from typing import Any
 from celery import Task
 from celery.signals import task_postrun, task_prerun
 
-from django_zklock.contrib.celery.calls import about, what
+from django_zklock.contrib.celery.context import about, what
 from django_zklock.execution import abort, work
 from django_zklock.execution.work import Work
 from django_zklock.locks.leftovers import Inventory

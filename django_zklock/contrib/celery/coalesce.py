@@ -15,7 +15,7 @@ from celery import Task, states
 from celery.signals import task_failure, task_postrun, task_revoked
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.functions import arguments, locked_of
+from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import InvalidLockName, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.operations import reservations

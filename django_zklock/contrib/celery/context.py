@@ -9,8 +9,8 @@ from celery import Task
 from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import callers, coalescing, connect, copies, policies
-from django_zklock.contrib.celery.functions import function_of
+from django_zklock.contrib.celery import callers, coalesce, connect, policy, redelivery
+from django_zklock.contrib.celery.introspection import function_of
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.multi import Locks, locks_of
 
@@ -35,18 +35,18 @@ class TaskCall:
         if self._by_worker:
             for each in locks_of(lock):
                 callers.refuse_lock_of_caller(self._task, each)
-            policies.entering(self._task, lock, options)
+            policy.entering(self._task, lock, options)
 
     def admitted(self) -> None:
         """Put right what the wait has left, before the work begins; or end this run if the work is done."""
         if self._by_worker:
-            coalescing.begin(self._task)
-            copies.settle(self._task)
+            coalesce.begin(self._task)
+            redelivery.settle(self._task)
 
     def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it; called eagerly or directly, it can only be skipped, or raise."""
         if self._by_worker:
-            return policies.refused(self._task, error, lock, options)
+            return policy.refused(self._task, error, lock, options)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error
@@ -54,7 +54,7 @@ class TaskCall:
     def lost(self, error: LockLost, options: LockOptions) -> Any:
         """Fail, or have it run once more."""
         if self._by_worker:
-            policies.lost(self._task, error, options)
+            policy.lost(self._task, error, options)
         raise error
 
 
@@ -64,7 +64,7 @@ def about(task: Task[..., Any]) -> dict[str, str]:
     queue = (request.delivery_info or {}).get("routing_key") or ""
     return {
         "task": task.name or "",
-        "id": copies.short_id(request.id),
+        "id": redelivery.short_id(request.id),
         "queue": str(queue),
         "retries": str(request.retries),
     }
