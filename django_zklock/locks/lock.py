@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django_zklock import conf
-from django_zklock.conf.options import UNSET, Atomic, Unset, given_options
+from django_zklock.conf.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.terms import Terms, resolve
+from django_zklock.locks.terms import Terms, resolve, resolve_options
 from django_zklock.locks.validation import refuse_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
 
@@ -106,6 +109,22 @@ class Lock(LockBase[Hold]):
         self._resolved: tuple[conf.Config, Plan] | None = None  # replaced whole; equal whoever makes it
         super().__init__()
 
+    @classmethod
+    def with_options(
+        cls, name: str, options: LockOptions, *, fields: Mapping[str, object], what: str, about: Mapping[str, str]
+    ) -> Self:
+        """Return a lock with options that `resolve_options` has returned, without a second check."""
+        lock = cls.__new__(cls)
+        lock.name = name
+        lock._fields = fields
+        lock._options = options
+        lock._what = what
+        lock._about = about
+        config = conf.current()
+        lock._resolved = config, lock._plan_with(config, options)
+        super(Lock, lock).__init__()
+        return lock
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
@@ -122,9 +141,13 @@ class Lock(LockBase[Hold]):
     def _plan(self) -> Plan:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            terms = resolve(config, self.name, self._fields, self._options, what=self._what, about=self._about)
-            self._resolved = config, Plan((terms,), terms.timeout, terms.atomic, {self.name: terms.key})
+            options = resolve_options(config, self.name, self._options)
+            self._resolved = config, self._plan_with(config, options)
         return self._resolved[1]
+
+    def _plan_with(self, config: conf.Config, options: LockOptions) -> Plan:
+        terms = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
+        return Plan((terms,), terms.timeout, terms.atomic, {self.name: terms.key})
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:
         return held[0].hold

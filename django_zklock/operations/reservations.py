@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from django_zklock import conf
 from django_zklock.exceptions import LockTimeout, ZkLockError, ZooKeeperUnavailable
@@ -44,42 +44,6 @@ logger = logging.getLogger("django_zklock.reservations")
 
 DEADLINE = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher to be done
 PATIENCE = 1.0  # seconds that others wait to hear what came of it; it goes on in the background
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uniqueness:
-    """How a task wants to be unique."""
-
-    done: bool = False
-    """Until it is done; else until it starts."""
-    on_duplicate: str = "return"
-    """What a caller gets who is not the first: "return" the first one's result, or "raise"."""
-    seconds: float | None = None
-    """How long a reservation counts with nobody behind it; None: until it is freed."""
-
-    @classmethod
-    def given(
-        cls, unique: str | None, on_duplicate: str | None, unique_for: float | timedelta | None
-    ) -> Uniqueness | None:
-        """Return what the options of a decorator mean, None if they ask for nothing; raise `ValueError`."""
-        if unique is None:
-            if on_duplicate is not None or unique_for is not None:
-                raise ValueError(
-                    'on_duplicate and unique_for mean nothing without unique="until_start" or "until_done".'
-                )
-            return None
-        if unique not in ("until_start", "until_done"):
-            raise ValueError(f'unique is "until_start" or "until_done", not {unique!r}.')
-        if on_duplicate not in (None, "return", "raise"):
-            raise ValueError(f'on_duplicate is "return" or "raise", not {on_duplicate!r}.')
-        seconds: Any = unique_for.total_seconds() if isinstance(unique_for, timedelta) else unique_for
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf")
-        ):
-            raise ValueError(f"unique_for is a number of seconds above 0, or a timedelta, not {unique_for!r}.")
-        return cls(done=unique == "until_done", on_duplicate=on_duplicate or "return", seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +123,17 @@ def confirm(reserved: Reserved, *, deadline: float = PATIENCE) -> None:
 def withdraw(reserved: Reserved, *, deadline: float = PATIENCE) -> None:
     """Say that the message was not sent: the key is free, or in the state it was in before."""
     _see_to(reserved.key, partial(_withdraw, reserved), deadline)
+
+
+@contextmanager
+def confirmed(reserved: Reserved) -> Iterator[None]:
+    """Confirm the reservation when the block has sent the message; withdraw it if the block raises."""
+    try:
+        yield
+    except BaseException:
+        withdraw(reserved)
+        raise
+    confirm(reserved)
 
 
 def start(key: str, task_id: str, *, late: bool = False, deadline: float = PATIENCE) -> Attached | None:

@@ -33,12 +33,12 @@ app.conf.update(
 @beat_init.connect
 def strike(**_kwargs: Any) -> None:
     """Have the process strike itself where the file says so."""
-    from django_zklock.contrib.celery.schedule import Ledger
+    from django_zklock.contrib.celery.schedule import ScheduleRecords
 
     note = Path(os.environ["BEAT_STRIKE"])
-    take = Ledger.take
+    take = ScheduleRecords.record_run
 
-    def take_and_be_struck(self: Ledger, entry: Any) -> Any:
+    def take_and_be_struck(self: ScheduleRecords, entry: Any) -> Any:
         tick = take(self, entry)
         if note.exists():
             number = int(note.read_text())
@@ -46,4 +46,4 @@ def strike(**_kwargs: Any) -> None:
             os.kill(os.getpid(), signal.Signals(number))
         return tick
 
-    Ledger.take = take_and_be_struck  # type: ignore[method-assign]
+    ScheduleRecords.record_run = take_and_be_struck  # type: ignore[method-assign]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 from celery import current_task
-from celery.exceptions import TimeoutError as WaitedTooLong
-from celery.result import allow_join_result
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import zk_locked
 from support.celeryapp import app, do
 
 
@@ -47,22 +43,6 @@ def hides(key: str) -> str:
 @app.task(name="joint.stores_errors", ignore_result=True, store_errors_even_if_ignored=True)
 @zk_locked("{key}", on_conflict="skip")
 def stores_errors(key: str) -> None: ...
-
-
-@app.task(name="joint.parent", bind=True, max_retries=1)
-@zk_locked("outer/{key}")
-def parent(self: Any, key: str, gate: str) -> None:
-    """Wait for a task under the lock that it needs, then give up, and work under that lock once more."""
-    with zk_lock(key):
-        if self.request.retries:
-            do("linger", gate)
-            return
-        with allow_join_result():
-            child = app.send_task("policy.retry", (key,), countdown=2)
-            Path(gate, "child").write_text(child.id)
-            with contextlib.suppress(WaitedTooLong):
-                child.get(timeout=0.1)
-    raise self.retry(countdown=0)
 
 
 @app.task(name="joint.unique_coalesce")

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
-from celery.result import allow_join_result
 from kombu.exceptions import OperationalError
 
-from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock import current_hold, zk_locked
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -136,24 +135,6 @@ def own_run(self: Any, key: str, other: str = "") -> str:
     if other:
         return "refused" if self.run(other) is None else "went through"
     return "inner"
-
-
-@app.task(name="policy.waits")
-@zk_locked("outer/{key}")
-def waits(key: str, name: str) -> str:
-    """Wait, under a lock, for a task that needs it."""
-    with zk_lock(key), allow_join_result():
-        try:
-            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-
-
-@app.task(name="policy.between")
-def between(key: str) -> str:
-    """Wait, without a lock, for a task that needs that of who waits here."""
-    with allow_join_result():
-        return str(app.send_task("policy.retry", (key,)).get(timeout=30, interval=0.01))
 
 
 @app.task(name="policy.sends")

@@ -1,100 +1,80 @@
-"""Knows what a call of a locked task means: which task runs, and what others may know of it."""
+"""The context of a decorated function that a Celery worker calls as its task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from celery import Task
 from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import callers, coalesce, connect, policy, redelivery
-from django_zklock.contrib.celery.introspection import function_of
+from django_zklock.contrib.celery import connect, policy, redelivery, task_reservations
+from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.locks.multi import Locks, locks_of
+from django_zklock.locks.multi import Locks
 
-_CALLED = "zklock_called"  # attribute of a request: the locks round its task that were come to in this run of it
+_CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
 
 
-class TaskCall:
-    """A call of a task by a worker: does not wait, then is sent again."""
+class TaskContext:
+    """A call by a worker: by default it does not wait for the lock, and the task is sent again."""
 
     timeout = 0.0
     on_conflict = "retry"
 
-    def __init__(self, task: Task[..., Any]) -> None:
+    def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
         self._task = task
-        self._request = task.request
-        self._by_worker = not (self._request.called_directly or self._request.is_eager)
-        self.what = what(task)
-        self.about = about(task)
+        self._wrapper = wrapper
+        self._by_worker = not (task.request.called_directly or task.request.is_eager)
+        work = work_of(task)
+        self.what = work.what
+        self.about = work.about
 
-    def entering(self, lock: Locks, options: LockOptions) -> None:
-        """Refuse to wait for a lock whose holder waits for this task, or is this task."""
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
+        """Do not wait for a lock that another copy of this task holds."""
         if self._by_worker:
-            for each in locks_of(lock):
-                callers.refuse_lock_of_caller(self._task, each)
-            policy.entering(self._task, lock, options)
+            policy.before_acquire(self._task, lock, options)
 
-    def admitted(self) -> None:
-        """Put right what the wait has left, before the work begins; or end this run if the work is done."""
-        if self._by_worker:
-            coalesce.begin(self._task)
-            redelivery.settle(self._task)
+    def on_acquired(self) -> None:
+        """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""
+        if self._by_worker and self._task.request.headers:
+            redelivery.check_done(self._task)
+            task_reservations.on_acquired(self._task, self._wrapper)
 
-    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
-        """Send the task again, or end it; called eagerly or directly, it can only be skipped, or raise."""
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+        """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
         if self._by_worker:
-            return policy.refused(self._task, error, lock, options)
+            return policy.on_not_acquired(self._task, error, lock, options)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error
 
-    def lost(self, error: LockLost, options: LockOptions) -> Any:
-        """Fail, or have it run once more."""
+    def on_lost(self, error: LockLost, options: LockOptions) -> Any:
+        """Fail, or send the task again."""
         if self._by_worker:
-            policy.lost(self._task, error, options)
+            policy.on_lost(self._task, error, options)
         raise error
 
 
-def about(task: Task[..., Any]) -> dict[str, str]:
-    """Return what others in the queue of a lock may know of the running task; never its arguments."""
-    request = task.request
-    queue = (request.delivery_info or {}).get("routing_key") or ""
-    return {
-        "task": task.name or "",
-        "id": redelivery.short_id(request.id),
-        "queue": str(queue),
-        "retries": str(request.retries),
-    }
-
-
-def what(task: Task[..., Any]) -> str:
-    """Return the running task in a few words."""
-    return f"task {task.name} {task.request.id}"
-
-
-def running_task(wrapper: Callable[..., Any]) -> TaskCall | None:
+def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     """
-    Return the task that a worker is running, if this call of a decorated function is what it runs.
+    Return the context of a call of the decorated function `wrapper`; None if a worker does not call it as its task.
 
-    It is not if the function is a helper of it; nor if it is the task's own, called a second time, by itself: what
-    that call may wait for, and how it fails, is no concern of the task's message. A task with two decorators has two
-    locks, and each of them is come to once.
+    The call may be that of a helper, or of the task's own function by itself. The wait and the failure of such a call
+    do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or not _is_run_by(task, wrapper):
+    if task is None or not _runs(task, wrapper):
         return None
-    request: Any = task.request
-    called: set[Callable[..., Any]] = request.__dict__.setdefault(_CALLED, set())
+    called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
     if wrapper in called:
         return None
     called.add(wrapper)
-    return TaskCall(task)
+    return TaskContext(task, wrapper)
 
 
-def _is_run_by(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
+def _runs(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
     run = function_of(task)
     function = getattr(run, "__func__", run)
     while function is not None and function is not wrapper:
@@ -102,4 +82,4 @@ def _is_run_by(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
     return function is wrapper
 
 
-connect()  # for a process that imports Celery only after Django was set up
+connect()  # in a process that imports Celery after all its functions were decorated

@@ -1,46 +1,30 @@
-"""Knows what a worker says of locks: as it begins, of its pool; then, in events of the tasks that take them."""
+"""Worker events about the locks of tasks: waiting, acquired, lost."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from celery import current_app
-from celery.signals import worker_init
 
 from django_zklock.locks.hold import Hold
 from django_zklock.signals import lock_acquired, lock_lost, lock_waiting
 
-logger = logging.getLogger("django_zklock.celery")
-
 EVENTS_OF: Final = "ZKLOCK_EVENTS_OF"
-"""Environment variable: the name of the worker whose processes send events; forked and spawned ones inherit it."""
+"""Environment variable: the name of the worker whose processes send events. Forked and spawned processes inherit it."""
 
 
-def begin_worker(*, sender: Any, **kwargs: object) -> None:
-    """
-    As a worker begins: answer `inspect zklocks`, and send events if it sends those of its tasks.
-
-    It does with `-E`, or the setting `worker_send_task_events`.
-    """
-    import_module("django_zklock.contrib.celery.control")  # not before: it imports all of a worker
-    if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
-        logger.warning(
-            "in the threads pool, work that has lost its lock is stopped at its next bytecode, so not before a call "
-            "into C returns; call hold.check() before what cannot be undone, or use the prefork pool"
-        )
-    if sender.task_events:
-        os.environ[EVENTS_OF] = str(sender.hostname)
-    else:
-        os.environ.pop(EVENTS_OF, None)
+def choose_worker(name: str) -> None:
+    """Send events in the name of this worker, also from its pool processes; none if the name is empty."""
+    os.environ.pop(EVENTS_OF, None)
+    if name:
+        os.environ[EVENTS_OF] = name
     listen()
 
 
 def listen() -> None:
-    """Listen to locks if events are to be sent; nobody listens otherwise, so that locks cost no more than before."""
+    """Listen to the signals of locks, but only if events are to be sent: locks pay for each receiver."""
     for signal, receiver in ((lock_waiting, on_waiting), (lock_acquired, on_acquired), (lock_lost, on_lost)):
         if os.environ.get(EVENTS_OF):
             signal.connect(receiver, dispatch_uid=f"zklock.{receiver.__name__}")
@@ -49,17 +33,17 @@ def listen() -> None:
 
 
 def on_waiting(*, lock: str, ahead: str, about: Mapping[str, str], **kwargs: object) -> None:
-    """Tell that a task has to wait for a lock."""
+    """Report that a task waits for a lock."""
     _send("task-lock-waiting", about, lock=lock, ahead=ahead)
 
 
 def on_acquired(*, lock: str, hold: Hold, waited: float, **kwargs: object) -> None:
-    """Tell that a task has a lock."""
+    """Report that a task has acquired a lock."""
     _send("task-lock-acquired", hold._grant.about, lock=lock, waited=waited, token=hold.token)
 
 
 def on_lost(*, lock: str, hold: Hold, reason: str, **kwargs: object) -> None:
-    """Tell that a task has lost a lock."""
+    """Report that a task has lost a lock."""
     _send("task-lock-lost", hold._grant.about, lock=lock, reason=reason, token=hold.token)
 
 
@@ -71,5 +55,4 @@ def _send(kind: str, about: Mapping[str, str], **fields: object) -> None:
         dispatcher.send(kind, uuid=about.get("id", ""), name=about["task"], **fields)
 
 
-worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")
-listen()  # in a process that was spawned by a worker
+listen()  # in a process that a worker has spawned

@@ -17,7 +17,7 @@ from support.proxy import MULTI, Proxy
 from support.work import lose
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.schedule import Demoted, Ledger, Tick, go_on
+from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
 from django_zklock.locks.election.leader import Leader
 from django_zklock.zk.gateway import Node
 
@@ -47,10 +47,10 @@ def candidate(zoo: Zoo) -> Iterator[Callable[[], Leader]]:
         each.withdraw()
 
 
-def ledger_of(zoo: Zoo, leader: Leader) -> Ledger:
+def ledger_of(zoo: Zoo, leader: Leader) -> ScheduleRecords:
     hold = leader.wait(10)
     assert hold is not None
-    ledger = Ledger(hold, zoo.base, "nightly")
+    ledger = ScheduleRecords(hold, zoo.base, "nightly")
     ledger.load()
     return ledger
 
@@ -80,15 +80,15 @@ def test_ticks_are_counted_on_from_leader_to_leader(zoo: Zoo, candidate: Make) -
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(count=3)])
-    assert [ledger.take(entry()).count for _ in range(3)] == [4, 5, 6]
-    taken = ledger.take(entry())
+    assert [ledger.record_run(entry()).count for _ in range(3)] == [4, 5, 6]
+    taken = ledger.record_run(entry())
     first.withdraw()
     other = ledger_of(zoo, second)
     mine = entry()
     other.adopt([mine])
     assert mine.last_run_at == taken.at
     assert mine.total_run_count == 7
-    assert other.take(mine).count == 8
+    assert other.record_run(mine).count == 8
     assert other.hold.token > ledger.hold.token
 
 
@@ -99,7 +99,7 @@ def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> N
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(name) for name in names])
     for name in names[-8:]:
-        ledger.take(entry(name))
+        ledger.record_run(entry(name))
     first.withdraw()
     other = ledger_of(zoo, second)
     entries = [entry(name) for name in names]
@@ -113,13 +113,13 @@ def test_who_does_not_lead_any_more_takes_no_tick(zoo: Zoo, candidate: Make) -> 
     ledger.adopt([entry()])
     zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
     for _ in range(2):  # refused by the servers, then by its own knowledge
-        with pytest.raises(Demoted):
-            ledger.take(entry())
+        with pytest.raises(LeadershipLost):
+            ledger.record_run(entry())
     ledger = ledger_of(zoo, candidate())
     lose(ledger.hold)
     eventually(lambda: ledger.hold.lost)
-    with pytest.raises(Demoted, match="the test took it away"):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost, match="the test took it away"):
+        ledger.record_run(entry())
     (record,) = records(zoo)
     assert record.count == 0
 
@@ -138,8 +138,8 @@ def test_who_led_before_is_refused_though_it_believes_its_lease(
     monkeypatch.setattr(ledger, "check", lambda: None)
     first.withdraw()
     ledger_of(zoo, candidate())
-    with pytest.raises(Demoted, match="node"):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost, match="node"):
+        ledger.record_run(entry())
     assert [record.count for record in records(zoo)] == [0]
 
 
@@ -148,8 +148,8 @@ def test_a_record_that_somebody_else_wrote_ends_the_lead(zoo: Zoo, candidate: Ma
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.set(f"{zoo.base}/!beat/nightly/report", b"{}")
-    with pytest.raises(Demoted, match="another process"):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost, match="another process"):
+        ledger.record_run(entry())
 
 
 def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) -> None:
@@ -160,7 +160,7 @@ def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) 
     ledger.adopt([mine])
     assert mine.last_run_at is not None
     assert mine.last_run_at > datetime.now(timezone.utc) - timedelta(minutes=1)
-    assert ledger.take(mine).count == 1
+    assert ledger.record_run(mine).count == 1
 
 
 def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, candidate: Make) -> None:
@@ -185,13 +185,13 @@ def test_a_tick_whose_answer_is_lost_is_taken_once(server: Any, strike: str) -> 
         ledger.adopt([entry()])
         fired = getattr(proxy, strike)(MULTI)
         taken = []
-        thread = threading.Thread(target=lambda: taken.append(ledger.take(entry())))
+        thread = threading.Thread(target=lambda: taken.append(ledger.record_run(entry())))
         thread.start()
         thread.join(20)
         assert fired.is_set()
         assert [tick.count for tick in taken] == [1]
         assert [record.count for record in records(zoo)] == [1]
-        assert ledger.take(entry()).count == 2
+        assert ledger.record_run(entry()).count == 2
         leader.withdraw()
     zoo.close()
 
@@ -201,21 +201,21 @@ def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
     leader = candidate()
     ledger = ledger_of(zoo, leader)
     ledger.adopt([entry()])
-    ledger.take(entry())
+    ledger.record_run(entry())
     expire(zoo)
     assert ledger.hold.wait_lost(10)
-    with pytest.raises(Demoted):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost):
+        ledger.record_run(entry())
     leader.withdraw()
     again = ledger_of(zoo, leader)
-    assert again.take(entry()).count == 2
+    assert again.record_run(entry()).count == 2
 
 
 # --- what a record means to an entry --------------------------------------------------------------------------------
 
 AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
-TICK = Tick(entry="report", at=AT, count=5)
+TICK = RunRecord(entry="report", at=AT, count=5)
 
 
 def row(last: datetime, saved: datetime, count: int = 1) -> Any:
@@ -235,7 +235,7 @@ def row(last: datetime, saved: datetime, count: int = 1) -> Any:
 def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: datetime, expected: datetime) -> None:
     """A row that was saved since the tick may know better than the record, but never of a tick less."""
     mine = row(last, saved)
-    go_on(mine, TICK)
+    continue_from(mine, TICK)
     assert mine.last_run_at == expected
     assert mine.model.total_run_count == (5 if saved < AT else 1)
 
@@ -243,24 +243,24 @@ def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: d
 def test_an_entry_that_had_no_tick_yet_goes_on_waiting_from_when_it_was_first_seen() -> None:
     """Else leaders that change more often than an entry is due would never send it."""
     mine = row(AT + HOUR, AT + HOUR, count=0)
-    go_on(mine, Tick(entry="report", at=AT, count=0))
+    continue_from(mine, RunRecord(entry="report", at=AT, count=0))
     assert mine.last_run_at == AT
 
 
 def test_a_time_without_a_zone_stays_one() -> None:
     """As some schedulers calculate with these; they mean UTC."""
     mine = entry(last=LONG_AGO.replace(tzinfo=None))
-    go_on(mine, TICK)
+    continue_from(mine, TICK)
     assert mine.last_run_at == AT.replace(tzinfo=None)
 
 
-def records(zoo: Zoo) -> list[Tick]:
+def records(zoo: Zoo) -> list[RunRecord]:
     folder = f"{zoo.base}/!beat/nightly"
     found = []
     for name in zoo.client.get_children(folder):
         path = f"{folder}/{name}"
         data, stat = zoo.client.get(path)
-        tick = Tick.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
+        tick = RunRecord.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
         assert tick is not None
         found.append(tick)
     return found

@@ -18,7 +18,7 @@ from support.uniquetasks import known_to, until_done
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery import unique
+from django_zklock.contrib.celery import task_reservations
 from django_zklock.exceptions import LockBusy
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Reserved
@@ -95,25 +95,6 @@ def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> N
             worker.get(worker.app.AsyncResult(sent.id), timeout=5)
 
 
-def test_a_caller_that_waits_no_more_is_not_in_the_way(worker: Worker) -> None:
-    """A task that has given up waiting, and is at its next try, is a holder like any other."""
-    gate = worker.gate()
-    result = worker.send("joint.parent", "gave-up", str(gate))
-    gate.wait_entered()
-    child = worker.app.AsyncResult((gate.path / "child").read_text())
-    assert settled(child) == "RETRY"
-    gate.open()
-    worker.get(result)
-    assert worker.get(child) == "done"
-
-
-@pytest.mark.parametrize("task_id", ["with blanks in it", "x" * 31 + "1" * 120 + "x" * 32])
-def test_ids_that_somebody_made_up_work(worker: Worker, task_id: str) -> None:
-    """Two tasks are told apart by all of their ids, and a caller is known by any."""
-    told = worker.run("policy.waits", "made-up", "policy.retry", task_id=task_id)
-    assert told.startswith("LockHeldByCaller"), told
-
-
 def test_long_ids_are_told_apart(worker: Worker) -> None:
     """A task whose id begins and ends as another's is no copy of that."""
     gate = worker.gate()
@@ -172,9 +153,9 @@ def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
         assert isinstance(place, Reserved)
         reservations.confirm(place)
         assert reservations.start(key, "one") is not None
-        until_done.push_request(id="one", headers={unique.HEADER: key})
+        until_done.push_request(id="one", headers={task_reservations.UNIQUE_HEADER: key})
         try:
-            unique.detach(until_done, "one", state=states.IGNORED)
+            task_reservations.on_postrun(until_done, "one", state=states.IGNORED)
         finally:
             until_done.pop_request()
         assert reservations.holder(key) == "one"

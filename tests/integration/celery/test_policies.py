@@ -401,24 +401,6 @@ def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) ->
     assert worker.run("policy.own_run", "own-run", "inner") == "went through"
 
 
-@pytest.mark.scenario("F55")
-@pytest.mark.parametrize("name", ["policy.retry", "policy.wait", "policy.skip"])
-def test_who_waits_for_a_task_that_needs_its_lock_is_told(worker: Worker, name: str) -> None:
-    """Neither would ever go on; the error names the lock and both tasks."""
-    told = worker.run("policy.waits", "caller", name)
-    assert told.startswith("LockHeldByCaller: The lock 'caller' is held by task policy.waits[")
-    assert "waits for the result of policy." in told
-
-
-@pytest.mark.scenario("F55")
-def test_who_waits_for_one_that_waits_is_told(zoo: Zoo, tmp_path: Path) -> None:
-    """Also where a task that takes no lock is in between."""
-    with Worker(zoo, tmp_path, concurrency=3) as worker, worker.log_shown():
-        told = worker.run("policy.waits", "caller", "policy.between")
-    assert "held by task policy.waits[" in told
-    assert "waits for the result of policy.retry[" in told
-
-
 def test_a_task_sent_under_a_lock_that_it_needs_comes_when_that_is_free(worker: Worker) -> None:
     """Nobody waits for it, so it only has to come again until its caller is done."""
     gate, begin = worker.gate(), len(worker.log.read_text())

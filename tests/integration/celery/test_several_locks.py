@@ -85,13 +85,6 @@ def test_a_task_that_lost_one_of_its_locks_may_run_again(worker: Worker) -> None
     assert worker.get(result)["retries"] == 0
 
 
-def test_who_waits_for_a_task_that_needs_one_of_its_locks_is_told(worker: Worker) -> None:
-    """Neither would ever go on, whichever of the locks it is."""
-    for policy in ("retry", "wait"):
-        told = worker.run("several.waits", "caller", f"several.{policy}")
-        assert told.startswith("LockHeldByCaller: The lock 'caller/b' is held by task several.waits[")
-
-
 @pytest.fixture
 def publisher(worker: Worker) -> Iterator[Worker]:
     """The worker, with a client that knows its tasks and has its locks."""

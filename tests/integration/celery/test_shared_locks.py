@@ -96,19 +96,3 @@ def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str,
     """There is room for both, so nobody is refused."""
     key = f"room-{kind}-{needs}-{policy}"
     assert worker.run("sharing.waits", key, kind, f"sharing.{needs}.{policy}") == "done"
-
-
-@pytest.mark.parametrize(
-    ("kind", "needs"),
-    [("read", "write"), ("write", "read"), ("only", "only"), ("permit", "write"), ("read", "permit")],
-)
-@pytest.mark.parametrize("policy", ["retry", "wait"])
-def test_a_task_that_can_never_have_its_lock_is_told(worker: Worker, kind: str, needs: str, policy: str) -> None:
-    """Who waits for it holds that, in a way that leaves no room; also where somebody who shares it came first."""
-    key = f"never-{kind}-{needs}-{policy}"
-    with contextlib.ExitStack() as beside:
-        if kind in SHARES:
-            beside.enter_context(worker.zoo.configured())
-            beside.enter_context(zk_lock(key, **SHARES[kind]))
-        told = worker.run("sharing.waits", key, kind, f"sharing.{needs}.{policy}")
-    assert told.startswith(f"LockHeldByCaller: The lock '{key}' is held by task sharing.waits["), told

@@ -16,7 +16,7 @@ from support.uniquetasks import known_to
 from support.worker import Worker
 from support.zoo import eventually
 
-from django_zklock.contrib.celery.unique import HEADER
+from django_zklock.contrib.celery.task_reservations import UNIQUE_HEADER
 from django_zklock.exceptions import AlreadyQueued
 from django_zklock.queue import reservations as rules
 
@@ -216,7 +216,7 @@ def test_a_chain_ends_at_a_duplicate(publisher: Worker) -> None:
 def test_the_workers_know_the_key_by_a_header(publisher: Worker) -> None:
     """It is the publisher's, and of the task's name."""
     account = publisher.get(delay(publisher, "until_done", "head/er"))
-    assert account["headers"][HEADER] == "task/until_done/unique/head%2Fer"
+    assert account["headers"][UNIQUE_HEADER] == "task/until_done/unique/head%2Fer"
 
 
 def test_tasks_of_other_names_have_keys_of_their_own(publisher: Worker) -> None:

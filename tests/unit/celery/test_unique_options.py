@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_locked
+from django_zklock.decorators.task_options import Uniqueness
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.operations.reservations import Uniqueness
 from django_zklock.queue.reservations import Reservation, State, Verdict, judge, place
 
 
@@ -23,8 +23,8 @@ from django_zklock.queue.reservations import Reservation, State, Verdict, judge,
         ({"unique": "until_start", "unique_for": True}, "seconds"),
         ({"unique": "until_start", "unique_for": float("nan")}, "seconds"),
         ({"unique": "until_start", "unique_for": "1h"}, "seconds"),
-        ({"on_duplicate": "raise"}, "without unique"),
-        ({"unique_for": 5}, "without unique"),
+        ({"on_duplicate": "raise"}, "need unique"),
+        ({"unique_for": 5}, "need unique"),
     ],
 )
 def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
@@ -35,11 +35,11 @@ def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message
 
 def test_options_are_read() -> None:
     """A time is a number of seconds or a timedelta."""
-    assert Uniqueness.given("until_done", "raise", timedelta(minutes=1)) == Uniqueness(
-        done=True, on_duplicate="raise", seconds=60.0
-    )
-    assert Uniqueness.given("until_start", None, None) == Uniqueness()
-    assert Uniqueness.given(None, None, None) is None
+    assert Uniqueness.of(
+        {"unique": "until_done", "on_duplicate": "raise", "unique_for": timedelta(minutes=1)}
+    ) == Uniqueness(done=True, on_duplicate="raise", seconds=60.0)
+    assert Uniqueness.of({"unique": "until_start"}) == Uniqueness()
+    assert Uniqueness.of({}) is None
 
 
 NOW = 1000.0
