@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from functools import partial
 
 import pytest
 from support.faults import Elsewhere, proxied, within
 from support.proxy import MULTI
+from support.reserving import holder
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -66,14 +66,14 @@ def test_the_second_is_told_of_the_first(zoo: Zoo, key: str) -> None:
     """While a task waits, another one with its key learns its id."""
     queued(key)
     assert taken(key) == "one"
-    assert reservations.holder(key) == "one"
+    assert holder(key) == "one"
 
 
 def test_other_keys_do_not_collide(zoo: Zoo) -> None:
     """Keys do not collide, even if one is the beginning of the other."""
     for key in ("a", "a/b", "a/b/c", "b"):
         queued(key, key)
-    assert [reservations.holder(key) for key in ("a", "a/b", "a/b/c", "b")] == ["a", "a/b", "a/b/c", "b"]
+    assert [holder(key) for key in ("a", "a/b", "a/b/c", "b")] == ["a", "a/b", "a/b/c", "b"]
 
 
 def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
@@ -86,7 +86,7 @@ def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
     reserved()
     assert reservations.free("a/b", "one")
     assert left(zoo) == []
-    assert reservations.holder("a/b") is None
+    assert holder("a/b") is None
 
 
 def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
@@ -101,7 +101,7 @@ def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
     queued("a/b", "two")
     reservations.confirm(late)
     reservations.withdraw(late)
-    assert reservations.holder("a/b") == "two"
+    assert holder("a/b") == "two"
 
 
 def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
@@ -109,7 +109,7 @@ def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
     queued()
     reservations.free("a/b", "none")
     assert reservations.start("a/b", "none") is None
-    assert reservations.holder("a/b") == "one"
+    assert holder("a/b") == "one"
 
 
 def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
@@ -144,7 +144,7 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     reservations.free("a/b", "one", attached=started(late=True))
     assert taken() == "one"
     end_session()
-    assert reservations.holder("a/b") is None
+    assert holder("a/b") is None
     queued(task_id="two")
 
 
@@ -177,7 +177,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
     queued()
     started(late=late)
     end_session()
-    assert reservations.holder("a/b") == ("one" if late else None)
+    assert holder("a/b") == ("one" if late else None)
     if late:
         reservations.free("a/b", "one", attached=started(late=True))
         assert left(zoo) == []
@@ -217,7 +217,7 @@ def test_a_task_that_is_known_to_be_over_does_not_count(zoo: Zoo) -> None:
     assert taken(is_over=lambda task_id: False) == "one"
     queued(task_id="two", is_over=lambda task_id: task_id == "one")
     reservations.free("a/b", "one", attached=worker)
-    assert reservations.holder("a/b") == "two"
+    assert holder("a/b") == "two"
 
 
 def test_a_publisher_waits_for_another_to_be_done(zoo: Zoo) -> None:
@@ -243,16 +243,17 @@ def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo) -> None:
     """Two successive reservations of one path have the same version, and are still distinguished."""
     queued()
     stale = family(zoo)
+    token = Reservation.decode(stale.data).token
     reservations.free("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
     for plan in (
-        partial(reservations._free, "a/b", "one", None),
-        partial(reservations._start, "a/b", "one", False, str(uuid.uuid4())),
-        reservations._Entry("a/b", "three", late=False, until=None, over=Reservation.decode(stale.data).token).plan,
+        reservations._freeing("one", None),
+        reservations._starting("a/b", "one", False, str(uuid.uuid4())),
+        reservations._Reserving("a/b", "three", late=False, until=None, over=token).decide,
     ):
         reservations._run("a/b", plan, 5, guess=stale)
-        assert reservations.holder("a/b") == "two"
+        assert holder("a/b") == "two"
     assert reservations.start("a/b", "two") is not None
 
 

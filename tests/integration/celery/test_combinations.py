@@ -14,6 +14,7 @@ import pytest
 from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.result import AsyncResult
+from support.reserving import holder
 from support.uniquetasks import known_to, until_done
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
@@ -158,7 +159,7 @@ def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
             task_reservations.on_postrun(until_done, "one", state=states.IGNORED)
         finally:
             until_done.pop_request()
-        assert reservations.holder(key) == "one"
+        assert holder(key) == "one"
 
 
 LATE = """

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from support import celeryapp
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
+from support.reserving import holder
 from support.uniquetasks import known_to
 from support.zoo import Zoo, eventually
 
@@ -52,9 +53,9 @@ def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
     yield known_to(client)
     client.close()
     for key in (KEY, "task/once/unique/k"):
-        holder = reservations.holder(key)
-        if holder is not None:
-            reservations.free(key, holder)
+        task_id = holder(key)
+        if task_id is not None:
+            reservations.free(key, task_id)
 
 
 def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
@@ -87,13 +88,13 @@ def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
     assert publisher.wait(30) == -signal.SIGKILL
     publisher.communicate()
     assert messages(tmp_path) == sent
-    dead = reservations.holder(KEY)
+    dead = holder(KEY)
     assert dead is not None
     with within(5 + 1):  # the session's timeout is 4 s
         result = client.tasks["until_done"].delay("k")
     assert result.id != dead
     assert messages(tmp_path) == sent + 1
-    assert reservations.holder(KEY) == result.id
+    assert holder(KEY) == result.id
 
 
 def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Celery) -> None:
