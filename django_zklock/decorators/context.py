@@ -59,19 +59,15 @@ class FunctionContext:
         self.what = what
         self.about: dict[str, str] = {}
 
-    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
-        """Do nothing."""
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None: ...
 
-    def on_acquired(self) -> None:
-        """Do nothing."""
+    def on_acquired(self) -> None: ...
 
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
-        """Raise, unless the work is to be skipped."""
         if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
             raise error
 
     def on_lost(self, error: LockLost, options: LockOptions) -> None:
-        """Raise."""
         raise error
 
 
