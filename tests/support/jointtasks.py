@@ -1,4 +1,4 @@
-"""Tasks in which several parts come together: two options, two locks, or a task in a task."""
+"""Tasks that combine features: two options, two locks, or a task in a task."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def patient(key: str, verb: str = "tell", argument: Any = None) -> str:
 @zk_locked("outer/{key}")
 @zk_locked("inner/{key}")
 def two_locks(key: str) -> int:
-    """Take two locks; return how often the task had to come again."""
+    """Acquire two locks; return how often the task was sent again."""
     return int((current_task.request.headers or {}).get("zklock_conflicts", 0))
 
 
 @app.task(name="joint.hides")
 @zk_locked("{key}")
 def hides(key: str) -> str:
-    """Return what the message says of what may be seen."""
+    """Return the parts of the message that hide something."""
     request: Any = current_task.request
     return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
 

@@ -1,4 +1,4 @@
-"""Tasks that need several locks, for the workers of `celeryapp` and those who send to them."""
+"""Tasks with several locks, for the workers of `celeryapp` and for publishers."""
 
 from __future__ import annotations
 

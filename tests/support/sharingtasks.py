@@ -1,4 +1,4 @@
-"""Tasks that share their lock with others, as readers or by permits of a semaphore, for the workers of `celeryapp`."""
+"""Tasks that share their lock, as readers or with permits, for the workers of `celeryapp`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ for _kind, _how in SHARES.items():
 
 @app.task(name="sharing.waits")
 def waits(key: str, kind: str, name: str) -> str:
-    """Wait, under a lock of a kind, for a task that needs it in a way of its own."""
+    """Hold a lock, and wait for a task that shares it."""
     with zk_lock(key, **SHARES[kind]), allow_join_result():
         try:
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
