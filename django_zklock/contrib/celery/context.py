@@ -12,6 +12,7 @@ from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks
 
 _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
@@ -32,8 +33,9 @@ class TaskContext:
         self.about = work.about
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
-        """Do not wait for a lock that another copy of this task holds."""
-        if self._by_worker:
+        """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
+        exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
+        if self._by_worker and not (exclusive and options.timeout == 0):
             policy.before_acquire(self._task, lock, options)
 
     def on_acquired(self) -> None:
