@@ -1,4 +1,4 @@
-"""Who has the key of a reservation."""
+"""The reservations in ZooKeeper, and who has the key of one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django_zklock.queue import reservations as rules
 from django_zklock.queue.reservations import Reservation, Verdict
 from django_zklock.zk.gateway import DirectoryState
 from django_zklock.zk.requests import Done, Step
+from support.zoo import Zoo
 
 
 def holder(key: str) -> str | None:
@@ -23,3 +24,9 @@ def holder(key: str) -> str | None:
 
     found: str | None = reservations._run(key, decide, 5.0)
     return found
+
+
+def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
+    """Return the names of all reservations, or of those for this lock key."""
+    names = zoo.names(rules.directory(zoo.base))
+    return [name for name in names if name.endswith(f"!{key}")] if key else names

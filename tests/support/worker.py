@@ -191,3 +191,14 @@ class Worker:
         """Ask for a warm shutdown, wait for it, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
+
+
+def outcome(result: AsyncResult[Any]) -> Any:
+    """Return the result of a task, or the name of its error."""
+    value = result.get(timeout=20, interval=0.01, propagate=False)
+    return type(value).__name__ if isinstance(value, BaseException) else value
+
+
+def settled(result: AsyncResult[Any]) -> str:
+    """Wait until a task has run, was skipped, or is sent again; return its state."""
+    return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))

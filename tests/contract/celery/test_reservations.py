@@ -8,7 +8,7 @@ import uuid
 import pytest
 from support.faults import Elsewhere, proxied, within
 from support.proxy import MULTI
-from support.reserving import holder
+from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -50,12 +50,6 @@ def taken(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     return found.task_id
 
 
-def left(zoo: Zoo) -> list[str]:
-    """Return all reservations."""
-    path = rules.directory(zoo.base)
-    return zoo.names(path)
-
-
 def end_session() -> None:
     """End the session of this process, as its death would."""
     process.reset()
@@ -79,13 +73,13 @@ def test_other_keys_do_not_collide(zoo: Zoo) -> None:
 def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
     """No znode is left, however the task ended."""
     reservations.withdraw(reserved())
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     queued()
     assert reservations.free("a/b", "one", attached=started())
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     reserved()
     assert reservations.free("a/b", "one")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     assert holder("a/b") is None
 
 
@@ -97,7 +91,7 @@ def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
     assert taken() == "one"
     reservations.free("a/b", "one", attached=worker)
     reservations.confirm(late)
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     queued("a/b", "two")
     reservations.confirm(late)
     reservations.withdraw(late)
@@ -124,7 +118,7 @@ def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
     reservations.withdraw(reserved())
     assert taken() == "one"
     reservations.free("a/b", "one", attached=second)
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo: Zoo) -> None:
@@ -134,7 +128,7 @@ def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo:
     reservations.free("a/b", "one", attached=copy)
     assert taken() == "one"
     reservations.free("a/b", "one", attached=first)
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -> None:
@@ -154,7 +148,7 @@ def test_the_end_of_a_redelivered_task_is_the_end(zoo: Zoo) -> None:
     started(late=True)
     started(late=True)
     reservations.free("a/b", "one")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_a_publisher_that_dies_leaves_no_key_behind(zoo: Zoo) -> None:
@@ -180,7 +174,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
     assert holder("a/b") == ("one" if late else None)
     if late:
         reservations.free("a/b", "one", attached=started(late=True))
-        assert left(zoo) == []
+        assert reserved_names(zoo) == []
     else:
         queued(task_id="two")
 

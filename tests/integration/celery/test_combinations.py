@@ -8,15 +8,13 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
-from celery.result import AsyncResult
-from support.reserving import holder
+from support.reserving import holder, reserved_names
 from support.uniquetasks import known_to, until_done
-from support.worker import Worker
+from support.worker import Worker, settled
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.contrib.celery import task_reservations
@@ -27,24 +25,12 @@ from django_zklock.operations.reservations import Reserved
 pytestmark = pytest.mark.zookeeper
 
 
-def waiting(worker: Worker, key: str) -> list[str]:
-    """Return the reservations of a key."""
-    path = f"{worker.zoo.base}/!unique"
-    found = worker.zoo.names(path)
-    return [name for name in found if name.endswith(f"!{key}")]
-
-
-def settled(result: AsyncResult[Any]) -> str:
-    """Wait until a task has a state; return it."""
-    return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))
-
-
 def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
     """The next call must not rely on this one."""
     with worker.zoo.hold_elsewhere("gives-up"):
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
-        eventually(lambda: not waiting(worker, "gives-up"))
+        eventually(lambda: not reserved_names(worker.zoo, "gives-up"))
         second = worker.send("joint.bounded", "gives-up")
         assert settled(second) == "RETRY"
     assert worker.get(second) == "done"
@@ -56,13 +42,13 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("dies"):
         first = worker.send("joint.patient", "dies")
         assert settled(first) == "RETRY"
-        assert waiting(worker, "dies")
+        assert reserved_names(worker.zoo, "dies")
         worker.zoo.wait_contenders("dies", 2)
         payload = worker.zoo.payloads("dies")[1]
         assert payload is not None
         os.kill(payload.pid, signal.SIGKILL)
         assert isinstance(worker.wait_failed(first), WorkerLostError)
-        eventually(lambda: not waiting(worker, "dies"))
+        eventually(lambda: not reserved_names(worker.zoo, "dies"))
         second = worker.send("joint.patient", "dies")
         assert settled(second) == "RETRY"
     assert worker.get(second) == "done"
@@ -115,7 +101,7 @@ def test_an_id_may_be_a_uuid(zoo: Zoo, tmp_path: Path) -> None:
         sent = known_to(worker.app).tasks["until_done"].apply_async(("uuid",), task_id=task_id)  # type: ignore[arg-type]
         assert sent.id == str(task_id)
         worker.get(sent)
-        eventually(lambda: not waiting(worker, "uuid"))
+        eventually(lambda: not reserved_names(worker.zoo, "uuid"))
 
 
 def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None:
@@ -143,7 +129,7 @@ def test_coalesce_and_unique_go_together(worker: Worker) -> None:
     gate.open()
     assert worker.get(first) == "done"
     assert worker.get(second) == "done"
-    eventually(lambda: not waiting(worker, "both"))
+    eventually(lambda: not reserved_names(worker.zoo, "both"))
 
 
 def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:

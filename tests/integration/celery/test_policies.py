@@ -18,7 +18,8 @@ from celery.result import AsyncResult
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
 from support.policytasks import POLICIES, VALUE
-from support.worker import Gate, Worker
+from support.reserving import reserved_names
+from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
@@ -48,12 +49,6 @@ def outcomes(worker: Worker, send: Send) -> dict[str, Any]:
         )
         worker.zoo.wait_contenders(f"wait-{send.__name__}", 2)
     return {policy: found.get(policy) or outcome(sent[policy]) for policy in POLICIES}
-
-
-def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result, or the name of the error."""
-    value = result.get(timeout=20, interval=0.01, propagate=False)
-    return type(value).__name__ if isinstance(value, BaseException) else value
 
 
 # --- each policy, in each canvas ------------------------------------------------------------------------------------
@@ -295,11 +290,6 @@ def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[
     worker.get(running)
 
 
-def waiting(worker: Worker, key: str) -> list[str]:
-    """Return the reservations of a key."""
-    return [name for name in worker.zoo.names(f"{worker.zoo.base}/!unique") if name.endswith(f"!{key}")]
-
-
 def call(worker: Worker, key: str, journal: Path, **options: Any) -> AsyncResult[Any]:
     """Call the task. Return when it waits, was skipped, or has run."""
     result = worker.send("policy.coalesce", key, "tell", None, str(journal), **options)
@@ -345,7 +335,7 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
     if end == "revoked":
         worker.app.control.revoke(first.id)
     eventually(lambda: str(first.state) == "REVOKED", 20)
-    eventually(lambda: not waiting(worker, key))
+    eventually(lambda: not reserved_names(worker.zoo, key))
     second = call(worker, key, journal)
     assert second.state == "RETRY"
     gate.open()

@@ -12,7 +12,7 @@ from celery.result import AsyncResult
 from support.policytasks import POLICIES, VALUE
 from support.severaltasks import transfer
 from support.uniquetasks import known_to
-from support.worker import Worker
+from support.worker import Worker, outcome
 from support.zoo import eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
@@ -36,12 +36,6 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
         worker.zoo.wait_contenders("wait/a", 1)
     for policy in ("retry", "coalesce", "wait"):
         assert outcome(sent[policy]) == "done"
-
-
-def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result, or the name of the error."""
-    value = result.get(timeout=20, interval=0.01, propagate=False)
-    return type(value).__name__ if isinstance(value, BaseException) else value
 
 
 def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:

@@ -10,18 +10,12 @@ import pytest
 from celery.result import AsyncResult
 from support.policytasks import POLICIES, VALUE
 from support.sharingtasks import SHARES
-from support.worker import Worker
+from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 
 pytestmark = pytest.mark.zookeeper
-
-
-def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result, or the name of the error."""
-    value = result.get(timeout=20, interval=0.01, propagate=False)
-    return type(value).__name__ if isinstance(value, BaseException) else value
 
 
 @pytest.mark.parametrize("kind", SHARES)

@@ -12,13 +12,13 @@ import pytest
 from celery import chain, group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
+from support.reserving import reserved_names
 from support.uniquetasks import known_to
 from support.worker import Worker
 from support.zoo import eventually
 
 from django_zklock.contrib.celery.task_reservations import UNIQUE_HEADER
 from django_zklock.exceptions import AlreadyQueued
-from django_zklock.queue import reservations as rules
 
 pytestmark = pytest.mark.zookeeper
 
@@ -30,12 +30,8 @@ def publisher(worker: Worker) -> Iterator[Worker]:
         known_to(worker.app)
     with worker.zoo.configured():
         yield worker
-        eventually(lambda: reservations(worker) == [], 10, "a reservation was left")
+        eventually(lambda: reserved_names(worker.zoo) == [], 10, "a reservation was left")
         eventually(lambda: worker.zoo.contenders() == [], 10, "the lock of a killed process was left")
-
-
-def reservations(worker: Worker) -> list[str]:
-    return worker.zoo.names(rules.directory(worker.zoo.base))
 
 
 def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
@@ -101,7 +97,7 @@ def test_send_task_and_signatures_are_stopped_too(publisher: Worker) -> None:
 def test_every_end_of_a_task_frees_its_key(publisher: Worker, name: str, verb: str, argument: Any) -> None:
     """Success, error, Reject, Ignore, a retry and what follows it, and the death of the process."""
     delay(publisher, name, "ends", verb, argument)
-    eventually(lambda: reservations(publisher) == [], 15, "it was not freed")
+    eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
 
 def test_a_retry_keeps_the_key(publisher: Worker) -> None:
@@ -127,7 +123,7 @@ def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
     """A task that is rejected with `requeue` will be delivered again."""
     first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
     assert publisher.get(first) == "requeued"
-    eventually(lambda: reservations(publisher) == [])
+    eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
 def test_a_skipped_task_frees_its_key(publisher: Worker) -> None:
@@ -135,7 +131,7 @@ def test_a_skipped_task_frees_its_key(publisher: Worker) -> None:
     with publisher.zoo.hold_elsewhere("unique/skip"):
         with pytest.raises(TaskRevokedError):
             publisher.get(delay(publisher, "skips", "skip"))
-        eventually(lambda: reservations(publisher) == [])
+        eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
 def test_a_revoked_task_frees_its_key(publisher: Worker) -> None:
@@ -146,7 +142,7 @@ def test_a_revoked_task_frees_its_key(publisher: Worker) -> None:
         first.revoke()
         with pytest.raises(TaskRevokedError):
             publisher.get(first)
-        eventually(lambda: reservations(publisher) == [])
+        eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
 def test_a_terminated_task_frees_its_key(publisher: Worker) -> None:
@@ -155,7 +151,7 @@ def test_a_terminated_task_frees_its_key(publisher: Worker) -> None:
     first = delay(publisher, "until_done", "terminated", "sleep", str(gate))
     gate.wait_entered()
     first.revoke(terminate=True, signal="SIGKILL")
-    eventually(lambda: reservations(publisher) == [], 10)
+    eventually(lambda: reserved_names(publisher.zoo) == [], 10)
 
 
 @pytest.mark.parametrize("limits", [{"soft_time_limit": 1}, {"time_limit": 1}])
@@ -164,7 +160,7 @@ def test_a_time_limit_frees_the_key(publisher: Worker, limits: dict[str, int]) -
     gate = publisher.gate()
     delay(publisher, "until_done", "limits", "sleep", str(gate), **limits)
     gate.wait_entered()
-    eventually(lambda: reservations(publisher) == [], 10)
+    eventually(lambda: reserved_names(publisher.zoo) == [], 10)
 
 
 def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
@@ -174,7 +170,7 @@ def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
         unseen = delay(publisher, "until_done", "unseen", expires=0.5, queue="nobody")
         with pytest.raises(TaskRevokedError):
             publisher.get(first)
-        eventually(lambda: len(reservations(publisher)) == 1)
+        eventually(lambda: len(reserved_names(publisher.zoo)) == 1)
         eventually(lambda: delay(publisher, "until_done", "unseen").id != unseen.id, 5)
 
 

@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from support import celeryapp
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
-from support.reserving import holder
+from support.reserving import holder, reserved_names
 from support.uniquetasks import known_to
 from support.zoo import Zoo, eventually
 
@@ -66,11 +66,6 @@ def messages(home: Any) -> int:
     return len(list((home / "messages").glob("*.msg")))
 
 
-def left(zoo: Zoo) -> list[str]:
-    path = rules.directory(zoo.base)
-    return zoo.names(path)
-
-
 def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
     """Its message is still queued."""
     publisher = publish(zoo, tmp_path, "never")
@@ -102,7 +97,7 @@ def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Cel
     client.conf.update(broker_url="amqp://127.0.0.1:1//", task_publish_retry=False)
     with pytest.raises(OperationalError):
         client.tasks["until_done"].delay("k")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +109,7 @@ def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, m
     monkeypatch.setattr(client.amqp, "send_task_message", interrupt)
     with pytest.raises(KeyboardInterrupt):
         client.tasks["until_done"].delay("k")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
@@ -127,7 +122,7 @@ def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: A
             client.tasks["once"].delay("k")
         assert messages(tmp_path) == 1
         proxy.heal()
-    assert len(left(zoo)) == 1
+    assert len(reserved_names(zoo)) == 1
 
 
 @pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
