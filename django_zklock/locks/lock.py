@@ -87,9 +87,7 @@ class Lock(LockBase[Hold]):
     ) -> None:
         if more or unknown:
             refuse_arguments("zk_lock", name, more, unknown)
-        self.name = name
-        self._fields = dict(fields) if fields else _NOTHING
-        self._options = given_options(
+        options = given_options(
             timeout=timeout,
             abort_on=abort_on,
             grace=grace,
@@ -104,26 +102,35 @@ class Lock(LockBase[Hold]):
             hold_at_least=hold_at_least,
             max_waiters=max_waiters,
         )
-        self._what = what
-        self._about = dict(about) if about else _NOTHING
-        self._resolved: tuple[conf.Config, Plan] | None = None  # replaced whole; equal whoever makes it
-        super().__init__()
+        self._set(name, options, dict(fields) if fields else _NOTHING, what, dict(about) if about else _NOTHING)
 
     @classmethod
     def with_options(
         cls, name: str, options: LockOptions, *, fields: Mapping[str, object], what: str, about: Mapping[str, str]
     ) -> Self:
-        """Return a lock with options that `resolve_options` has returned, without a second check."""
+        """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
         lock = cls.__new__(cls)
-        lock.name = name
-        lock._fields = fields
-        lock._options = options
-        lock._what = what
-        lock._about = about
-        config = conf.current()
-        lock._resolved = config, lock._plan_with(config, options)
-        super(Lock, lock).__init__()
+        lock._set(name, options, fields, what, about, complete=True)
         return lock
+
+    def _set(
+        self,
+        name: str,
+        options: LockOptions,
+        fields: Mapping[str, object],
+        what: str,
+        about: Mapping[str, str],
+        *,
+        complete: bool = False,
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._complete = complete  # with the options of the settings
+        self._fields = fields
+        self._what = what
+        self._about = about
+        self._resolved: tuple[conf.Config, Plan] | None = None  # replaced whole; equal whoever makes it
+        super().__init__()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -141,13 +148,10 @@ class Lock(LockBase[Hold]):
     def _plan(self) -> Plan:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            options = resolve_options(config, self.name, self._options)
-            self._resolved = config, self._plan_with(config, options)
+            options = self._options if self._complete else resolve_options(config, self.name, self._options)
+            terms = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
+            self._resolved = config, Plan((terms,), terms.timeout, terms.atomic, {self.name: terms.key})
         return self._resolved[1]
-
-    def _plan_with(self, config: conf.Config, options: LockOptions) -> Plan:
-        terms = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
-        return Plan((terms,), terms.timeout, terms.atomic, {self.name: terms.key})
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:
         return held[0].hold
