@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -23,6 +21,8 @@ from django_zklock.checks import (
     check_transport,
     check_views,
 )
+from django_zklock.contrib.celery import CeleryLibrary
+from django_zklock.decorators import context
 from django_zklock.http import streaming
 from django_zklock.zk import process
 
@@ -55,9 +55,7 @@ class ZkLockConfig(AppConfig):
         setting_changed.connect(start_over, dispatch_uid="zklock.start_over")
         process.configure(client_options)
         follow_requests()
-        if "celery" in sys.modules:
-            # A worker's processes end their sessions with them, whichever way its tasks take their locks.
-            import_module("django_zklock.contrib.celery").connect()
+        context.register_library(CeleryLibrary())
 
     def sign(self, hold: Hold) -> str:
         """Return the signed token of a hold, which finds this app in Django's registry."""

@@ -43,7 +43,7 @@ from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.http import atomic_requests
 
 if TYPE_CHECKING:
-    from django_zklock.decorators.locked import Locked
+    from django_zklock.decorators.locked import LockedFunction
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -171,13 +171,13 @@ def _views(patterns: list[Any]) -> Iterator[Any]:
             yield pattern.callback
 
 
-def _locked(view: Any) -> Locked | None:
+def _locked(view: Any) -> LockedFunction | None:
     found = getattr(view, "zk_locked", None)
     if found is None:
         return None
-    from django_zklock.decorators.locked import Locked  # noqa: PLC0415 - Django's start does not import kazoo
+    from django_zklock.decorators.locked import LockedFunction  # noqa: PLC0415 - Django's start does not import kazoo
 
-    return found if isinstance(found, Locked) else None
+    return found if isinstance(found, LockedFunction) else None
 
 
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:

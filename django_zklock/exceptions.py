@@ -28,14 +28,6 @@ class LockBusy(LockNotAcquired):
     """The lock has another holder, and the caller did not want to wait."""
 
 
-class LockHeldByCaller(LockBusy):
-    """
-    The lock is held by a task that waits for the result of this one, so neither would ever go on.
-
-    Let the caller let go of the lock first, or call the work as a function: the lock is its owner's to take again.
-    """
-
-
 class LockTimeout(LockNotAcquired, TimeoutError):
     """The lock still had another holder when the timeout was over."""
 

@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_zklock import conf
 from django_zklock.exceptions import ExpiredToken, ForgedToken, StaleToken, ZkLockError
-from django_zklock.execution.binding import Name, Naming, async_view
+from django_zklock.execution.binding import KeyBinder, Name, async_view
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.http import responses
@@ -128,9 +128,9 @@ class GuardedView:
         self.view = view
         self.verifier = verifier
         self._header = header
-        self._naming = Naming(name, view)
+        self._binder = KeyBinder(name, view)
         if isinstance(name, str):
-            self._naming.check_fields(conf.path_for(name))
+            self._binder.check_fields(conf.path_for(name))
 
     def __repr__(self) -> str:
         return f"{self.view.__module__}.{getattr(self.view, '__qualname__', self.view)}"
@@ -140,7 +140,7 @@ class GuardedView:
         request = responses.find_request(args)
         if request is None:
             raise TypeError(f"@require_fence is for views; {self!r} was called without a request.")
-        name, fields = self._naming.name_and_fields(args, kwargs)
+        name, fields = self._binder.bind_one(args, kwargs)
         return request, Template.parse(conf.path_for(name)).render(fields)
 
     def token_of(self, request: HttpRequest, key: str) -> str:

@@ -36,7 +36,7 @@ def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
     return None
 
 
-class ViewCall:
+class ViewContext:
     """The context of a view call: it waits 5 s for the lock, then answers."""
 
     timeout = 5.0
@@ -49,13 +49,13 @@ class ViewCall:
         self.about = {"request": f"{request.method} /{route}"}
         self._request = request
 
-    def entering(self, lock: Locks, options: LockOptions) -> None:
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do nothing."""
 
-    def admitted(self) -> None:
+    def on_acquired(self) -> None:
         """Do nothing."""
 
-    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse:
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse:
         """Answer 409 if another holder has the lock, 503 if ZooKeeper does not answer."""
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return HttpResponse(status=204)
@@ -66,7 +66,7 @@ class ViewCall:
         logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
 
-    def lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
+    def on_lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
         """
         Answer 503, and roll back the transaction around the view: its work was aborted in the middle.
 

@@ -310,11 +310,6 @@ class MultiHold:
             hold.add_lost_callback(callback)
 
 
-def holds_any() -> bool:
-    """Return whether the caller (this asyncio task, greenlet or thread) holds any lock."""
-    return table.held_locks.any_of(current_owner())
-
-
 def current_hold(key: str | None = None) -> Hold:
     """
     Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.

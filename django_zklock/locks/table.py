@@ -55,10 +55,6 @@ class HeldLocks:
         """Return those that were taken by `acquire`."""
         return list(self._kept.values())
 
-    def any_of(self, owner: Owner) -> bool:
-        """Return whether this owner holds anything."""
-        return any(held.owner == owner for held in self.all())
-
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """List a held lock. `keep` refers to it strongly, until it is released."""
         table = self._kept if keep else self._weak

@@ -71,6 +71,11 @@ def task(sku: str) -> int:
 
 
 assert_type(task("a"), int)
+
+zk_locked("a", on_lost="never")  # type: ignore[arg-type]
+zk_locked("a", unique="until_end")  # type: ignore[arg-type]
+zk_locked("a", uniqe="until_done")  # type: ignore[call-arg]
+
 assert_type(view(HttpRequest(), "a"), HttpResponse)
 assert_type(function("a", amount=2), int)
 function(1)  # type: ignore[arg-type]
