@@ -60,10 +60,6 @@ class LockUpgradeRefused(ZkLockError, RuntimeError):
     """The lock was to be taken for more by an owner that shares it with others, and would wait for itself."""
 
 
-class LimitMismatch(ZkLockError, ValueError):
-    """The semaphore has another number of permits in ZooKeeper than the caller says, and its processes rely on that."""
-
-
 class LockInTransaction(ZkLockError, RuntimeError):
     """The lock was to be taken inside an open transaction, and would be released before that is committed."""
 

@@ -123,6 +123,9 @@ def contradiction(options: LockOptions) -> str:
         return f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
     if options.layout in ("kazoo", "curator") and least not in (UNSET, 0):
         return f'hold_at_least and layout="{options.layout}", but other clients would not know when that time is over'
+    if options.layout in ("kazoo", "curator") and isinstance(options.limit, int):
+        both = f'limit={options.limit} and layout="{options.layout}"'
+        return f"{both}, but semaphores cannot share a queue with other clients"
     if isinstance(longest, float) and isinstance(least, float) and longest < least:
         return f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
     return ""

@@ -52,7 +52,6 @@ def _lock(info: LockInfo) -> dict[str, Any]:
             "when": info.limit_set.when and info.limit_set.when.isoformat(),
         },
         "own_limits": list(info.own_limits),
-        "layout": info.layout,
         "problem": info.problem,
         "held_for": info.held_for,
         "waiting": info.waiting,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from django_zklock.inspection.found import Found
-from django_zklock.inspection.pools import Pool
 from django_zklock.inspection.servertime import moment
 from django_zklock.inspection.values import ContenderInfo, LockInfo
 from django_zklock.queue import clients, revocations, standing
 from django_zklock.queue import limits as records
 from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
@@ -29,11 +27,8 @@ _ITEM = 64  # of the name of an item
 def describe(found: Found, since: Mapping[tuple[str, str], float]) -> tuple[LockInfo, ...]:
     """Return the locks that were found, by key; `since` tells when each holder got its lock, by key and name."""
     described: list[LockInfo | None] = []
-    parts = {part for pool in found.pools.values() for part in (pool.gate, pool.leases)}
-    described += [_pool(found, key, pool, since) for key, pool in found.pools.items()]
     for key, queue in found.queues.items():
-        if key not in parts:
-            described.append(_lock(found, key, queue, since))
+        described.append(_lock(found, key, queue, since))
         time.sleep(0)  # the threads of the protocol first, as this may be the work of a second
     described += [_unreadable(found, key, count, why) for key, (count, why) in found.unreadable.items()]
     return tuple(sorted((lock for lock in described if lock is not None), key=lambda lock: lock.key))
@@ -57,37 +52,7 @@ def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], 
         limit=_limit(queue, limits),
         limit_set=_limit_set(found, key, queue),
         own_limits=_own_limits(queue.limit, [each for _, each in shown if each.name not in gone]),
-        layout=_layout(found, key, queue),
         over=tuple(each for _, each in shown if each.name in gone),
-    )
-
-
-def _pool(found: Found, key: str, pool: Pool, since: Mapping[tuple[str, str], float]) -> LockInfo | None:
-    """Return a semaphore with a gate: who has a permit holds it, and who stands at the gate waits."""
-    held, leases, _ = _look(found, pool.leases, since)
-    _, at_gate, gone = _look(found, pool.gate, since)
-    holders = tuple(each for place, each in leases if place in held)
-    waiting = len(found.queues.get(pool.gate, ())) - len(gone)
-    if not holders and not waiting:
-        return None
-    first = holders[-1].name if holders else ""  # whose end the first at the gate waits for: anybody's would do
-    waiters = tuple(
-        replace(each, kind=Kind.LEASE.word, waits_behind=each.waits_behind if place else first)
-        for place, each in at_gate
-    )
-    told = [each.limit for each in holders if each.limit is not None]
-    return LockInfo(
-        key=key,
-        path=path(found.base, key),
-        kind="semaphore",
-        holders=holders,
-        waiters=waiters[: found.max_waiters],
-        waiting=waiting,
-        longest_wait=max((each.age for each in waiters), default=None),
-        problem=_unread(found, pool.leases, held),
-        limit=pool.limit or max(told, default=None),
-        own_limits=_own_limits(None, (*holders, *waiters)),
-        layout=pool.layout,
     )
 
 
@@ -104,13 +69,6 @@ def _look(
     ]
     at = [(key, child.name) for child in queue]
     return held, shown, {place[1] for place in at if place in found.over or found.nodes.get(place, "") is None}
-
-
-def _layout(found: Found, key: str, queue: Queue) -> str:
-    """Return the recipe of a semaphore with a gate at which nobody stands, so that it looks like any."""
-    node = found.nodes.get((key, queue[0].name))
-    payload = Payload.decode(node.data) if node is not None else None
-    return "kazoo" if payload is not None and payload.layout == "kazoo" and queue[0].kind is Kind.LEASE else "own"
 
 
 def _unread(found: Found, key: str, held: frozenset[int]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django_zklock.inspection.pools import Pool, apart, passing
 from django_zklock.locks.protocol.operator_expiry import is_over, read_hold
 from django_zklock.queue import standing
 from django_zklock.queue.nodes import Kind, own_limit
@@ -40,15 +39,13 @@ class Found:
     """Whether all queues were found."""
     problem: str
     """Why this is not all; empty if it is."""
-    pools: Mapping[str, Pool]
-    """By key, semaphores of other clients' recipes, of which `queues` has the parts."""
     over: frozenset[tuple[str, str]] = frozenset()
     """By key and name, operators' holds that are over: whoever wants the lock next ends them."""
 
     @property
     def complete(self) -> bool:
         """Whether all queues are among these."""
-        return self.listed and self.total + apart(self.pools, self.queues) == len(self.queues)
+        return self.listed and self.total == len(self.queues)
 
     @property
     def lapsed(self) -> int:
@@ -58,18 +55,8 @@ class Found:
 
     def held(self, key: str) -> tuple[int, ...]:
         """Return the places of those in a queue that have the lock, or a permit."""
-        places = self._granted(key)
+        places = standing.held(self.queues[key], self.limits(key))
         return tuple(place for place in places if (key, self.queues[key][place].name) not in self.over)
-
-    def _granted(self, key: str) -> tuple[int, ...]:
-        queue = self.queues[key]
-        for pool in self.pools.values():
-            if key == pool.gate:
-                return ()
-            if key == pool.leases:
-                waiting = passing(pool, self.queues, self.nodes)
-                return tuple(place for place in range(len(queue)) if place != waiting)
-        return standing.held(queue, self.limits(key))
 
     def limits(self, key: str) -> Limits:
         """Return by name how many permits those in a queue know of, where that counts."""

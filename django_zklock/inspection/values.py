@@ -102,8 +102,6 @@ class LockInfo:
     """Who has set the limit for all, and why; None if nobody has, or who it was is not known."""
     own_limits: tuple[int, ...] = ()
     """The limits of those in it, from the lowest on, if they are not the same and none was set for all: a mistake."""
-    layout: str = "own"
-    """ "curator" or "kazoo", if it is a semaphore by their recipe, with a gate; who waits stands at the gate then."""
     over: tuple[ContenderInfo, ...] = ()
     """Operators' holds, or what was left of others, whose time is over by ZooKeeper's clock: they neither hold the lock
     nor wait, and the next client of django-zklock that wants it ends them."""

@@ -10,14 +10,12 @@ from typing import Any, Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.found import Found, holds_over
-from django_zklock.inspection.pools import Pool, apart, confirmed
 from django_zklock.inspection.servertime import ServerTime
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import order, recipes, signs, standing
+from django_zklock.queue import order, signs, standing
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.queue.recipes import Recipe
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.zk import clock
 from django_zklock.zk.awaiting import Awaiting
@@ -75,7 +73,6 @@ class Walk:
         self._sent_at = 0.0  # when the last of them were, on clock.now()
         self._queues: dict[str, Queue] = {}
         self._unreadable: dict[str, tuple[int, str]] = {}
-        self._pools: dict[str, Pool] = {}  # supposed ones, by key
         self._chosen: dict[str, Queue] = {}
         self._nodes: dict[tuple[str, str], Node | None] = {}
         self._to_read: set[tuple[str, str]] = set()  # those that are read in any case, by key and name
@@ -167,79 +164,13 @@ class Walk:
 
     def _on_listed(self, key: str, answer: Any) -> None:
         if isinstance(answer, list):
-            self._take(key, answer)
+            self._sort(key, answer)
         elif isinstance(answer, NodeMissing):
             pass  # nobody is in that queue any more
         elif key == self._extent.key:
             self._problem = str(answer)
         else:
             self._note(f"{key} can't be looked at: {answer}")
-
-    def _take(self, key: str, names: list[str]) -> None:
-        """Note which semaphores with a gate there may be, before the rest is sorted."""
-        alone = bool(self._extent.key)
-        if key and key not in self._pools and recipes.may_be_curators(names):
-            self._suppose(key, "curator", recipes.CURATOR)
-            if alone:
-                self._to_ask += [functools.partial(self._list, part) for part in self._parts(key)]
-        gate = recipes.KAZOO.gate
-        for name in names:
-            if not alone and name.endswith(gate) and name[: -len(gate)] in names:
-                below = name[: -len(gate)]
-                self._suppose(f"{key}/{below}" if key else below, "kazoo", recipes.KAZOO)
-        own = alone and key == self._extent.key and all(f"-{Kind.LEASE.value}" in name for name in names)
-        if key and (key in self._pools or own or any(map(recipes.is_bare, names))) and self._layout(key) != "curator":
-            self._to_ask.append(functools.partial(self._read_limit, key, names))
-        else:
-            self._sort(key, names)
-
-    def _read_limit(self, key: str, names: list[str]) -> None:
-        """Read what kazoo's semaphores have written at their path."""
-
-        def read(path: str, answer: Any) -> None:
-            limit = recipes.posted_limit(answer.data) if isinstance(answer, Node) else None
-            witness = recipes.witness(names)
-            if limit is None:
-                self._sort_alone(key, names)
-            elif witness:
-                self._to_ask.append(functools.partial(self._hear, key, names, witness, limit))
-            else:
-                self._sort_permits(key, names, limit)
-
-        path = self._path(key)
-        self._gateway.read(path, self._taking(read, path))
-
-    def _hear(self, key: str, names: list[str], witness: str, limit: int) -> None:
-        def read(key: str, answer: Any) -> None:
-            if isinstance(answer, Node) and recipes.testifies(answer.data, "kazoo"):
-                self._sort_permits(key, names, limit)
-            else:
-                self._sort_alone(key, names)
-
-        self._gateway.read(f"{self._path(key)}/{witness}", self._taking(read, key))
-
-    def _sort_alone(self, key: str, names: list[str]) -> None:
-        self._pools.pop(key, None)
-        self._sort(key, names)
-
-    def _sort_permits(self, key: str, names: list[str], limit: int) -> None:
-        self._suppose(key, "kazoo", recipes.KAZOO, limit)
-        permits = recipes.permits(names)
-        if permits:
-            self._queues[key] = order.leases(permits)
-        if self._extent.key:
-            self._to_ask.append(functools.partial(self._list, self._pools[key].gate))
-        else:
-            self._descend(key, [name for name in names if name not in permits])
-
-    def _suppose(self, key: str, layout: str, recipe: Recipe, limit: int | None = None) -> None:
-        self._pools[key] = Pool(layout, f"{key}{recipe.gate}", f"{key}{recipe.leases}", limit)
-
-    def _layout(self, key: str) -> str:
-        return self._pools[key].layout if key in self._pools else ""
-
-    def _parts(self, key: str) -> tuple[str, str]:
-        return self._pools[key].gate, self._pools[key].leases
 
     def _sort(self, key: str, names: list[str]) -> None:
         contending = [name for name in names if SEQUENCE_TAIL.search(name)]
@@ -275,12 +206,11 @@ class Walk:
         if extent.max_locks is not None and self._total > extent.max_locks:
             self._unreadable = dict(sorted(self._unreadable.items())[: extent.max_locks])
             room = extent.max_locks - len(self._unreadable)
-            keys = self._whole(sorted(keys, key=lambda key: -len(self._queues[key]))[:room])
+            keys = sorted(sorted(keys, key=lambda key: -len(self._queues[key]))[:room])
         self._chosen = {key: self._queues[key] for key in keys}
         to_read: list[tuple[int, str, str]] = []
-        leases = {pool.leases for pool in self._pools.values()}
         for key, queue in self._chosen.items():
-            holders = len(queue) if key in leases else standing.holders(queue)
+            holders = standing.holders(queue)
             end = len(queue) if extent.max_waiters is None else holders + max(1, extent.max_waiters)
             to_read += [(max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue[:end])]
         to_read.sort()
@@ -290,12 +220,6 @@ class Walk:
         self._to_read = {(key, name) for _, key, name in to_read}
         set_ = ((key, queue.sign.name) for key, queue in self._chosen.items() if queue.sign is not None)
         self._to_ask.extend(functools.partial(self._read, key, name) for key, name in set_)
-
-    def _whole(self, keys: list[str]) -> list[str]:
-        """Return these and the other parts of the semaphores that they are parts of."""
-        chosen = set(keys)
-        parts = [set(self._parts(key)) for key in self._pools]
-        return sorted(chosen.union(*(both for both in parts if both & chosen)) & self._queues.keys())
 
     def _read(self, key: str, name: str) -> None:
         def read(path: str, answer: Any) -> None:
@@ -346,9 +270,6 @@ class Walk:
             return
         ended = clock.now()
         time = self._session.attached(ServerTime)
-        pools = confirmed(self._pools, self._chosen, self._nodes)
-        if self._extent.key and not pools:  # the parts that were looked at are locks of their own
-            self._chosen = {key: queue for key, queue in self._chosen.items() if key == self._extent.key}
         youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
         done(
             Found(
@@ -357,14 +278,13 @@ class Walk:
                 nodes=self._nodes,
                 unreadable=self._unreadable,
                 max_waiters=self._extent.max_waiters,
-                total=self._total - apart(pools, self._queues),
+                total=self._total,
                 notes=tuple(self._notes),
                 ended=ended,
                 began_at=time.at(self.began),
                 taken_at=time.at(ended, youngest),
                 listed=self._listed,
                 problem=self._problem,
-                pools=pools,
                 over=holds_over(self._nodes, time.passed()),
             )
         )

@@ -11,8 +11,7 @@ from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import lifetime
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.contender import Busy, Free, Outcome
-from django_zklock.locks.protocol.gated import make_contender
+from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.terms import Terms
 from django_zklock.queue.nodes import Kind
@@ -38,7 +37,7 @@ class Attempt(Generic[_Waiter]):
         patient = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
         request = terms.request(patient=patient, deadline=deadline, only_look=only_look)
-        self.contender = make_contender(session, request, self._answer)
+        self.contender = Contender(session, request, self._answer)
 
     def start(self, beside: Iterable[Grant] = ()) -> None:
         """Begin. It is called off if one of those `beside` it is lost, as it is of no use without them."""

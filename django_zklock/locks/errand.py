@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -38,12 +37,6 @@ class Errand:
         self.parent = names.path(self.base, checked(key))
         self.session = process.current()
         self._deadline = time.monotonic() + patience
-
-    def at(self, part: str) -> Errand:
-        """Return the same errand for a directory that belongs to the lock; `part` is added to the path of its own."""
-        there = copy.copy(self)
-        there.parent = f"{self.parent}{part}"
-        return there
 
     @property
     def left(self) -> float:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from django_zklock.fencing.model import FencedModel
     from django_zklock.locks.guard import Guard
     from django_zklock.locks.protocol.contender import Contender
-    from django_zklock.locks.protocol.gated import Gated
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -62,7 +61,7 @@ class Hold:
     )
 
     def __init__(
-        self, contender: Contender | Gated, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self._contender = contender
         self._grant = grant
@@ -304,7 +303,7 @@ def _watch_over(hold: Hold) -> weakref.ref[Hold]:
     return weakref.ref(hold, on_dropped)
 
 
-def share_with_readers(contender: Contender | Gated, grant: Grant) -> None:
+def share_with_readers(contender: Contender, grant: Grant) -> None:
     """Let other readers in beside a grant to write, once all that have a claim on it only read."""
     claims = list(grant.claims)  # none, if the last one has just gone
     if grant.kind is Kind.WRITE and claims and all(claim.reads for claim in claims):

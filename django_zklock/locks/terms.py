@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -18,9 +18,8 @@ from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import refuse_unknown
 from django_zklock.locks.protocol.grant import Policy
 from django_zklock.locks.protocol.node import Request
-from django_zklock.queue import names, order, rules
+from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.recipes import recipe_of
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
@@ -55,17 +54,6 @@ class Terms:
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
     patience: float = ANSWER_PATIENCE
-
-    @property
-    def queue(self) -> str:
-        """The path of the directory in which those stand who hold the lock."""
-        recipe = recipe_of(self.kind, self.layout)
-        return self.parent if recipe is None else f"{self.parent}{recipe.leases}"
-
-    def read(self, children: Iterable[str]) -> order.Queue:
-        """Return the queue that those in that directory are."""
-        gated = recipe_of(self.kind, self.layout) is not None
-        return order.leases(children) if gated else order.ordered(children)
 
     @property
     def shares(self) -> bool:
@@ -112,7 +100,6 @@ class Terms:
             template=self.template,
             about=about,
             limit=self.limit or 0,
-            layout=self.layout if recipe_of(self.kind, self.layout) is not None else "",
             owner=owner.number,
         ).encode()
 

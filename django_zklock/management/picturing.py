@@ -72,7 +72,6 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "limit": lock.limit,
         "limit_set": None if lock.limit_set is None else limit_json(lock.limit_set),
         "own_limits": list(lock.own_limits),
-        "layout": lock.layout,
         "holders": [contender_json(each) for each in lock.holders],
         "over": [contender_json(each) for each in lock.over],
         "waiters": [contender_json(each) for each in lock.waiters],
@@ -130,10 +129,9 @@ def differing(lock: LockInfo) -> str:
     if not lock.own_limits:
         return ""
     limits = ", ".join(map(str, lock.own_limits[:-1]))
-    mend = "set one for all, or give all the same" if lock.layout == "own" else "give all the same"
     return (
         f"its holders and waiters have different limits in their code, {limits} and {lock.own_limits[-1]}, and each "
-        f"goes by its own; {mend}"
+        "goes by its own; set one for all, or give all the same"
     )
 
 

@@ -36,8 +36,7 @@ def run(
         write_json(out, lock_json(found))
         return
     permits = f", {kind(found)} permits" if found.limit is not None else ""
-    layout = f", layout {found.layout}" if found.layout != "own" else ""
-    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}{layout}) at {clean(found.path, 2000)}\n")
+    out.write(f"{clean(found.key, 1000)} ({clean(found.kind)}{permits}) at {clean(found.path, 2000)}\n")
     _write_notes(out, found)
     rows = [("over", *_cells(each)) for each in found.over]
     rows += [("holds", *_cells(each)) for each in found.holders]

@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from django_zklock import conf, signals
+from django_zklock import signals
 from django_zklock.conf import options
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.errand import Errand, Removal, children
-from django_zklock.locks.protocol.leases import has_gate, layout_of, ranks
 from django_zklock.locks.protocol.operator_expiry import read_hold
 from django_zklock.locks.taking import send_from
 from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
@@ -34,16 +33,16 @@ from django_zklock.operations.audit import (
     said,
 )
 from django_zklock.operations.break_records import left, sweep
+from django_zklock.operations.limits import may_hold
 from django_zklock.operations.operator_holds import end_in_time, take
 from django_zklock.operations.release_requests import Asked, ask
-from django_zklock.queue import broken, operators
+from django_zklock.queue import broken, operators, order
 from django_zklock.queue.broken import Note
 from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.operators import LONGEST, OperatorHold
 from django_zklock.queue.printable import printable
-from django_zklock.queue.recipes import GATED
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
 
@@ -114,18 +113,15 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     by, reason = named(by), reasoned(reason)
     refuse_no_target(token=token, guid=guid)
     errand = Errand(key, patience)
-    found_in = ranks(errand)
-    errand = found_in.errand
-    holder = next((child for child in found_in.queue if child.guid == guid), None)
+    queue = order.ordered(errand.follow(children))
+    holder = next((child for child in queue if child.guid == guid), None)
     node = None if holder is None else errand.read(holder.name)
-    gated = found_in.gate is not None
-    if holder is None or node is None or node.czxid != token or (gated and holder not in found_in.held()):
+    if holder is None or node is None or node.czxid != token:
         raise _changed_hands(key)
     note = Note(by, reason)
     where = broken.place(errand.base, holder.name)
-    # Who has a permit behind a gate has it until its node is gone; of the others, that is to be true at the change.
     beside = (Make(path=where, data=note.encode()),)
-    held = not gated and not found_in.may_hold(holder, node)
+    held = not may_hold(errand, queue, holder, node)
     removal = Removal(errand.parent, holder.name, beside, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(holder, node), reason=reason, by=by)
     try:
@@ -191,8 +187,7 @@ def hold_lock(
         LockBusy: somebody has the lock, and `wait` is 0.
         LockTimeout: it was not free within `wait` seconds.
         ZooKeeperUnavailable: ZooKeeper did not answer; what may have been written ends by itself.
-        ValueError: there is no reason, nobody who asks, or `seconds` is not within 0 and a week; or the lock is a
-            semaphore by another client's recipe, at whose gate nobody would heed it.
+        ValueError: there is no reason, nobody who asks, or `seconds` is not within 0 and a week.
 
     """
     refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
@@ -205,12 +200,6 @@ def hold_lock(
     refuse_no_span("patience", patience)
     errand = Errand(key, patience + wait)
     check_escaped(key)
-    settings = conf.current().options_of_key(key)
-    if (settings.layout in GATED and isinstance(settings.limit, int)) or has_gate(errand):
-        raise ValueError(
-            f"The lock {key!r} is a semaphore by another client's recipe: who wants a permit of it would not see a "
-            "hold of yours. Stop those who take it instead."
-        )
     hold = take(errand, by=by, reason=reason, seconds=seconds, wait=wait)
     audit.warning("lock %s is held by %s", printable(key), hold, extra={**logged(key, by, reason), "token": hold.token})
     errand.session.post(end_in_time, errand, hold)
@@ -268,8 +257,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     Raises:
         ZooKeeperUnavailable: ZooKeeper did not answer in time; if the request had been sent, it may be set.
         UnreadableQueue: nobody can tell who has a permit now.
-        ValueError: there is no reason, or nobody who does it; there are no such limits; or the settings say that the
-            lock is written like another client's, which goes by its own, or it is found to be.
+        ValueError: there is no reason, or nobody who does it; or there are no such limits.
 
     """
     refuse_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
@@ -278,19 +266,6 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
     errand = Errand(key, patience)
     check_escaped(key)
-    layout = conf.current().options_of_key(key).layout
-    if layout in GATED:
-        raise ValueError(
-            f'The lock {key!r} has layout="{layout}" in ZKLOCK, so clients of {layout} may take part, which would not '
-            "heed the limit; change it in the code of all of them."
-        )
-    found = layout_of(errand)
-    if found:
-        raise ValueError(
-            f"The lock {key!r} is a semaphore by the recipe of {found}, whose clients would not heed the limit, or "
-            "take it for a permit; change it in the code of all of them. If none of them uses it any more, empty the "
-            f"data of {errand.parent}."
-        )
     record = Record(by, reason)
     try:
         limits.set_limit(errand, limit, record)

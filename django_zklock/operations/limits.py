@@ -37,12 +37,12 @@ from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks.errand import AT_ONCE, Errand, children
 from django_zklock.queue import limits, nodes, order, signs, standing
 from django_zklock.queue.limits import Record, SetLimit
-from django_zklock.queue.nodes import Kind
+from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.queue.signs import Limit
 from django_zklock.zk.changes import Change, Make, Put, Remove, Require
 from django_zklock.zk.exchange import Answer, Step, Write
-from django_zklock.zk.gateway import Family, Gateway
+from django_zklock.zk.gateway import Family, Gateway, Node
 
 STEADY: Final = 10
 """Tries for which the queue has to hold still; then the limit is changed as the queue was seen."""
@@ -77,6 +77,15 @@ def limit_of(errand: Errand) -> SetLimit | None:
         node = errand.read(found.name)
         if node is not None:  # else it was changed in between
             return limits.set_limit(found.name, node.data, node.ctime)
+
+
+def may_hold(errand: Errand, queue: Queue, child: Child, node: Node) -> bool:
+    """Tell whether nobody can tell if one that has no permit by the rule has one. Raises `ZooKeeperUnavailable`."""
+    place = queue.place(child.name)
+    if place is None or queue.sign is None or queue.sign.sure:
+        return False
+    sign = errand.read(queue.sign.name)
+    return sign is not None and standing.may_hold(queue, place, node.czxid, sign.czxid)
 
 
 class _Changing:

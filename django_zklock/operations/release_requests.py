@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, NotRevocable
-from django_zklock.locks.errand import Errand
-from django_zklock.locks.protocol.leases import Ranks, ranks
+from django_zklock.locks.errand import Errand, children
 from django_zklock.locks.protocol.operator_expiry import read_hold
-from django_zklock.queue import operators, revocations
-from django_zklock.queue.nodes import Child, Kind, Payload
+from django_zklock.operations.limits import may_hold
+from django_zklock.queue import operators, order, revocations, standing
+from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.order import Queue
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.zk.gateway import Node
@@ -37,12 +38,11 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
     request = revocations.revocation(
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
-    found = ranks(errand)
-    errand = found.errand
+    queue = order.ordered(errand.follow(children))
     refused: NotRevocable | None = None
-    holders = found.held()
+    holders = tuple(queue[place] for place in standing.held(queue, errand.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
-        holders = _perhaps(found, guid)
+        holders = _perhaps(errand, queue, guid)
     for child in holders:
         if guid and child.guid != guid:
             continue
@@ -61,11 +61,11 @@ def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = 
         )
 
 
-def _perhaps(found: Ranks, guid: str) -> tuple[Child, ...]:
+def _perhaps(errand: Errand, queue: Queue, guid: str) -> tuple[Child, ...]:
     """Return the one with this guid if nobody can tell whether it has a permit."""
-    meant = [child for child in found.queue if child.guid == guid]
-    nodes = [(child, found.errand.read(child.name)) for child in meant]
-    return tuple(child for child, node in nodes if node is not None and found.may_hold(child, node))
+    meant = [child for child in queue if child.guid == guid]
+    nodes = [(child, errand.read(child.name)) for child in meant]
+    return tuple(child for child, node in nodes if node is not None and may_hold(errand, queue, child, node))
 
 
 def _ask_one(errand: Errand, told: list[Asked], child: Child, request: Revocation, token: int) -> None:
@@ -101,13 +101,7 @@ def _refuse(key: str, child: Child, node: Node) -> None:
             f"The lock {key!r} is held by {hold or 'an operator'}, whom no program asks; end that by end_hold.",
             lock=key,
         )
-    stranger = Payload.decode(node.data) is None
-    if stranger and child.kind is Kind.LEASE and child.in_grammar_of_curator:
-        raise NotRevocable(
-            f"The lock {key!r} is held by a semaphore of Curator's, which does not hear that it is asked to let go.",
-            lock=key,
-        )
-    if stranger and not child.name.startswith("_c_"):
+    if Payload.decode(node.data) is None and not child.in_grammar_of_curator:
         raise NotRevocable(
             f"The lock {key!r} is held by a client of kazoo, which does not hear that it is asked to let go.", lock=key
         )

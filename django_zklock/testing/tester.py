@@ -304,7 +304,7 @@ class LockTester:
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
     def _directory(self, name: str, fields: Mapping[str, object] | None) -> str:
-        return Lock(name, fields=fields)._terms().queue
+        return Lock(name, fields=fields)._terms().parent
 
     def _contenders(self) -> list[str]:
         """Return the paths of all contenders, first come first; asks no network."""

@@ -485,7 +485,7 @@ class Contender(Member):
         error: ZkLockError | None = names if isinstance(names, ZkError) else None
         if error is None:
             try:
-                return self._shared.read(names, self.request.read)
+                return self._shared.read(names)
             except UnreadableQueue as unreadable:
                 error = unreadable
         self._fail(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.minimum_hold import Rest
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
-from django_zklock.queue import guids, nodes, order, rules, signs
+from django_zklock.queue import guids, nodes, rules, signs
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.changes import Make, Put
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
@@ -38,7 +38,6 @@ class Request:
     rule: rules.Rule
     kind: Kind
     layout: str = "own"  # whose grammar its name is in
-    read: Callable[[Iterable[str]], order.Queue] = order.ordered  # from the names in its directory to the queue
     lasting: bool = False  # its directory is not to go when it is empty
     hold_at_least: float = 0.0  # seconds from the grant; until then another node stands in for it when it goes
     patient: bool  # False: look first, and write nothing when the queue is not empty

@@ -161,7 +161,7 @@ def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
 
 def lease(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
     """Add a contender for a permit that knows of this limit."""
-    guid = str(uuid.uuid4())
+    guid = guids.new(guids.Mark.OWN)
     given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
     payload = Payload(**{"guid": guid, **given, "limit": limit, **more})
     return join(zoo, key, nodes.prefix(guid, nodes.Kind.LEASE), payload.encode())

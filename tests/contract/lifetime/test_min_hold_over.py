@@ -16,6 +16,7 @@ from django_zklock import Lock, zk_lock
 from django_zklock.inspection import Snapshot, look_at, servertime, snapshot, survey
 from django_zklock.management.exits import Exit
 from django_zklock.operations import hold_lock
+from django_zklock.queue import guids
 from django_zklock.queue.operators import is_operator
 from django_zklock.zk import process
 
@@ -62,9 +63,9 @@ def is_free(key: str) -> bool:
     return look_at(key, patience=5) is None
 
 
-def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-") -> str:
+def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> str:
     """Have a client wait that ends nobody's hold; return the name of its node."""
-    prefix = f"{zoo.base}/{key}/_c_{uuid.uuid4()}-{kind}"
+    prefix = f"{zoo.base}/{key}/_c_{guid or uuid.uuid4()}-{kind}"
     path: str = zoo.client.create(prefix, b"10.0.0.7", ephemeral=True, sequence=True)
     return path.rpartition("/")[2]
 
@@ -132,7 +133,7 @@ def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
         pass
     process.reset()
     with Lock("k", limit=2) as hold:
-        first = wait_as_curator(zoo, "k", "lease-")
+        first = wait_as_curator(zoo, "k", "lease-", guids.new(guids.Mark.OWN))
 
         def holders() -> Any:
             lock = look_at("k", patience=5)

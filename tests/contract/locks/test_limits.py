@@ -290,38 +290,6 @@ def test_a_change_needs_a_name_and_a_reason(zoo: Zoo, missing: dict[str, str]) -
             change(**{**WHY, **missing})
 
 
-def test_a_semaphore_that_others_go_by_their_own_limit_of_is_refused(zoo: Zoo) -> None:
-    """Clients of kazoo would not see it."""
-    locks = {"printers": {"path": "printers/{room}", "layout": "kazoo", "limit": 3}}
-    with zoo.configured(LOCKS=locks):
-        with pytest.raises(ValueError, match='layout="kazoo"'):
-            set_limit("printers/12", 2, **WHY)
-        set_limit("other/12", 2, **WHY)
-        clear_limit("other/12", **WHY)
-
-
-@pytest.mark.parametrize("layout", ["kazoo", "curator"])
-def test_it_is_refused_if_only_the_code_says_so_too(zoo: Zoo, layout: str) -> None:
-    """A client of kazoo would take the sign for a permit that is never let go of."""
-    with zk_lock("k", limit=1, layout=layout), pytest.raises(ValueError, match=f"recipe of {layout}"):
-        set_limit("k", 2, **WHY)
-    if layout == "kazoo":
-        with pytest.raises(ValueError, match="recipe of kazoo"):
-            set_limit("k", 2, **WHY)
-        semaphore = zoo.client.Semaphore(f"{zoo.base}/k", max_leases=1)
-        assert semaphore.acquire(timeout=10)
-        semaphore.release()
-
-
-def test_a_limit_is_set_for_who_has_left_the_recipe_of_another_client(zoo: Zoo) -> None:
-    """And where keys are like those of its parts."""
-    with zk_lock("k", limit=1, layout="kazoo"):
-        pass
-    with zk_lock("k", limit=1), zk_lock("k/leases"), zk_lock("k/locks"):
-        set_limit("k", 2, **WHY)
-    clear_limit("k", **WHY)
-
-
 # --- while the queue moves --------------------------------------------------------------------------------------------
 
 

@@ -103,17 +103,6 @@ def test_the_page_says_that_limits_differ(zoo: Zoo, printing: list[Hold], operat
         assert "different limits" not in operator.get(f"{LIST}printers/change/").content.decode()
 
 
-@pytest.mark.parametrize("layout", ["curator", "kazoo"])
-def test_a_semaphore_with_a_gate_has_one_page_and_one_line(zoo: Zoo, operator: Client, layout: str) -> None:
-    """By its own key, with who has a permit as its holder."""
-    with zk_lock("gated", limit=1, layout=layout) as hold:
-        (listed,) = operator.get(LIST).context["cl"].result_list
-        assert listed.key == "gated"
-        shown = operator.get(f"{LIST}gated/change/").context["lock"]
-        assert [row.token for row in shown.holders] == [hold.token]
-        assert (shown.kind_label, shown.waiting) == ("1 of 1 permits", 0)
-
-
 def test_a_limit_is_set_and_cleared_with_a_reason(
     zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,14 +135,6 @@ def test_a_limit_that_makes_no_sense_is_asked_for_again(zoo: Zoo, operator: Clie
     assert answer.status_code == 200
     assert "errornote" in answer.content.decode()
     assert limit_of("printers") is None
-
-
-def test_a_limit_that_the_settings_refuse_is_refused(zoo: Zoo, operator: Client) -> None:
-    """With the reason."""
-    with zoo.configured(LOCKS={"printers": {"path": "printers", "layout": "kazoo", "limit": 3}}):
-        answer = set_to(operator)
-    assert answer.status_code == 409
-    assert "clients of kazoo" in answer.content.decode()
 
 
 def test_a_look_at_the_form_changes_nothing(zoo: Zoo, operator: Client) -> None:

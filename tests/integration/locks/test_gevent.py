@@ -325,7 +325,6 @@ kinds = {
     "read": rw.read,
     "write": rw.write,
     "permit": lambda: zk_lock("p", limit=2, timeout=20),
-    "gated": lambda: zk_lock("g", limit=2, layout="kazoo", timeout=20),
 }
 for name, make in kinds.items():
     gevent.joinall([gevent.spawn(work, name, make) for _ in range(3)], raise_error=True)
@@ -339,7 +338,7 @@ with rw.write() as hold:
 print(len(live_holds.all()), len(process.current().attached(Registry).members))
 """
     assert run(zoo, script) == [
-        "[('gated', 2), ('permit', 2), ('read', 3), ('write', 1)]",
+        "[('permit', 2), ('read', 3), ('write', 1)]",
         "True read",
         "0 0",
     ]

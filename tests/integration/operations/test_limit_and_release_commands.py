@@ -48,14 +48,6 @@ def test_a_limit_that_makes_no_sense_changes_nothing(zoo: Zoo, wrong: list[str])
     assert as_json("limit", "k")["limit_set"] is None
 
 
-def test_a_limit_that_the_settings_refuse_is_refused(zoo: Zoo) -> None:
-    """Clients of kazoo would not heed it."""
-    with zoo.configured(LOCKS={"k": {"path": "k", "layout": "kazoo", "limit": 3}}):
-        status, _, message = ending("limit", "k", 2, WHY)
-        assert status == Exit.FAILED
-        assert 'layout="kazoo"' in message
-
-
 def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
     """By the limit in code, and by the one that was set."""
     with taken("k", 3, 2, limit=2):

@@ -109,15 +109,14 @@ def test_readers_writers_and_permits_are_told_apart(collected: Collected) -> Non
     assert collected("holds", "k", "read") == 0
 
 
-@pytest.mark.parametrize("layout", ["own", "kazoo"])
-def test_permits_of_several_threads_add_up(collected: Collected, layout: str) -> None:
-    """In a layout with a gate, which is a lock of its own, that is not counted."""
+def test_permits_of_several_threads_add_up(collected: Collected) -> None:
+    """Each permit is one hold."""
 
     def take() -> None:
-        with zk_lock("p", limit=2, layout=layout):
+        with zk_lock("p", limit=2):
             pass
 
-    with zk_lock("p", limit=2, layout=layout):
+    with zk_lock("p", limit=2):
         Elsewhere(take).result()
         collected.becomes(1, "hold_seconds_count", "p", "semaphore")
         assert collected("holds", "p", "semaphore") == 1

@@ -84,6 +84,10 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
         ({"LOCKS": {"a": {"path": "a", "limit": 3, "kind": "write"}}}, 'ZKLOCK["LOCKS"]["a"] has limit=3 and kind="wr'),
         ({"LOCKS": {"a": {"path": "a", "layout": "kazoo", "hold_at_least": 1}}}, "other clients would not know"),
         (
+            {"DEFAULTS": {"layout": "curator"}, "LOCKS": {"a": {"path": "a", "limit": 3}}},
+            "semaphores cannot share a queue with other clients",
+        ),
+        (
             {"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "hold_at_least": 9}}},
             'max_hold=5, which is less than hold_at_least=9, one of them from ZKLOCK["DEFAULTS"].',
         ),
