@@ -21,7 +21,7 @@ ON_LOST: Final = ("fail", "retry")
 ABORT_ON: Final = ("suspended", "lost", "never")
 RELEASE: Final = ("block", "on_commit")
 KIND: Final = ("lock", "read", "write")
-LAYOUT: Final = ("own", "curator", "kazoo")
+COMPAT: Final = ("curator", "kazoo")
 MOST_PERMITS: Final = 10_000
 _SHOWN: Final = 60  # characters of a value that is refused
 
@@ -62,8 +62,8 @@ class LockOptions:
     """`lock`, or a side of a read-write lock: `read` or `write`."""
     limit: int | Unset | None = UNSET
     """How many may hold it at a time, as permits of a semaphore; None: it is no semaphore."""
-    layout: str | Unset = UNSET
-    """Whose recipe the nodes in ZooKeeper are written like, so that its processes see them."""
+    compat: str | Unset | None = UNSET
+    """The client whose processes share the queue: `curator` or `kazoo`; None: only ours."""
     max_hold: float | Unset | None = UNSET
     """Seconds after which the work is stopped and the hold is lost; None: never."""
     warn_after: float | Unset | None = UNSET
@@ -121,10 +121,10 @@ def contradiction(options: LockOptions) -> str:
     longest, least = options.max_hold, options.hold_at_least
     if isinstance(options.limit, int) and options.kind in ("read", "write"):
         return f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
-    if options.layout in ("kazoo", "curator") and least not in (UNSET, 0):
-        return f'hold_at_least and layout="{options.layout}", but other clients would not know when that time is over'
-    if options.layout in ("kazoo", "curator") and isinstance(options.limit, int):
-        both = f'limit={options.limit} and layout="{options.layout}"'
+    if isinstance(options.compat, str) and least not in (UNSET, 0):
+        return f'hold_at_least and compat="{options.compat}", but other clients would not know when that time is over'
+    if isinstance(options.compat, str) and isinstance(options.limit, int):
+        both = f'limit={options.limit} and compat="{options.compat}"'
         return f"{both}, but semaphores cannot share a queue with other clients"
     if isinstance(longest, float) and isinstance(least, float) and longest < least:
         return f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
@@ -206,7 +206,7 @@ def _aliases(value: object) -> tuple[str, ...] | Unset:
     return tuple(dict.fromkeys(aliases))
 
 
-def _one_of(words: tuple[str, ...], value: object) -> object:
+def _one_of(words: tuple[str | None, ...], value: object) -> object:
     return value if value in words else UNSET
 
 
@@ -223,7 +223,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "release": (functools.partial(_one_of, RELEASE), f"one of: {', '.join(RELEASE)}"),
     "kind": (functools.partial(_one_of, KIND), f"one of: {', '.join(KIND)}"),
     "limit": (_permits, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
-    "layout": (functools.partial(_one_of, LAYOUT), f"one of: {', '.join(LAYOUT)}"),
+    "compat": (functools.partial(_one_of, (*COMPAT, None)), f"one of: {', '.join(COMPAT)}; or None (our own names)"),
     "max_hold": (_span, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
     "warn_after": (
         _span,

@@ -46,7 +46,7 @@ class Terms:
     release: str | Unset  # `block` or `on_commit`
     kind: Kind
     limit: int | None  # of permits, if it is a semaphore
-    layout: str
+    compat: str | None  # the client whose processes share the queue
     max_hold: float | None
     warn_after: float | None
     hold_at_least: float
@@ -77,8 +77,8 @@ class Terms:
             parent=self.parent,
             rule=self.rule,
             kind=self.kind,
-            layout=self.layout,
-            lasting=self.layout == "kazoo",
+            compat=self.compat,
+            lasting=self.compat == "kazoo",
             patient=patient,
             payload=lambda guid: self._payload(guid, owner, thread, what, about),
             only_look=only_look,
@@ -136,7 +136,7 @@ def resolve(
         release=options.release,
         kind=_kind(options),
         limit=None if isinstance(options.limit, Unset) else options.limit,
-        layout="own" if isinstance(options.layout, Unset) else options.layout,
+        compat=None if isinstance(options.compat, Unset) else options.compat,
         max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
         warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
         hold_at_least=0.0 if isinstance(options.hold_at_least, Unset) else options.hold_at_least,
@@ -160,5 +160,5 @@ def refuse_contradictions(name: str, options: LockOptions) -> None:
     if problem:
         raise ValueError(
             f"The lock {name!r} has {problem}; change one of them. What its entry or DEFAULTS say, a call undoes by "
-            'limit=None, kind="lock", layout="own", max_hold=None or hold_at_least=0.'
+            'limit=None, kind="lock", compat=None, max_hold=None or hold_at_least=0.'
         )

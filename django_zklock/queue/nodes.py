@@ -88,15 +88,15 @@ class Child:
         return self.in_grammar_of_curator and not self.by_us
 
 
-def prefix(guid: str, kind: Kind = Kind.LOCK, layout: str = "own") -> str:
+def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
     """
     Return the name to create a contender with; the server appends the sequence number.
 
     This is Apache Curator's grammar (its protected mode), so that its `InterProcessMutex` and
-    `InterProcessReadWriteLock` take part in the same queue. `guid` is a UUID in its 36 characters, by which a create
-    with a lost reply is found. The layout "kazoo" is the grammar of kazoo's recipes, which do not see the other one.
+    `InterProcessReadWriteLock` share the queue. With compat="kazoo" it is that of kazoo, which cannot see Curator's.
+    `guid` is a UUID of 36 characters. A create with a lost reply is found by it.
     """
-    if layout == "kazoo":
+    if compat == "kazoo":
         return f"{guid.replace('-', '')}{_KAZOO_RECIPES[kind]}"
     return f"{_CURATOR_START}{guid}-{kind.value}"
 

@@ -221,7 +221,7 @@ class LockTester:
         Raises `AssertionError` if the lock is not free for that, and `TimeoutError` if a fault keeps the other client
         away, too.
         """
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, layout="own", hold_at_least=0)
+        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, hold_at_least=0)
         wanted = lock._terms().kind  # before anything is done: refuses what makes no sense
         directory = self._directory(name, fields)
         node = self._bystander.enter(directory, what, wanted, limit or 0)

@@ -113,7 +113,7 @@ def use() -> None:
     locks.release()
 
 
-@zk_locked("catalogue/{shop}", kind="read", layout="kazoo")
+@zk_locked("catalogue/{shop}", kind="read", compat="kazoo")
 def reader(shop: str) -> str:
     return shop
 
@@ -124,7 +124,7 @@ async def permit(name: str) -> int:
 
 
 def use_kinds() -> None:
-    lock = ReadWriteLock("catalogue/{shop}", fields={"shop": "a"}, timeout=5, layout="own")
+    lock = ReadWriteLock("catalogue/{shop}", fields={"shop": "a"}, timeout=5, compat=None)
     assert_type(lock.read(), Lock)
     assert_type(lock.write().acquire(timeout=1), Hold | None)
     assert_type(lock.key, str)

@@ -37,7 +37,7 @@ class Request:
     parent: str  # path of the key's node
     rule: rules.Rule
     kind: Kind
-    layout: str = "own"  # whose grammar its name is in
+    compat: str | None = None  # the client whose grammar its name is in; None: our own, which is Curator's
     lasting: bool = False  # its directory is not to go when it is empty
     hold_at_least: float = 0.0  # seconds from the grant; until then another node stands in for it when it goes
     patient: bool  # False: look first, and write nothing when the queue is not empty
@@ -112,13 +112,13 @@ class Place:
         self.node = self._said = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
         guid = guids.new(guids.Mark.RESTS if self._request.hold_at_least else guids.Mark.OWN)
-        self._guid = guid.replace("-", "") if self._request.layout == "kazoo" else guid
+        self._guid = guid.replace("-", "") if self._request.compat == "kazoo" else guid
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
         try:
             faultpoints.reach("before_create")
             self._directory.enter(
-                nodes.prefix(self._guid, self._request.kind, self._request.layout),
+                nodes.prefix(self._guid, self._request.kind, self._request.compat),
                 self._request.payload(self._guid),
                 self._turns.pass_on(self._on_created),
                 self._turns.pass_on(self._on_listed),

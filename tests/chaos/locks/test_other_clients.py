@@ -63,7 +63,7 @@ def test_a_mixed_history_is_that_of_one_lock(
     assert gone_on.keys() == {"theirs-2", "theirs-3", "ours-2", "ours-3"}, gone_on
 
 
-# kazoo's locks, ours in its layout, and ours in our own.
+# kazoo's locks, ours with compat="kazoo", and ours without.
 MOVES = [
     (["lock"], ["lock+kazoo"], ["lock"]),
     (["read", "write"], ["read+kazoo", "write+kazoo"], ["read", "write"]),
@@ -74,7 +74,7 @@ MOVES = [
 def test_a_code_base_moves_from_kazoo_without_a_gap(
     zoo: Zoo, tmp_path: Path, theirs: list[str], between: list[str], own: list[str]
 ) -> None:
-    """Process by process: first to ours in the layout of kazoo, then, when none of kazoo's is left, to our own."""
+    """Process by process: first to ours with compat="kazoo", then, when none of kazoo's is left, to ours without."""
     load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts("kazoo", zoo)
     load.add("kazoo-1", start_theirs, theirs)

@@ -239,7 +239,7 @@ def zoo_reader(zoo: Zoo) -> Iterator[None]:
 
 def test_a_lock_that_is_written_like_kazoo_s_is_known_for_ours(zoo: Zoo) -> None:
     """By what its node says; a client of kazoo's is one still."""
-    with zk_lock("k", layout="kazoo"):
+    with zk_lock("k", compat="kazoo"):
         join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")
         lock = seen("k")
         assert [each.client for each in (*lock.holders, *lock.waiters)] == ["zklock", "kazoo"]

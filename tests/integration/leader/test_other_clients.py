@@ -20,11 +20,11 @@ from django_zklock.queue.nodes import Payload
 
 pytestmark = pytest.mark.zookeeper
 
-# Their client and candidate, what that answers about who is there, and our layout.
+# Their client and candidate, what that answers about who is there, and our option compat.
 THEIRS = [
-    ("curator", "selector", "participants", "own"),
+    ("curator", "selector", "participants", None),
     ("kazoo", "election", "contenders", "kazoo"),
-    ("kazoo", "election+", "contenders", "own"),
+    ("kazoo", "election+", "contenders", None),
 ]
 CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
@@ -46,13 +46,13 @@ def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -
         client.release("1", kind, path)
 
 
-@pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
+@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_their_clients_name_our_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, layout: str
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
 ) -> None:
     """By the text in the node: of ours a line of JSON with what it is for, its host and its process."""
     path = f"{zoo.base}/a"
-    with zk_leader("a", layout=layout, what="index über") as hold:
+    with zk_leader("a", compat=compat, what="index über") as hold:
         waiter = theirs.acquire("1", kind, path, -1, "web-7")
         zoo.wait_contenders("a", 2)
         leader, other = theirs.ask("2", asked, kind, path).split("\t")
@@ -68,18 +68,18 @@ def test_their_clients_name_our_candidates(
     theirs.release("1", kind, path)
 
 
-@pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
+@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_ours_names_their_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, layout: str
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
 ) -> None:
     """By what their program calls itself; whoever looks on is told, and an observer, too."""
-    onlooker = zk_leader("a", layout=layout)
+    onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
         found = onlooker.who()
         assert found is not None
         assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
-        waiter = Elsewhere(lambda: zk_leader("a", layout=layout, what="ours").run(lambda hold: hold.token))
+        waiter = Elsewhere(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
         zoo.wait_contenders("a", 2)
         first, second = onlooker.candidates()
         assert (first, second.client, second.what) == (found, "zklock", "ours")
@@ -99,7 +99,7 @@ def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbo
 
 
 def test_an_election_without_patterns_passes_over_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
-    """If those are in our own layout, which nobody can notice. Said in the docs."""
+    """If ours have no compat="kazoo". Neither side can notice; the docs say so."""
     with zk_leader("a"):
         assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
         with leading(zoo, plain_kazoo, "election", "web-7"):
@@ -148,7 +148,7 @@ def test_a_leader_latch_that_comes_second_leads_beside_ours(zoo: Zoo, jvm: Neigh
 def test_several_locks_share_their_queues_with_those_of_curators(zoo: Zoo, jvm: Neighbour) -> None:
     """Whoever takes them in the order of their keys is in no circle: each is kept out, and has its turn."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
-    with zk_locks("b", "a", layout="curator"):
+    with zk_locks("b", "a", compat="curator"):
         waiter = jvm.acquire("1", "multi", paths)
         zoo.wait_contenders("a", 2)
         assert waits(waiter)

@@ -32,7 +32,7 @@ def use_all_kinds(number: int) -> None:
     rw.read().release()
     with zk_lock("permits", limit=2, warn_after=1000 - number, max_hold=2000 - number):
         pass
-    with zk_lock("kazoos", layout="kazoo", max_hold=200):
+    with zk_lock("kazoos", compat="kazoo", max_hold=200):
         pass
     with zk_locks("a", "b", rw.read(), warn_after=100), zk_lock("short", hold_at_least=0.001):
         pass

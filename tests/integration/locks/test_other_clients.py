@@ -235,7 +235,7 @@ def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neig
     path = f"{zoo.base}/a"
     assert plain_kazoo.take("1", "read", path)
     assert plain_kazoo.take("2", "lock", path)
-    assert zk_lock("a", kind="write", layout="kazoo").acquire(blocking=False) is None
+    assert zk_lock("a", kind="write", compat="kazoo").acquire(blocking=False) is None
     for actor, kind in (("1", "read"), ("2", "lock")):
         plain_kazoo.release(actor, kind, path)
 

@@ -22,13 +22,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "write": {"kind": "write"},
     "leader": {},
 }
-"""Of `zk_lock`, for each kind that a command may name; a layout may be joined to it by a plus."""
+"""Of `zk_lock`, for each kind that a command may name; a value of `compat` may be joined to it by a plus."""
 
 
 def options_of(kind: str) -> dict[str, Any]:
     """Return the options that `kind` stands for, such as `read` or `lock+kazoo`."""
-    name, _, layout = kind.partition("+")
-    return {**OPTIONS[name], **({"layout": layout} if layout else {})}
+    name, _, compat = kind.partition("+")
+    return {**OPTIONS[name], **({"compat": compat} if compat else {})}
 
 
 class Candidate:

@@ -82,9 +82,9 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
     [
         ({"DEFAULTS": {"limit": 3, "kind": "read"}}, 'ZKLOCK["DEFAULTS"] has limit=3 and kind="read"'),
         ({"LOCKS": {"a": {"path": "a", "limit": 3, "kind": "write"}}}, 'ZKLOCK["LOCKS"]["a"] has limit=3 and kind="wr'),
-        ({"LOCKS": {"a": {"path": "a", "layout": "kazoo", "hold_at_least": 1}}}, "other clients would not know"),
+        ({"LOCKS": {"a": {"path": "a", "compat": "kazoo", "hold_at_least": 1}}}, "other clients would not know"),
         (
-            {"DEFAULTS": {"layout": "curator"}, "LOCKS": {"a": {"path": "a", "limit": 3}}},
+            {"DEFAULTS": {"compat": "curator"}, "LOCKS": {"a": {"path": "a", "limit": 3}}},
             "semaphores cannot share a queue with other clients",
         ),
         (
