@@ -126,15 +126,7 @@ def _contender(
         said = clients.said(node.data)
         payload = Payload(version=0, guid="", host=said.host, pid=0, thread="", what=said.what, since="", template="")
     about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
-    operator = operator_hold(
-        payload,
-        key=key,
-        path=node.path,
-        token=node.czxid,
-        owner=node.owner,
-        mtime=node.mtime,
-        version=node.version,
-    )
+    operator = operator_hold(payload, key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime)
     return ContenderInfo(
         name=child.name,
         path=node.path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django_zklock.locks.protocol.operator_expiry import is_over, read_hold
+from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.queue import standing
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
@@ -74,6 +74,6 @@ def holds_over(nodes: Mapping[tuple[str, str], Node | None], passed: float) -> f
         if node is None or node.owner:  # first, as that is nearly all of them
             continue
         hold = read_hold(key, node)
-        if hold is not None and is_over(hold, passed):
+        if hold is not None and hold.is_over(passed):
             found.add((key, name))
     return frozenset(found)

@@ -15,10 +15,9 @@ from typing import Final
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.server_clock import ServerClock
+from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.session import Session
 
-PLACE: Final = "!clock"  # below the base of all locks; no key leads there
 MARGIN: Final = 1.0  # seconds by which the clock here may be ahead, as it counts on by itself since then
 ASK_AGAIN: Final = 300.0  # seconds until it is asked again: its clock may have been set, or another server leads
 
@@ -46,7 +45,7 @@ class ServerTime:
             if isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
                 self._asked_at = None  # it did not refuse
 
-        gateway.tell_time(f"{self._session.options.base}/{PLACE}", told)
+        gateway.tell_time(f"{self._session.options.base}/{CLOCK_NODE}", told)
 
     def at(self, moment: float, youngest: float = 0.0) -> float:
         """

@@ -16,7 +16,6 @@ from django_zklock import signals
 from django_zklock.conf import options
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.errand import Errand, Removal, children
-from django_zklock.locks.protocol.operator_expiry import read_hold
 from django_zklock.locks.taking import send_from
 from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
 from django_zklock.operations import limits
@@ -34,14 +33,14 @@ from django_zklock.operations.audit import (
 )
 from django_zklock.operations.break_records import left, sweep
 from django_zklock.operations.limits import may_hold
-from django_zklock.operations.operator_holds import end_in_time, take
+from django_zklock.operations.operator_holds import end, take
 from django_zklock.operations.release_requests import Asked, ask
-from django_zklock.queue import broken, operators, order
+from django_zklock.queue import broken, order
 from django_zklock.queue.broken import Note
 from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import own_limit
-from django_zklock.queue.operators import LONGEST, OperatorHold
+from django_zklock.queue.operators import LONGEST, HoldLabel, OperatorHold
 from django_zklock.queue.printable import printable
 from django_zklock.queue.revocations import Revocation
 from django_zklock.zk.changes import Make
@@ -200,9 +199,8 @@ def hold_lock(
     refuse_no_span("patience", patience)
     errand = Errand(key, patience + wait)
     check_escaped(key)
-    hold = take(errand, by=by, reason=reason, seconds=seconds, wait=wait)
+    hold = take(errand, HoldLabel(by, reason), seconds=seconds, wait=wait)
     audit.warning("lock %s is held by %s", printable(key), hold, extra={**logged(key, by, reason), "token": hold.token})
-    errand.session.post(end_in_time, errand, hold)
     return hold
 
 
@@ -219,15 +217,8 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
     by, reason = named(by), said(reason)
     refuse_no_target(token=token)
     errand = Errand(key, patience)
-    for name in filter(operators.is_operator, errand.follow(children)):
-        node = errand.read(name)
-        hold = None if node is None or node.czxid != token else read_hold(key, node)
-        if hold is not None:
-            break
-    else:
-        raise _no_hold(key)
-    removal = Removal(errand.parent, name)
-    if not errand.follow(removal) and not removal.tried:
+    hold = end(errand, token)
+    if hold is None:
         raise _no_hold(key)
     audit.warning(
         "the hold of lock %s by %s was ended by %s%s",

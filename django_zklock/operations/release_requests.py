@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, NotRevocable
 from django_zklock.locks.errand import Errand, children
-from django_zklock.locks.protocol.operator_expiry import read_hold
+from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operators, order, revocations, standing
 from django_zklock.queue.nodes import Child, Payload

@@ -68,9 +68,9 @@ class Child:
     sequence: int
 
     @property
-    def rests(self) -> bool:
-        """Whether its end is no grant for the next: another node may stand in for it by then."""
-        return guids.mark_of(self.guid) is guids.Mark.RESTS
+    def replaceable(self) -> bool:
+        """Whether its delete is no grant for the next contender: an operator hold may have replaced it."""
+        return guids.mark_of(self.guid) is guids.Mark.REPLACEABLE
 
     @property
     def by_us(self) -> bool:

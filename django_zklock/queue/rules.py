@@ -114,7 +114,7 @@ class Permits:
         if place < limit or queue[place].sequence <= queue.through:
             return Granted()
         ahead = queue[place - limit : place]
-        alone = place == limit and not any(child.rests for child in ahead)
+        alone = place == limit and not any(child.replaceable for child in ahead)
         return WaitFor(tuple(child.name for child in ahead), alone, heed_limit=True)
 
     def permits(self, queue: Queue) -> int:
@@ -134,4 +134,4 @@ def _others(ahead: Sequence[Child], kind: Kind) -> list[Child]:
 
 
 def _wait_for(child: Child, *, alone: bool) -> WaitFor:
-    return WaitFor((child.name,), alone and not child.rests)
+    return WaitFor((child.name,), alone and not child.replaceable)

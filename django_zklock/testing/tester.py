@@ -137,7 +137,7 @@ class LockTester:
         resting = {
             path
             for path, payload in zip(lasting, self._payloads(lasting), strict=True)
-            if payload is not None and operators.RESTS in payload.about
+            if payload is not None and operators.MINIMUM in payload.about
         }
         return [path for path in paths if path not in resting]
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django_zklock.zk import clock
 from django_zklock.zk.session import Session
+
+CLOCK_NODE: Final = "!clock"
+"""The name of the node by which the leader tells the time. It begins like a marker, so it is part of no key."""
 
 
 class ServerClock:

@@ -133,7 +133,7 @@ def test_the_promise_of_alone_holds(queue: Queue, limit: int, newcomers: list[Ki
 @given(st.lists(KINDS, min_size=2, max_size=6), LIMITS)
 def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
     """Another node may have taken its place, so the queue has to be looked at."""
-    queue = queue_of(kinds, mark=guids.Mark.RESTS)
+    queue = queue_of(kinds, mark=guids.Mark.REPLACEABLE)
     for child in queue:
         verdict = told(queue, child, limit)
         assert not isinstance(verdict, WaitFor) or not verdict.alone
