@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_zklock.queue import guids, nodes, operators
+from django_zklock.queue import guids, nodes, operators, order
 from django_zklock.queue.broken import Note
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.queue.operators import LONGEST, MAX_BY, MAX_REASON
@@ -135,3 +135,21 @@ def test_a_note_is_read_as_it_was_written() -> None:
     note = Note("anna", "stuck")
     assert Note.decode(note.encode()) == note
     assert str(note) == "it was broken by anna: stuck"
+
+
+def queue(*marks: guids.Mark | None) -> tuple[list[str], order.Queue]:
+    """A queue of contenders with these marks (None: a client of Curator), and their names."""
+    made = [str(uuid.uuid4()) if mark is None else guids.new(mark) for mark in marks]
+    names = [f"{nodes.prefix(guid)}{number:010d}" for number, guid in enumerate(made)]
+    return names, order.ordered(names)
+
+
+def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
+    """Those just ahead, those behind which only clients of Curator wait, and those it watches itself."""
+    own, hold = guids.Mark.OWN, guids.Mark.OPERATOR
+    names, found = queue(hold, own, hold, None, hold, own)
+    me = names[5]
+    assert operators.holds_ahead(found, me) == (names[0], names[2], names[4])
+    assert set(operators.holds_to_end(found, me, ())) == {names[2], names[4]}
+    assert set(operators.holds_to_end(found, me, (names[0],))) == {names[0], names[2], names[4]}
+    assert operators.holds_to_end(found, names[0], ()) == ()
