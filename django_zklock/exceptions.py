@@ -52,8 +52,8 @@ class LockChangedHands(ZkLockError):
     """The lock is not held by the one it was to be taken from (any more). Look again who has it."""
 
 
-class NotRevocable(ZkLockError):
-    """The holder cannot be asked to let go: it is a client, or a person's hold, that would never hear of it."""
+class ReleaseRequestUnsupported(ZkLockError):
+    """The holder receives no release requests: it is an operator hold, or of a client that does not know them."""
 
 
 class LockUpgradeRefused(ZkLockError, RuntimeError):

@@ -35,7 +35,7 @@ class Lock(models.Model):
             ("break_lock", _("Can break lock")),
             ("hold_lock", _("Can hold lock")),
             ("limit_lock", _("Can set the limit of a lock")),
-            ("revoke_lock", _("Can ask the holder of a lock to let go")),
+            ("request_release_lock", _("Can request the release of a lock")),
         ]
         verbose_name = _("lock")
         verbose_name_plural = _("locks")

@@ -30,7 +30,7 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     the call; `template` and `kind` are what a `Hold` would have. Not sent when ZooKeeper was away: nobody can tell then
     who has the lock.
 
-`lock_revoke_requested(lock, hold, by, reason)`
+`lock_release_requested(lock, hold, by, reason)`
     Somebody asks the holder, in this process, to let go: `by` and `reason` are texts for a log. Sent once for each
     request that the holder has seen; two that come in the same moment may be seen as one, the later one.
 
@@ -64,7 +64,7 @@ lock_released = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
 lock_waiting = Signal()
-lock_revoke_requested = Signal()
+lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
 limit_changed = Signal()

@@ -68,7 +68,7 @@ class LockOptions:
     """Seconds after which the work is stopped and the hold is lost; None: never."""
     warn_after: float | Unset | None = UNSET
     """Seconds of holding after which a warning is logged and a signal sent; None: never."""
-    hold_at_least: float | Unset = UNSET
+    min_hold: float | Unset = UNSET
     """Seconds from the grant during which nobody else gets the lock, even if the work is done before."""
     max_waiters: int | Unset | None = UNSET
     """How many may wait for the lock; further callers are refused at once. None: any number."""
@@ -118,16 +118,16 @@ def given_options(**options: object) -> LockOptions:
 
 def contradiction(options: LockOptions) -> str:
     """Return what is wrong with options each of which is fine, and which cannot be had together; empty if nothing."""
-    longest, least = options.max_hold, options.hold_at_least
+    longest, least = options.max_hold, options.min_hold
     if isinstance(options.limit, int) and options.kind in ("read", "write"):
         return f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
     if isinstance(options.compat, str) and least not in (UNSET, 0):
-        return f'hold_at_least and compat="{options.compat}", but other clients would not know when that time is over'
+        return f'min_hold and compat="{options.compat}", but other clients would not know when that time is over'
     if isinstance(options.compat, str) and isinstance(options.limit, int):
         both = f'limit={options.limit} and compat="{options.compat}"'
         return f"{both}, but semaphores cannot share a queue with other clients"
     if isinstance(longest, float) and isinstance(least, float) and longest < least:
-        return f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
+        return f"max_hold={longest:g}, which is less than min_hold={least:g}"
     return ""
 
 
@@ -229,7 +229,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
         _span,
         f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})",
     ),
-    "hold_at_least": (_least, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
+    "min_hold": (_least, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
     "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
     "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),
     "skip_value": (_json, "a value that JSON can represent; leave it out to have a skipped task end as REVOKED"),

@@ -30,8 +30,8 @@ class LockAdminMixin(Columns, Pages):
     The pages of the locks, to go before a `ModelAdmin` class.
 
     Seeing needs the permission `zklock.view_lock`, breaking `zklock.break_lock`, taking a lock as an operator
-    `zklock.hold_lock`, setting the limit of a semaphore `zklock.limit_lock`, asking a holder to let go
-    `zklock.revoke_lock`; nothing here can be added, changed or deleted in the database.
+    `zklock.hold_lock`, setting the limit of a semaphore `zklock.limit_lock`, requesting a release
+    `zklock.request_release_lock`; nothing here can be added, changed or deleted in the database.
     """
 
     long_held: float = 60.0

@@ -55,7 +55,7 @@ class Row:
     role: str
     """What it wants or has of a lock that can be shared; empty for a plain one."""
     request: str
-    """Who has asked it to let go, and why; empty if nobody has."""
+    """The last release request to it, as text; empty if there is none."""
     hears: bool
     """Whether it can be asked to."""
 

@@ -76,7 +76,8 @@ def _holder(holder: ContenderInfo) -> dict[str, Any]:
         "thread": holder.thread,
         "what": holder.what,
         "about": dict(holder.about),
-        "revoke": holder.revoke and {"by": holder.revoke.by, "reason": holder.revoke.reason, "at": holder.revoke.at},
+        "release_request": holder.release_request
+        and {"by": holder.release_request.by, "reason": holder.release_request.reason, "at": holder.release_request.at},
         "operator": operator and {"by": operator.by, "reason": operator.reason, "until": operator.until.isoformat()},
     }
 

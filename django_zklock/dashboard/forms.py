@@ -93,8 +93,8 @@ class HoldForm(forms.Form):
     reason = _Reason(help_text=_("Everybody who waits for the lock is shown it."))
 
 
-class RevokeForm(forms.Form):
-    """Why a holder is to let go."""
+class ReleaseRequestForm(forms.Form):
+    """A release request: its reason."""
 
     reason = _Reason()
 

@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django_zklock.dashboard import core, words
 from django_zklock.dashboard.detail import Detail, detail
 from django_zklock.dashboard.exporting import as_json
-from django_zklock.dashboard.forms import RevokeForm, focus_first_error, use_widgets
+from django_zklock.dashboard.forms import ReleaseRequestForm, focus_first_error, use_widgets
 from django_zklock.dashboard.sharing import Sharing
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.models import LONGEST_KEY, Lock
@@ -71,7 +71,7 @@ class Pages(Sharing):
             path("data.json", view(self.json_view), name="zklock_lock_json"),
             path("break/", view(self.break_view), name="zklock_lock_break"),
             path("hold/", view(self.hold_view), name="zklock_lock_hold"),
-            path("revoke/", view(self.revoke_view), name="zklock_lock_revoke"),
+            path("request-release/", view(self.request_release_view), name="zklock_lock_request_release"),
             path("limit/", view(self.limit_view), name="zklock_lock_limit"),
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
@@ -111,7 +111,7 @@ class Pages(Sharing):
                 object_id,
             )
         shown = self.look(lock.key)
-        revokes = self.has_revoke_permission(request)
+        may_request = self.has_request_release_permission(request)
         context = {
             "title": shown.shown_key,
             "subtitle": None,
@@ -119,20 +119,20 @@ class Pages(Sharing):
             "change": True,
             "show_history": True,
             "lock": shown,
-            "holders": [(each, self._ask(each) if revokes and each.hears else None) for each in shown.holders],
+            "holders": [(each, self._ask(each) if may_request and each.hears else None) for each in shown.holders],
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "end_url": self.url("end") if self.has_hold_permission(request) else "",
-            "revoke_url": self.url("revoke"),
+            "request_release_url": self.url("request-release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
 
-    def _ask(self, holder: Row) -> RevokeForm:
-        """Return a form that asks a holder to let go; its field names the form, as it is not within that."""
+    def _ask(self, holder: Row) -> ReleaseRequestForm:
+        """Return the form of a release request. Its field names the form, because it is not inside of it."""
         name = f"zklock-ask-{holder.number}"
-        form = RevokeForm(auto_id=f"{name}-%s")
+        form = ReleaseRequestForm(auto_id=f"{name}-%s")
         use_widgets(form, self.formfield_overrides)
         form.fields["reason"].widget.attrs["form"] = name
         return form

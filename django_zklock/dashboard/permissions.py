@@ -36,9 +36,9 @@ class Permissions:
         """Tell whether this user may set how many permits a semaphore has."""
         return self.has_view_permission(request) and _has(request, "zklock.limit_lock")
 
-    def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether this user may ask holders to let go."""
-        return self.has_view_permission(request) and _has(request, "zklock.revoke_lock")
+    def has_request_release_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return True if this user may send release requests."""
+        return self.has_view_permission(request) and _has(request, "zklock.request_release_lock")
 
     def demand(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard import core, words
-from django_zklock.dashboard.forms import LimitForm, RevokeForm, Target
+from django_zklock.dashboard.forms import LimitForm, ReleaseRequestForm, Target
 from django_zklock.dashboard.history import note
 from django_zklock.dashboard.steps import CONFLICT, UNAVAILABLE, Steps, name_of
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
@@ -21,12 +21,12 @@ class Sharing(Steps):
 
     patience: float
 
-    def revoke_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask one holder to let go; its work goes on until it does."""
-        self.demand(self.has_revoke_permission(request))
+    def request_release_view(self, request: HttpRequest) -> HttpResponse:
+        """Send a release request to one holder. Its work goes on until it releases."""
+        self.demand(self.has_request_release_permission(request))
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        form = RevokeForm(request.POST)
+        form = ReleaseRequestForm(request.POST)
         target = Target.parse(request.POST.get("target", ""))
         lock = self.get_object(request, target.key) if target is not None else None
         if target is None or lock is None:
@@ -38,7 +38,9 @@ class Sharing(Steps):
         reason = form.cleaned_data["reason"]
         shown = words.clean(lock.key)
         try:
-            asked = core.operations.revoke(lock.key, reason, by=name_of(request), guid=target.guid, token=target.token)
+            asked = core.operations.request_release(
+                lock.key, reason, by=name_of(request), guid=target.guid, token=target.token
+            )
         except LockChangedHands:
             text = _("Nobody was asked: %(lock)s changed hands since you looked.")
             self.say(request, text % {"lock": shown}, messages.ERROR)
@@ -48,10 +50,10 @@ class Sharing(Steps):
             for holder in asked.holders:
                 who = f"{words.clean(holder.host) or '?'} · pid {holder.pid} · {words.clean(holder.what)}".strip()
                 values = {"reason": reason, "who": who, "token": holder.token, "guid": words.clean(holder.guid, 40)}
-                message = _("Asked to let go: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
+                message = _("Release requested: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
                 note(request.user, lock, message % values)
                 # Not with the host first: Django writes the first letter of a message large.
-                text = _("Asked to let go of %(lock)s: %(who)s, which goes on until its work allows.")
+                text = _("Release of %(lock)s requested: %(who)s. Its work goes on until it can release.")
                 self.say(request, text % {"lock": shown, "who": who}, messages.SUCCESS)
         return HttpResponseRedirect(self.back_to({lock.key}))
 

@@ -77,8 +77,8 @@ def limit_set(limit: SetLimit) -> str:
 
 
 def request(contender: ContenderInfo) -> str:
-    """Say who has asked a contender to let go; empty if nobody has."""
-    return clean(str(contender.revoke)) if contender.revoke is not None else ""
+    """Return the last release request to a contender as text; empty if there is none."""
+    return clean(str(contender.release_request)) if contender.release_request is not None else ""
 
 
 def source(contender: ContenderInfo) -> str:

@@ -55,7 +55,7 @@ _OF_EACH = (
     "compat",
     "max_hold",
     "warn_after",
-    "hold_at_least",
+    "min_hold",
     "max_waiters",
 )
 """The options that a lock is made with, but for those that depend on the call."""
@@ -76,7 +76,7 @@ def zk_locked(
     compat: str | Unset | None = UNSET,
     max_hold: float | timedelta | Unset | None = UNSET,
     warn_after: float | timedelta | Unset | None = UNSET,
-    hold_at_least: float | timedelta | Unset = UNSET,
+    min_hold: float | timedelta | Unset = UNSET,
     max_waiters: int | Unset | None = UNSET,
     unique: str | None = None,
     on_duplicate: str | None = None,
@@ -127,7 +127,7 @@ def zk_locked(
         max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
             None.
         warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
-        hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
+        min_hold: seconds from the grant during which nobody else gets the lock, even if the work is done before
             and the process has ended. For jobs that several hosts start at about the same time. Default 0.
         max_waiters: how many callers may wait for the lock. One more is refused at once, as if its time to wait were
             over, and nothing is written. Default None, any number.
@@ -163,7 +163,7 @@ def zk_locked(
         compat=compat,
         max_hold=max_hold,
         warn_after=warn_after,
-        hold_at_least=hold_at_least,
+        min_hold=min_hold,
         max_waiters=max_waiters,
         max_conflicts=max_conflicts,
         skip_value=skip_value,

@@ -146,7 +146,7 @@ def _contender(
         operator=operator,
         waits_behind=behind,
         kind=child.kind.word,
-        revoke=revocations.requested(node.data),
+        release_request=revocations.requested(node.data),
         limit=payload.limit or None,
         may_hold=_may_hold(found, key, queue, place, node) if behind else False,
         owner=payload.owner,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.operators import OperatorHold
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class ContenderInfo:
     kind: str = "lock"
     """What it wants: the "lock", to "read" or "write", or a permit of a "semaphore"; who wrote first and only reads now
     is one who reads."""
-    revoke: Revocation | None = None
-    """Who has asked it to let go last, and why; None if nobody has."""
+    release_request: ReleaseRequest | None = None
+    """The last release request to it, or None."""
     limit: int | None = None
     """Of who wants a permit, how many there are, as its code says; None if it does not tell."""
     may_hold: bool = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.grant import GrantObserver
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
@@ -20,9 +20,9 @@ logger = logging.getLogger("django_zklock.locks")
 class Alarm(GrantObserver):
     """Wakes who waits for the loss of a hold, and if so asked for a request to let go, by its end at the latest."""
 
-    def __init__(self, *, revoked: bool = False) -> None:
+    def __init__(self, *, release_requested: bool = False) -> None:
         self.waiter = ThreadWaiter[bool]()
-        self._revoked = revoked
+        self._release_requested = release_requested
         self._rung = False
 
     def on_lost(self, reason: str) -> None:
@@ -31,8 +31,8 @@ class Alarm(GrantObserver):
     def on_released(self) -> None:
         self._ring()
 
-    def on_revoke(self, request: Revocation) -> None:
-        if self._revoked:
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        if self._release_requested:
             self._ring()
 
     def _ring(self) -> None:
@@ -72,8 +72,8 @@ class LostCallback(_Callback):
         self._call()
 
 
-class RevokeCallback(_Callback):
-    """One for the first request to let go."""
+class ReleaseRequestCallback(_Callback):
+    """Called at the first release request."""
 
-    def on_revoke(self, request: Revocation) -> None:
+    def on_release_requested(self, request: ReleaseRequest) -> None:
         self._call()

@@ -22,10 +22,10 @@ from django_zklock.exceptions import LockNotHeld, ZkLockError
 from django_zklock.execution import work
 from django_zklock.execution.owner import Owner
 from django_zklock.locks import above
-from django_zklock.locks.alarms import Alarm, LostCallback, RevokeCallback
+from django_zklock.locks.alarms import Alarm, LostCallback, ReleaseRequestCallback
 from django_zklock.locks.protocol.grant import Claim, Grant, Policy
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
@@ -209,40 +209,40 @@ class Hold:
         """
         self._grant.session.post(self._grant.attach, LostCallback(self, callback))
 
-    # --- requests to let go -------------------------------------------------------------------------------------
+    # --- release requests ---------------------------------------------------------------------------------------
 
     @property
-    def revoke_requested(self) -> Revocation | None:
+    def release_requested(self) -> ReleaseRequest | None:
         """
-        Who has asked the holder to let go, with `by` and `reason`; None if nobody has. Of several, the last one.
+        The last release request to this hold, with `by` and `reason`, or None.
 
-        It costs no network, so a loop can look at it as often as it likes. Nothing happens to who goes on.
+        It uses no network, so a loop can check it as often as it likes. The holder may ignore the request.
         """
-        return self._grant.revocation
+        return self._grant.release_request
 
-    def wait_revoked(self, timeout: float | None = None) -> Revocation | None:
+    def wait_release_requested(self, timeout: float | None = None) -> ReleaseRequest | None:
         """
-        Wait until somebody asks the holder to let go, at most `timeout` seconds (None: for ever); return the request.
+        Wait for a release request, at most `timeout` seconds (None: without limit); return it.
 
-        Returns as soon as the lock is released or lost, too: None if nobody has asked by then.
+        Returns None when the time is over, or when the lock is released or lost without a request.
         """
         if self._grant.inherited:
             return None  # what runs the protocol runs in the parent
-        alarm = Alarm(revoked=True)
+        alarm = Alarm(release_requested=True)
         self._grant.session.post(self._grant.attach, alarm)
         try:
             alarm.waiter.wait(timeout)
         finally:
             self._grant.session.post(self._grant.detach, alarm)
-        return self.revoke_requested
+        return self.release_requested
 
-    def add_revoke_callback(self, callback: Callable[[Hold], object]) -> None:
+    def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
         """
-        Have `callback(hold)` run once when somebody asks the holder to let go, at once if that has happened already.
+        Call `callback(hold)` once, at the first release request; at once if there was one already.
 
-        It runs on the thread that sends Django's signals, as that of `add_lost_callback` does.
+        It is called on the thread that sends Django's signals, like that of `add_lost_callback`.
         """
-        self._grant.session.post(self._grant.attach, RevokeCallback(self, callback))
+        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Lock:
         max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
             None.
         warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
-        hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
+        min_hold: seconds from the grant during which nobody else gets the lock, even if the work is done before
             and the process has ended. For jobs that several hosts start at about the same time. Default 0.
         max_waiters: how many callers may wait for the lock. One more raises `LockBusy` at once, and nothing is written.
             Counted are the waiters in ZooKeeper's queue and all of this process. Default None, any number.
@@ -112,7 +112,7 @@ class Lock:
         compat: str | Unset | None = UNSET,
         max_hold: float | timedelta | Unset | None = UNSET,
         warn_after: float | timedelta | Unset | None = UNSET,
-        hold_at_least: float | timedelta | Unset = UNSET,
+        min_hold: float | timedelta | Unset = UNSET,
         max_waiters: int | Unset | None = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
@@ -134,7 +134,7 @@ class Lock:
             compat=compat,
             max_hold=max_hold,
             warn_after=warn_after,
-            hold_at_least=hold_at_least,
+            min_hold=min_hold,
             max_waiters=max_waiters,
         )
         self._what = what

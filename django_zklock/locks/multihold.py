@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from django_zklock.locks.alarms import Alarm
 from django_zklock.locks.hold import Hold
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 
 
 class MultiHold:
@@ -84,9 +84,9 @@ class MultiHold:
         return self.lost
 
     @property
-    def revoke_requested(self) -> Revocation | None:
-        """The request to let go of one of the locks, the first there is; None: nobody has asked."""
-        return next((hold.revoke_requested for hold in self._holds if hold.revoke_requested is not None), None)
+    def release_requested(self) -> ReleaseRequest | None:
+        """The first release request to one of the locks, or None."""
+        return next((hold.release_requested for hold in self._holds if hold.release_requested is not None), None)
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""

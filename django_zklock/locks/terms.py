@@ -49,7 +49,7 @@ class Terms:
     compat: str | None  # the client whose processes share the queue
     max_hold: float | None
     warn_after: float | None
-    hold_at_least: float
+    min_hold: float
     max_waiters: int | None
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
@@ -82,7 +82,7 @@ class Terms:
             patient=patient,
             payload=lambda guid: self._payload(guid, owner, thread, what, about),
             only_look=only_look,
-            hold_at_least=self.hold_at_least,
+            min_hold=self.min_hold,
             max_waiters=self.max_waiters,
             deadline=deadline,
             about=about,
@@ -139,7 +139,7 @@ def resolve(
         compat=None if isinstance(options.compat, Unset) else options.compat,
         max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
         warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
-        hold_at_least=0.0 if isinstance(options.hold_at_least, Unset) else options.hold_at_least,
+        min_hold=0.0 if isinstance(options.min_hold, Unset) else options.min_hold,
         max_waiters=None if isinstance(options.max_waiters, Unset) else options.max_waiters,
         what=what,
         about=about,
@@ -160,5 +160,5 @@ def refuse_contradictions(name: str, options: LockOptions) -> None:
     if problem:
         raise ValueError(
             f"The lock {name!r} has {problem}; change one of them. What its entry or DEFAULTS say, a call undoes by "
-            'limit=None, kind="lock", compat=None, max_hold=None or hold_at_least=0.'
+            'limit=None, kind="lock", compat=None, max_hold=None or min_hold=0.'
         )

@@ -102,7 +102,7 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "template": contender.template,
         "operator": None if contender.operator is None else hold_json(contender.operator),
         "waits_behind": contender.waits_behind or None,
-        "revoke": None if contender.revoke is None else asdict(contender.revoke),
+        "release_request": None if contender.release_request is None else asdict(contender.release_request),
         "limit": contender.limit,
         "may_hold": contender.may_hold,
     }

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, text in (
         ("--max-hold", "stop the command when it has run for so long"),
         ("--warn-after", "log a warning when it has run for so long"),
-        ("--hold-at-least", "nobody else gets the lock for so long, though the command has ended"),
+        ("--min-hold", "nobody else gets the lock for so long, though the command has ended"),
     ):
         parser.add_argument(
             option, type=durations.seconds, default=UNSET, metavar="TIME", help=f"{text} (default: the lock's own)"
@@ -140,7 +140,7 @@ def run(
     limit: int | Unset | None,
     max_hold: float | Unset,
     warn_after: float | Unset,
-    hold_at_least: float | Unset,
+    min_hold: float | Unset,
     **options: Any,
 ) -> None:
     """Take the lock, run the command, and exit as it does."""
@@ -164,7 +164,7 @@ def run(
                 limit=limit,
                 max_hold=max_hold,
                 warn_after=warn_after,
-                hold_at_least=hold_at_least,
+                min_hold=min_hold,
                 what=f"run: {program}",
                 about={"command": program},
             )

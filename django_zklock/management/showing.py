@@ -48,8 +48,8 @@ def run(
     if found.waiting > len(found.waiters):
         out.write(f"{len(found.waiters)} of {found.waiting} that wait are shown\n")
     for each in found.holders:
-        if each.revoke is not None:
-            out.write(f"{clean(whose(each))} was asked to let go by {clean(str(each.revoke), 1000)}\n")
+        if each.release_request is not None:
+            out.write(f"{clean(whose(each))} was asked to release by {clean(str(each.release_request), 1000)}\n")
     for each in (*found.holders, *found.waiters)[:1]:
         details = ", ".join(f"{name} {text}" for name, text in each.about.items())
         if details:

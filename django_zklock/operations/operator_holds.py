@@ -16,20 +16,79 @@ from datetime import datetime, timezone
 from functools import partial
 
 from django_zklock import conf
-from django_zklock.exceptions import LockBusy, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.errand import Errand, Removal, children
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import Request
 from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
+from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
+from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
 from django_zklock.queue import operators, order, rules
+from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.operators import HoldLabel, OperatorHold
+from django_zklock.queue.operators import LONGEST, HoldLabel, OperatorHold
 from django_zklock.queue.segments import SEQUENCE_DIGITS
 
 
-def take(errand: Errand, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:
+def hold_lock(
+    key: str, *, seconds: float, reason: str, by: str, wait: float = 0, patience: float = PATIENCE
+) -> OperatorHold:
+    """
+    Hold a lock for a person, for `seconds` from its grant, for example during a deploy.
+
+    The call waits in the queue like any contender, for at most `wait` seconds. Then the hold belongs to no process: it
+    ends by `end_hold`, or by itself, by ZooKeeper's clock. A process that dies while it waits leaves nothing.
+
+    Raises:
+        LockBusy: the lock has a holder, and `wait` is 0.
+        LockTimeout: the lock was not free within `wait` seconds.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time. The lock may be held; then the hold ends by itself.
+        ValueError: `reason` or `by` is empty, or `seconds` is not between 0 and a week.
+
+    """
+    refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
+    by, reason = check_by(by), check_reason(reason)
+    what = f"a number above 0 and of at most {LONGEST:.0f}, a week"
+    refuse_no_span("seconds", seconds, what)
+    if not 0 < seconds <= LONGEST:
+        raise ValueError(f"seconds is {what}, not {seconds!r}.")
+    refuse_no_span("wait", wait)
+    refuse_no_span("patience", patience)
+    client = QueueClient(key, patience + wait)
+    check_escaped(key)
+    hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
+    audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
+    return hold
+
+
+def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float = PATIENCE) -> None:
+    """
+    End an operator hold before its time. A hold that `hold_lock` still waits for has no token, and cannot be ended.
+
+    Raises:
+        LockChangedHands: no operator hold of this lock has this token (any more). It may have ended by itself.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time.
+
+    """
+    refuse_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
+    by, reason = check_by(by), check_optional_reason(reason)
+    refuse_no_target(token=token)
+    hold = _delete(QueueClient(key, patience), token)
+    if hold is None:
+        raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
+    audit.warning(
+        "the hold of lock %r by %s was ended by %s%s",
+        key,
+        hold,
+        by,
+        f": {reason}" if reason else "",
+        extra={**log_fields(key, by, reason), "token": token},
+    )
+
+
+def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:
     """
     Acquire the lock within `wait` seconds, and leave an operator hold of so many seconds in its queue.
 
@@ -37,53 +96,53 @@ def take(errand: Errand, label: HoldLabel, *, seconds: float, wait: float) -> Op
     been made, if its reply was lost.
     """
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    contender = Contender(errand.session, _request(errand, label, seconds, wait), waiter.set)
+    contender = Contender(client.session, _request(client, label, seconds, wait), waiter.set)
     try:
         contender.start()
         outcome = waiter.wait(wait)
         if outcome is None and not contender.placed:
-            outcome = waiter.wait(errand.left)  # ZooKeeper has not answered yet
+            outcome = waiter.wait(client.left)  # ZooKeeper has not answered yet
         if not isinstance(outcome, Grant):
-            raise _not_acquired(errand, contender, outcome, wait)
+            raise _not_acquired(client, contender, outcome, wait)
         outcome.begun = True  # from now on its release leaves the hold
     finally:
         contender.abandon()
     own = outcome.path.rpartition("/")[2]
-    if not errand.gone(own, errand.left):
-        raise errand.unanswered()
-    for name in errand.follow(children):
+    if not client.gone(own, client.left):
+        raise client.unanswered()
+    for name in client.run(children):
         if name.endswith(own[-SEQUENCE_DIGITS:]) and operators.is_operator(name):
-            hold = find(errand, name)
+            hold = _find(client, name)
             if hold is not None:
                 return hold
-    raise ZooKeeperUnavailable(f"The lock {errand.key!r} was lost before it was held. Try again.", lock=errand.key)
+    raise ZooKeeperUnavailable(f"The lock {client.key!r} was lost before it was held. Try again.", lock=client.key)
 
 
-def find(errand: Errand, name: str) -> OperatorHold | None:
+def _find(client: QueueClient, name: str) -> OperatorHold | None:
     """Return the hold that the znode of this name is, or None if it is gone or is no hold."""
-    node = errand.read(name)
-    return None if node is None else read_hold(errand.key, node)
+    node = client.read(name)
+    return None if node is None else read_hold(client.key, node)
 
 
-def end(errand: Errand, token: int) -> OperatorHold | None:
+def _delete(client: QueueClient, token: int) -> OperatorHold | None:
     """Delete the hold with this token, and return it; None if it is gone."""
-    for name in filter(operators.is_operator, errand.follow(children)):
-        hold = find(errand, name)
+    for name in filter(operators.is_operator, client.run(children)):
+        hold = _find(client, name)
         if hold is not None and hold.token == token:
-            removal = Removal(errand.parent, name)
-            return hold if errand.follow(removal) or removal.tried else None
+            delete = DeleteNode(client.parent, name)
+            return hold if client.run(delete) or delete.tried else None
     return None
 
 
-def _request(errand: Errand, label: HoldLabel, seconds: float, wait: float) -> Request:
+def _request(client: QueueClient, label: HoldLabel, seconds: float, wait: float) -> Request:
     return Request(
-        key=errand.key,
-        parent=errand.parent,
+        key=client.key,
+        parent=client.parent,
         rule=rules.exclusive,
-        kind=_kind(errand),
+        kind=_kind(client),
         patient=wait > 0,
         payload=partial(_payload, label, threading.current_thread().name),
-        hold_at_least=seconds,
+        min_hold=seconds,
         operator=label,
         deadline=time.monotonic() + wait,
     )
@@ -101,31 +160,31 @@ def _payload(label: HoldLabel, thread: str, guid: str) -> bytes:
     ).encode()
 
 
-def _kind(errand: Errand) -> Kind:
+def _kind(client: QueueClient) -> Kind:
     """
     Return the kind of znode that keeps everybody out of this queue.
 
     Contenders of ours keep each other out, whatever their kinds. The recipes of Apache Curator see only znodes of their
     own kind, so in the queue of a read-write lock the hold is a writer.
     """
-    queue = order.ordered(errand.follow(children))
+    queue = order.ordered(client.run(children))
     if any(child.by_curator and child.kind is Kind.LOCK for child in queue):
         return Kind.LOCK
-    declared = conf.current().options_of_key(errand.key).kind
+    declared = conf.current().options_of_key(client.key).kind
     read_write = declared in ("read", "write") or any(child.kind in (Kind.READ, Kind.WRITE) for child in queue)
     return Kind.WRITE if read_write else Kind.LOCK
 
 
-def _not_acquired(errand: Errand, contender: Contender, outcome: Outcome | None, wait: float) -> ZkLockError:
+def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | None, wait: float) -> ZkLockError:
     """Return the error that tells why the lock was not acquired."""
     if isinstance(outcome, ZkLockError):
-        return errand.about(outcome)
+        return client.about(outcome)
     if not contender.placed:
-        return errand.unanswered()
+        return client.unanswered()
     ahead = contender.ahead
     holder = str(contender.operator or ("another process" if ahead is None else f"{ahead.what!r} on {ahead.host}"))
     if not wait:
-        return LockBusy(f"The lock {errand.key!r} is held by {holder}.", lock=errand.key)
+        return LockBusy(f"The lock {client.key!r} is held by {holder}.", lock=client.key)
     return LockTimeout(
-        f"The lock {errand.key!r} was not free within {wait:g} s. Ahead in the queue: {holder}.", lock=errand.key
+        f"The lock {client.key!r} was not free within {wait:g} s. Ahead in the queue: {holder}.", lock=client.key
     )

@@ -121,7 +121,7 @@ class LockTester:
         """
         Return who is left in the queues when those on their way out had the time to go, "" if nobody is.
 
-        What stays of a hold with `hold_at_least` is meant to, and in nobody's way, as the next test has its own root.
+        What stays of a hold with `min_hold` is meant to, and in nobody's way, as the next test has its own root.
         """
         if not self._leavers():
             return ""
@@ -221,7 +221,7 @@ class LockTester:
         Raises `AssertionError` if the lock is not free for that, and `TimeoutError` if a fault keeps the other client
         away, too.
         """
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, hold_at_least=0)
+        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
         wanted = lock._terms().kind  # before anything is done: refuses what makes no sense
         directory = self._directory(name, fields)
         node = self._bystander.enter(directory, what, wanted, limit or 0)

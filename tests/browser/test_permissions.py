@@ -21,7 +21,7 @@ STEERING = {
     "hold": address(KEY, "hold"),
     "end": f"{LIST}end-hold/",
     "limit": address(KEY, "limit"),
-    "revoke": f"{LIST}revoke/",
+    "request-release": f"{LIST}request-release/",
 }
 
 

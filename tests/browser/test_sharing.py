@@ -1,4 +1,4 @@
-"""Permits of a semaphore, and holders who are asked to let go, by an operator at a browser."""
+"""Limits of semaphores and release requests, by an operator at a browser."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_one_of_two_holders_is_asked_to_let_go(swept: Zoo, actor: Actor, others:
     operator = visitor("operator")
     operator.open_lock(NODE)
     operator.ask("shop.tasks.print", "the deploy waits")
-    assert "Asked to let go of " in operator.messages()
+    assert "Release of " in operator.messages()
     heard = others[0].hear("asked", KEY)
     assert "operator" in heard
     assert "the deploy waits" in heard

@@ -26,7 +26,7 @@ from django_zklock import (
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
-from django_zklock.operations import Revocation
+from django_zklock.operations import ReleaseRequest
 from django_zklock.testing import LockTester
 
 
@@ -86,9 +86,9 @@ def use() -> None:
         hold.check()
         hold.add_lost_callback(lambda lost: lost.token)
         hold.wait_lost(timeout=0.1)
-        assert_type(hold.revoke_requested, Revocation | None)
-        assert_type(hold.wait_revoked(timeout=0.1), Revocation | None)
-        hold.add_revoke_callback(lambda asked: asked.token)
+        assert_type(hold.release_requested, ReleaseRequest | None)
+        assert_type(hold.wait_release_requested(timeout=0.1), ReleaseRequest | None)
+        hold.add_release_request_callback(lambda asked: asked.token)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):
@@ -118,7 +118,7 @@ def reader(shop: str) -> str:
     return shop
 
 
-@zk_locked("reports/{name}", limit=3, max_hold=60, warn_after=timedelta(seconds=30), hold_at_least=1.5)
+@zk_locked("reports/{name}", limit=3, max_hold=60, warn_after=timedelta(seconds=30), min_hold=1.5)
 async def permit(name: str) -> int:
     return 1
 

@@ -105,7 +105,7 @@ class Contender(Member):
         holder has `asked` for that.
         """
         grant = self._grant
-        left = 0.0 if asked or grant is None else grant.since + self.request.hold_at_least - time.monotonic()
+        left = 0.0 if asked or grant is None else grant.since + self.request.min_hold - time.monotonic()
         if left > 0:
             self.session.post(self._share_later, left)
             return
@@ -405,7 +405,7 @@ class Contender(Member):
     def on_own_read(self, node: Node) -> None:
         """Learn from the place what the node says now."""
         if self._grant is not None and self._place is not None and self._place.node is not None:
-            release_requests.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+            release_requests.on_own_znode_read(self._registry.gateway, self._grant, node, self._place.node.data)
 
     def _share_later(self, seconds: float) -> None:
         if self._phase is Phase.HOLDING:

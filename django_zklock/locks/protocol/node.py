@@ -40,7 +40,7 @@ class Request:
     kind: Kind
     compat: str | None = None  # the client whose grammar its name is in; None: our own, which is Curator's
     lasting: bool = False  # its directory is not to go when it is empty
-    hold_at_least: float = 0.0  # seconds from the grant; until then an operator hold replaces the node on release
+    min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the node on release
     operator: HoldLabel | None = None  # the person it is for; None: the work itself
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
@@ -113,7 +113,7 @@ class Place:
         self._turns.next()
         self.node = self._said = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        guid = guids.new(guids.Mark.REPLACEABLE if self._request.hold_at_least else guids.Mark.OWN)
+        guid = guids.new(guids.Mark.REPLACEABLE if self._request.min_hold else guids.Mark.OWN)
         self._guid = guid.replace("-", "") if self._request.compat == "kazoo" else guid
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
@@ -270,7 +270,7 @@ class Place:
 
     def _on_sign(self, answer: Any) -> None:
         self._sign_is_up = answer is None or isinstance(answer, NodeExists)
-        if isinstance(answer, Outdated) and self.node is not None:  # written by one who asks to let go
+        if isinstance(answer, Outdated) and self.node is not None:  # written by a release request
             self._registry.gateway.read(self.node.path, self._turns.pass_on(self._on_said))
         elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)

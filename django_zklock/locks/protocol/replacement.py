@@ -45,7 +45,7 @@ class Replacement:
     def changes(self) -> tuple[Change, ...]:
         """Return the transaction that replaces the znode; nothing if the time is over, so the znode can just go."""
         payload = Payload.decode(self._own.data)
-        least, label = self._request.hold_at_least, self._request.operator
+        least, label = self._request.min_hold, self._request.operator
         # A person gets the full time, from this write on.
         self._seconds = least if label is not None else self._ends_at - time.monotonic()
         if self._seconds <= 0 or payload is None:
@@ -73,9 +73,9 @@ def replacement(request: Request, grant: Grant | None, node: Node | None) -> Rep
     Nothing replaces a lock that was lost, or that was released before its work began: the caller gave up at that
     moment, or did not get the other locks that it needs.
     """
-    if not request.hold_at_least or grant is None or node is None:
+    if not request.min_hold or grant is None or node is None:
         return None
     if not grant.begun or grant.why_invalid() is not None:
         return None
-    ends_at = grant.since + request.hold_at_least
+    ends_at = grant.since + request.min_hold
     return Replacement(request, grant.kind, node, ends_at) if time.monotonic() < ends_at else None

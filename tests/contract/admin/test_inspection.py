@@ -23,7 +23,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
 from django_zklock.locks import looking
-from django_zklock.operations import clear_limit, revoke, set_limit
+from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.awaiting import Awaiting
@@ -193,7 +193,7 @@ def test_holders_whose_code_says_different_limits_are_all_seen_and_that_they_dif
     assert lock.own_limits[-1:] == (4,)
     assert [each.limit for each in lock.holders] == [2, 3, 4]
     holders = [(each.guid, each.token) for each in lock.holders]
-    assert [(each.guid, each.token) for each in revoke("k", "drain", by="anna").holders] == holders
+    assert [(each.guid, each.token) for each in request_release("k", "drain", by="anna").holders] == holders
     set_limit("k", 2, by="anna", reason="they differ")
     (lock,) = fresh(max_waiters=max_waiters).locks
     assert (lock.limit, lock.own_limits) == (2, ())

@@ -30,7 +30,7 @@ def by_operator(key: str, seconds: float) -> None:
 
 
 def by_rest(key: str, seconds: float) -> None:
-    with Lock(key, hold_at_least=seconds, what="nightly"):
+    with Lock(key, min_hold=seconds, what="nightly"):
         pass
 
 
@@ -129,7 +129,7 @@ def test_those_behind_it_are_about_to_get_the_lock(zoo: Zoo, take: Callable[[str
 
 def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
     """A permit that is over is none in use."""
-    with Lock("k", limit=2, hold_at_least=SHORT):
+    with Lock("k", limit=2, min_hold=SHORT):
         pass
     process.reset()
     with Lock("k", limit=2) as hold:

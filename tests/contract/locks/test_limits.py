@@ -24,8 +24,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
-from django_zklock.locks.errand import Errand
-from django_zklock.operations import break_lock, clear_limit, limit_of, limits, revoke, set_limit
+from django_zklock.operations import break_lock, clear_limit, limit_of, limits, request_release, set_limit
+from django_zklock.operations.client import QueueClient
 from django_zklock.queue import guids, nodes, order, standing
 from django_zklock.queue.limits import Record
 from django_zklock.queue.order import Queue
@@ -152,7 +152,7 @@ def test_who_holds_beyond_what_its_code_says_is_seen_and_can_be_reached_when_the
     assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (3, 1, 1, None)
     assert limit_of("k") is None
     assert not clear_limit("k", **WHY)
-    assert len(revoke("k", "drain", by="anna").holders) == 3
+    assert len(request_release("k", "drain", by="anna").holders) == 3
     third = info.holders[2]
     break_lock("k", guid=third.guid, token=third.token, **WHY)
     eventually(lambda: crowd.holds[2].lost)
@@ -297,16 +297,16 @@ class Race:
     """A change of the limit to 1, taken apart: its look, and its write; the queue may move between them."""
 
     def __init__(self, zoo: Zoo) -> None:
-        self.errand = Errand("k", 5)
-        self.setting = limits._Setting(self.errand.parent, 1, Record("anna", "x"))
+        self.client = QueueClient("k", 5)
+        self.setting = limits._Setting(self.client.parent, 1, Record("anna", "x"))
         self.setting.limits = dict.fromkeys(zoo.children("k"), 3)
 
     def look(self) -> Any:
-        family: Family = self.errand.ask(lambda gateway, done: gateway.look(self.errand.parent, done))
+        family: Family = self.client.request(lambda gateway, done: gateway.look(self.client.parent, done))
         return self.setting(family, 0)
 
     def write(self, step: Any) -> bool:
-        answer = self.errand.ask(lambda gateway, done: gateway.change(step.changes, done))
+        answer = self.client.request(lambda gateway, done: gateway.change(step.changes, done))
         return answer is None
 
 
@@ -409,7 +409,7 @@ def test_that_somebody_may_have_a_permit_still_is_said_for_as_long_as_that_one_i
     first = enter(zoo)
     set_limit("k", 3, **WHY)
     race = Race(zoo)
-    race.setting = limits._Clearing(race.errand.parent)  # type: ignore[assignment]
+    race.setting = limits._Clearing(race.client.parent)  # type: ignore[assignment]
     race.setting._tries = limits.STEADY
     step = race.look()
     for _ in range(2):
@@ -456,7 +456,7 @@ def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zo
     race = Race(zoo)
     if clears:
         set_limit("k", 4, **WHY)
-        race.setting = limits._Clearing(race.errand.parent)  # type: ignore[assignment]
+        race.setting = limits._Clearing(race.client.parent)  # type: ignore[assignment]
     race.setting.limits = dict.fromkeys(zoo.children("k"), 1)
     race.setting._tries = limits.STEADY
     step = race.look()
@@ -472,7 +472,7 @@ def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zo
     assert after in [each.name for each in info.waiters]
     assert not any(each.may_hold for each in info.holders)
     meant = {each.name: each for each in info.waiters}
-    (asked,) = revoke("k", "drain", by="anna", guid=meant[late].guid, token=meant[late].token).holders
+    (asked,) = request_release("k", "drain", by="anna", guid=meant[late].guid, token=meant[late].token).holders
     assert asked.name == late
     with pytest.raises(LockChangedHands):
         break_lock("k", guid=meant[after].guid, token=meant[after].token, **WHY)

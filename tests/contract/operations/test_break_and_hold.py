@@ -190,7 +190,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
 
 def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever left them: the next break clears away what nobody has read."""
-    monkeypatch.setattr("django_zklock.operations.break_records.NOTES_LAST", 0.0)
+    monkeypatch.setattr("django_zklock.operations.breaks.RECORDS_LAST", 0.0)
     notes = broken.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
@@ -200,7 +200,7 @@ def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatc
         time.sleep(0.01)
         break_lock("k", guid=one.guid, token=zoo.client.exists(path).czxid, **WHY)
     eventually(lambda: zoo.client.get_children(notes) == [f"{one.name}.note"])
-    note = broken.Note.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
+    note = broken.BreakRecord.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
     assert note is not None
     assert (note.by, note.reason) == ("anna", WHY["reason"])
 

@@ -42,7 +42,7 @@ def viewer() -> Client:
 
 @pytest.fixture
 def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "revoke_lock")
+    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
 
 
 def contend(zoo: Zoo, key: str, number: int, **more: Any) -> str:
@@ -244,10 +244,10 @@ def test_who_is_not_logged_in_is_sent_to_log_in(zoo: Zoo, page: str) -> None:
     assert "/login/" in response["Location"]
 
 
-@pytest.mark.parametrize("page", ["break/", "hold/", "end-hold/", "limit/", "revoke/"])
+@pytest.mark.parametrize("page", ["break/", "hold/", "end-hold/", "limit/", "request-release/"])
 def test_stepping_in_has_permissions_of_its_own(zoo: Zoo, queues: list[str], viewer: Client, page: str) -> None:
     """Who may see may not break or hold; nor may who is allowed to but may not see."""
-    for client in (viewer, user_with("break_lock", "hold_lock", "limit_lock", "revoke_lock")):
+    for client in (viewer, user_with("break_lock", "hold_lock", "limit_lock", "request_release_lock")):
         assert client.get(LIST + page).status_code == 403
         assert client.post(LIST + page, {"target": "x", "reason": "y"}).status_code == 403
     assert zoo.children("orders/42")
@@ -261,7 +261,7 @@ def test_a_viewer_is_offered_nothing_he_may_not_do(zoo: Zoo, queues: list[str], 
     detail = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
     assert "/break/" not in detail
     assert "/hold/" not in detail
-    assert "/revoke/" not in detail
+    assert "/request-release/" not in detail
     assert "/limit/" not in page + viewer.get(f"{LIST}free/change/").content.decode()
     forged = viewer.post(LIST, {"action": "break_selected", "_selected_action": ["orders/42"]})
     assert "/break/" not in forged.headers.get("Location", "")

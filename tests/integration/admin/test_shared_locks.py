@@ -31,7 +31,7 @@ def limit_cleared(zoo: Zoo) -> Iterator[None]:
 
 @pytest.fixture
 def operator() -> Client:
-    return user_with("view_lock", "limit_lock", "revoke_lock")
+    return user_with("view_lock", "limit_lock", "request_release_lock")
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_limit_that_makes_no_sense_is_asked_for_again(zoo: Zoo, operator: Clie
 def test_a_look_at_the_form_changes_nothing(zoo: Zoo, operator: Client) -> None:
     """Nor does a link that asks for it."""
     assert operator.get(f"{LIST}limit/?key=printers&permits=1&reason=x").status_code == 200
-    assert operator.get(f"{LIST}revoke/?target=x&reason=x").status_code == 405
+    assert operator.get(f"{LIST}request-release/?target=x&reason=x").status_code == 405
     assert limit_of("printers") is None
 
 
@@ -148,20 +148,20 @@ def test_a_holder_is_asked_to_let_go(zoo: Zoo, printing: list[Hold], operator: C
     """Exactly the one whose form was sent, which runs on; its page and the history say that it was asked."""
     asked, other = printing
     target = targets(operator)[asked.token]
-    answer = operator.post(f"{LIST}revoke/", {"target": target, "reason": "paper jam"})
+    answer = operator.post(f"{LIST}request-release/", {"target": target, "reason": "paper jam"})
     assert answer["Location"] == f"{LIST}printers/change/"
-    request = asked.wait_revoked(10)
+    request = asked.wait_release_requested(10)
     assert request
-    assert asked.revoke_requested is not None
-    assert asked.revoke_requested.reason == "paper jam"
-    assert other.revoke_requested is None
+    assert asked.release_requested is not None
+    assert asked.release_requested.reason == "paper jam"
+    assert other.release_requested is None
     assert not asked.lost
-    assert "Asked to let go of " in said(operator)
+    assert "Release of " in said(operator)
     assert "paper jam" in LogEntry.objects.get().get_change_message()
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
     (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
     assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
-    requests = {int(each["token"]): each["revoke"] for each in lock["holders"]}
+    requests = {int(each["token"]): each["release_request"] for each in lock["holders"]}
     assert requests[asked.token]["reason"] == "paper jam"
     assert requests[other.token] is None
 
@@ -170,14 +170,14 @@ def test_nobody_is_asked_without_a_reason_nor_after_it_let_go(zoo: Zoo, operator
     """The next holder is not the one that was meant."""
     with zk_lock("printers", limit=2) as hold:
         target = targets(operator)[hold.token]
-        operator.post(f"{LIST}revoke/", {"target": target, "reason": "  "})
+        operator.post(f"{LIST}request-release/", {"target": target, "reason": "  "})
         assert "please say why" in said(operator)
     with zk_lock("printers", limit=2) as hold:
-        operator.post(f"{LIST}revoke/", {"target": target, "reason": "x"})
+        operator.post(f"{LIST}request-release/", {"target": target, "reason": "x"})
         assert "changed hands" in said(operator)
-        operator.post(f"{LIST}revoke/", {"target": "nonsense", "reason": "x"})
+        operator.post(f"{LIST}request-release/", {"target": "nonsense", "reason": "x"})
         assert "Nobody was chosen" in said(operator)
-        assert hold.revoke_requested is None
+        assert hold.release_requested is None
     assert not LogEntry.objects.exists()
 
 
@@ -187,18 +187,18 @@ def test_who_would_not_hear_is_not_offered_to_be_asked(zoo: Zoo, operator: Clien
         f"{zoo.base}/printers/{'a' * 32}__lock__", b"", ephemeral=True, sequence=True, makepath=True
     )
     page = operator.get(f"{LIST}printers/change/")
-    assert "/revoke/" not in page.content.decode()
+    assert "/request-release/" not in page.content.decode()
     (row,) = page.context["lock"].holders
-    operator.post(f"{LIST}revoke/", {"target": row.target, "reason": "x"})
+    operator.post(f"{LIST}request-release/", {"target": row.target, "reason": "x"})
     assert "kazoo" in said(operator)
     zoo.client.delete(path)
 
 
-@pytest.mark.parametrize("permission", ["limit_lock", "revoke_lock"])
+@pytest.mark.parametrize("permission", ["limit_lock", "request_release_lock"])
 def test_each_step_needs_its_own_permission(zoo: Zoo, printing: list[Hold], permission: str) -> None:
     """One does not stand for the other, and no page offers what is refused."""
     client = user_with("view_lock", "break_lock", "hold_lock", permission)
-    pages = {"limit_lock": "limit/", "revoke_lock": "revoke/"}
+    pages = {"limit_lock": "limit/", "request_release_lock": "request-release/"}
     detail = client.get(f"{LIST}printers/change/").content.decode()
     for name, page in pages.items():
         allowed = name == permission
@@ -206,8 +206,8 @@ def test_each_step_needs_its_own_permission(zoo: Zoo, printing: list[Hold], perm
         form = {"key": "printers", "permits": "1", "reason": "forged", "target": targets(client)[printing[0].token]}
         assert (client.post(LIST + page, form).status_code == 403) is not allowed
     assert (limit_of("printers") is not None) is (permission == "limit_lock")
-    if permission == "revoke_lock":
-        assert printing[0].wait_revoked(10)
+    if permission == "request_release_lock":
+        assert printing[0].wait_release_requested(10)
 
 
 def test_while_zookeeper_is_away_the_form_says_so(zoo: Zoo, operator: Client) -> None:

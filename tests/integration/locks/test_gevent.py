@@ -246,7 +246,7 @@ def test_a_greenlet_that_holds_too_long_is_stopped(zoo: Zoo) -> None:
     """By `max_hold`, warned before by `warn_after`; and one that waits to be asked to let go is woken."""
     script = """
 from django_zklock import signals
-from django_zklock.operations import revoke
+from django_zklock.operations import request_release
 told = []
 def receive(lock, held, **more):
     told.append(lock)
@@ -260,11 +260,11 @@ def work():
 def wait():
     with zk_lock("asked") as hold:
         ready.set()
-        return hold.wait_revoked(10)
+        return hold.wait_release_requested(10)
 ready = threading.Event()
 first, second = gevent.spawn(work), gevent.spawn(wait)
 ready.wait(10)
-revoke("asked", "deploy", by="anna")
+request_release("asked", "deploy", by="anna")
 print(second.get().by, first.get(), told)
 """
     said = "anna The lock 'k' was lost: it was held for longer than max_hold, 0.4 s. ['k']"

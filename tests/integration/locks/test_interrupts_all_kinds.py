@@ -61,7 +61,7 @@ def work_permit(key: str) -> None:
 
 
 def work_at_least(key: str) -> None:
-    with zk_lock(key, hold_at_least=0.3), zk_lock(key):
+    with zk_lock(key, min_hold=0.3), zk_lock(key):
         pass
 
 

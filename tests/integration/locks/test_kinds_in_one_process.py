@@ -34,7 +34,7 @@ def use_all_kinds(number: int) -> None:
         pass
     with zk_lock("kazoos", compat="kazoo", max_hold=200):
         pass
-    with zk_locks("a", "b", rw.read(), warn_after=100), zk_lock("short", hold_at_least=0.001):
+    with zk_locks("a", "b", rw.read(), warn_after=100), zk_lock("short", min_hold=0.001):
         pass
 
 

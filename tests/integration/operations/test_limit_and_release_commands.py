@@ -1,4 +1,4 @@
-"""`manage.py zklock limit` and `revoke`, and what the others tell of locks that several share."""
+"""`manage.py zklock limit` and `request-release`, and what the others tell of locks that several share."""
 
 from __future__ import annotations
 
@@ -95,25 +95,25 @@ def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
     with taken("k", 3, 3, limit=3) as holds:
         holders = as_json("show", "k")["holders"]
         assert [each["kind"] for each in holders] == ["semaphore"] * 3
-        (asked,) = as_json("revoke", "k", WHY, "--guid", holders[1]["guid"])["holders"]
+        (asked,) = as_json("request-release", "k", WHY, "--guid", holders[1]["guid"])["holders"]
         assert (asked["guid"], asked["token"]) == (holders[1]["guid"], holders[1]["token"])
         (named,) = [hold for hold in holds if str(hold.token) == holders[1]["token"]]
-        request = named.wait_revoked(10)
+        request = named.wait_release_requested(10)
         assert request
-        assert sum(hold.revoke_requested is not None for hold in holds) == 1
-        assert "was asked to let go by" in zklock("show", "k")
-        assert zklock("revoke", "k", WHY).count("Asked: ") == 3
-        assert all(hold.wait_revoked(10) for hold in holds)
+        assert sum(hold.release_requested is not None for hold in holds) == 1
+        assert "was asked to release by" in zklock("show", "k")
+        assert zklock("request-release", "k", WHY).count("Asked: ") == 3
+        assert all(hold.wait_release_requested(10) for hold in holds)
         assert not any(hold.lost for hold in holds)
 
 
 def test_nobody_is_asked_where_nobody_is(zoo: Zoo) -> None:
     """The status says whether nobody holds the lock, or another one."""
-    assert ending("revoke", "k", WHY)[0] == Exit.FREE
+    assert ending("request-release", "k", WHY)[0] == Exit.FREE
     with taken("k", 1, 1):
-        assert ending("revoke", "k")[0] == Exit.USAGE
-        assert ending("revoke", "k", WHY, "--token=7")[0] == Exit.CHANGED
-        assert ending("revoke", "k", WHY, "--guid=7")[0] == Exit.CHANGED
+        assert ending("request-release", "k")[0] == Exit.USAGE
+        assert ending("request-release", "k", WHY, "--token=7")[0] == Exit.CHANGED
+        assert ending("request-release", "k", WHY, "--guid=7")[0] == Exit.CHANGED
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["without LOGGING", "with a handler for the audit"])

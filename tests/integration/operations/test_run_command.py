@@ -342,8 +342,8 @@ def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
 
 
 def test_a_short_command_keeps_others_out_for_a_time(zoo: Zoo, run: Run) -> None:
-    """With `--hold-at-least`, though its process has ended: hosts that are late find the lock held."""
-    assert run("k", "--hold-at-least", "1m", "--", "true").wait(20) == 0
+    """With `--min-hold`, though its process has ended: hosts that are late find the lock held."""
+    assert run("k", "--min-hold", "1m", "--", "true").wait(20) == 0
     late = run("k", "--timeout", "0", "--", "true")
     assert late.wait(20) == Exit.BUSY
     assert late.stderr is not None

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_zklock.queue import guids, nodes, operators, order
-from django_zklock.queue.broken import Note
+from django_zklock.queue.broken import BreakRecord
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.queue.operators import LONGEST, MAX_BY, MAX_REASON
 
@@ -121,19 +121,19 @@ def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
     assert read(data, node(guid), ctime=1e300) is None
 
 
-@given(st.binary(max_size=200) | TEXT.map(lambda text: Note(text, text).encode()))
+@given(st.binary(max_size=200) | TEXT.map(lambda text: BreakRecord(text, text).encode()))
 @example(b"[1]")
 @example(b"[" * 4000)
 @example(b'{"by": 1, "reason": "r", "id": "x"}')
 def test_a_note_says_nothing_that_does_not_print(data: bytes) -> None:
     """It ends up in an error, a log and a terminal."""
-    note = Note.decode(data)
+    note = BreakRecord.decode(data)
     assert note is None or str(note).isprintable()
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    note = Note("anna", "stuck")
-    assert Note.decode(note.encode()) == note
+    note = BreakRecord("anna", "stuck")
+    assert BreakRecord.decode(note.encode()) == note
     assert str(note) == "it was broken by anna: stuck"
 
 

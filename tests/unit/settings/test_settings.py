@@ -367,7 +367,7 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
         ("compat", "own"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release", "commit"),
         ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
         ("on_lost", "skip"), ("max_hold", 0), ("max_hold", "5"), ("warn_after", 0), ("warn_after", -1),
-        ("hold_at_least", None), ("hold_at_least", -1), ("hold_at_least", 8 * 86400),
+        ("min_hold", None), ("min_hold", -1), ("min_hold", 8 * 86400),
     ],
 )  # fmt: skip
 def test_option_without_a_meaning_is_refused(option: str, value: object) -> None:

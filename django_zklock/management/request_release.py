@@ -1,4 +1,4 @@
-"""Ask the holder of a lock to let go; nobody is stopped."""
+"""Ask the holder of a lock to release it. No work is aborted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(
         with told():
             key = naming.key_of(name, fields)
             try:
-                asked = operations.revoke(key, reason, by=user(), guid=guid, token=token, patience=patience)
+                asked = operations.request_release(key, reason, by=user(), guid=guid, token=token, patience=patience)
             except LockChangedHands as error:
                 if guid or token:
                     raise
@@ -63,4 +63,4 @@ def run(
     for holder in asked.holders:
         who = f"{holder.host}:{holder.pid}" if holder.host else f"session {session_hex(holder.session_id)}"
         runs = f", which runs {holder.what}" if holder.what else ""
-        out.write(f"Asked: {clean(who)}{clean(runs)} (token {holder.token}) is to let go of {clean(key, 1000)}.\n")
+        out.write(f"Asked: {clean(who)}{clean(runs)} (token {holder.token}) is asked to release {clean(key, 1000)}.\n")

@@ -1,11 +1,11 @@
-"""Knows how a thread deals with the queue of one lock from outside, and what becomes of one node there."""
+"""A blocking client for the queue of one lock, with one deadline for all its requests."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
@@ -24,11 +24,14 @@ from django_zklock.zk.gateway import Family, Gateway, Node
 AT_ONCE = 100  # nodes that are read together
 PAUSE = 0.05  # seconds until what was not answered is asked again
 
+PATIENCE: Final = 5.0
+"""Seconds that ZooKeeper has for its answers, besides the time to wait for a lock."""
+
 Ask = Callable[[Gateway, Callable[[Any], None]], object]
 
 
-class Errand:
-    """Some requests about one lock, and the time that they may take together; used by one thread."""
+class QueueClient:
+    """Requests about one lock, from one thread, with one deadline for all of them."""
 
     def __init__(self, key: str, patience: float) -> None:
         refuse_no_span("patience", patience)
@@ -43,7 +46,7 @@ class Errand:
         """Seconds that are left."""
         return max(0.0, self._deadline - time.monotonic())
 
-    def follow(self, plan: Plan, *, directory: str = "") -> Any:
+    def run(self, plan: Plan, *, directory: str = "") -> Any:
         """
         Follow a plan for the lock's directory; return its value.
 
@@ -84,11 +87,11 @@ class Errand:
         finally:
             exchange.abandon()
 
-    def see_to(self, plan: Plan, done: Callable[[Any], object]) -> None:
+    def run_in_background(self, plan: Plan, done: Callable[[Any], object]) -> None:
         """Have a plan followed, however long it takes, and do not wait."""
         Exchange(self.session, self.parent, plan, done).start()
 
-    def ask(self, request: Ask) -> Any:
+    def request(self, ask: Ask) -> Any:
         """
         Make one request, again and again until it is answered; return a value, or one of ZooKeeper's errors.
 
@@ -96,7 +99,7 @@ class Errand:
         """
         while True:
             waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
-            self.session.post(_asking, self.session, request, waiter)
+            self.session.post(_asking, self.session, ask, waiter)
             told = waiter.wait(self.left)
             if told is None:
                 raise self.unanswered()
@@ -108,7 +111,7 @@ class Errand:
 
     def read(self, name: str) -> Node | None:
         """Return a node of the queue, or None if it is gone. Raises `ZooKeeperUnavailable`, or what refused it."""
-        answer = self.ask(lambda gateway, callback: gateway.read(f"{self.parent}/{name}", callback))
+        answer = self.request(lambda gateway, callback: gateway.read(f"{self.parent}/{name}", callback))
         if isinstance(answer, Node):
             return answer
         if isinstance(answer, NodeMissing):
@@ -139,7 +142,7 @@ class Errand:
             for name in wanted:
                 gateway.read(f"{self.parent}/{name}", partial(take, name))
 
-        limits: dict[str, int] = self.ask(read)
+        limits: dict[str, int] = self.request(read)
         return limits
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
@@ -189,7 +192,7 @@ def children(found: Family | None, session_id: int) -> Step:
     return Answer(() if found is None else found.children)
 
 
-class Removal:
+class DeleteNode:
     """
     Delete one node, with changes beside it; True, or False if it is gone, or holds no lock where it should.
 
