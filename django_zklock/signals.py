@@ -31,7 +31,7 @@ Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `ho
     who has the lock.
 
 `lock_release_requested(lock, hold, by, reason)`
-    Somebody asks the holder, in this process, to let go: `by` and `reason` are texts for a log. Sent once for each
+    A holder in this process was asked to release: `by` and `reason` are texts for a log. Sent once for each
     request that the holder has seen; two that come in the same moment may be seen as one, the later one.
 
 `lock_held_long(lock, hold, held)`

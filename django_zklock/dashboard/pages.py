@@ -123,7 +123,7 @@ class Pages(Sharing):
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
             "end_url": self.url("end") if self.has_hold_permission(request) else "",
-            "request_release_url": self.url("request-release"),
+            "request_release_url": self.url("request_release"),
             "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
             **(extra_context or {}),
         }

@@ -270,8 +270,8 @@ def test_a_change_is_audited_and_told_by_a_signal(zoo: Zoo, caplog: pytest.LogCa
         limit_changed.disconnect(receiver)
     assert told == [("k", 2, "anna", "the printer is slow"), ("k", None, "ben", "it is mended")]
     assert [record.getMessage() for record in caplog.records if record.name == "zklock.audit"] == [
-        "the limit of lock k was set to 2 by anna: the printer is slow",
-        "the limit of lock k was cleared by ben: it is mended",
+        "the limit of lock 'k' was set to 2 by anna: the printer is slow",
+        "the limit of lock 'k' was cleared by ben: it is mended",
     ]
 
 

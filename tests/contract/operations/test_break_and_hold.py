@@ -181,7 +181,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
     assert record.name == "zklock.audit"
     message = record.getMessage()
     assert message.isprintable()
-    for part in ("lock k", "anna", "since Monday", one.guid, str(token), "process 7"):
+    for part in ("lock 'k'", "anna", "since Monday", one.guid, str(token), "process 7"):
         assert part in message
     assert (told[0]["lock"], told[0]["holder"], told[0]["reason"]) == ("k", found.holder, found.reason)
     assert told[0]["audited"] == 1
