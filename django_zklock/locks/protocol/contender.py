@@ -175,7 +175,7 @@ class Contender(Member):
         if found is None:
             self._await_session()
             return
-        left = queue.without(found.gone)
+        left = queue.without(found.over)
         self.operator = found.first
         if isinstance(self.request.rule(left, ME), rules.Granted):
             self._go_on()
@@ -328,7 +328,7 @@ class Contender(Member):
     def _on_checked(self, queue: order.Queue, verdict: rules.WaitFor, found: CheckedHolds | None) -> None:
         if found is None or self._place is None or self._place.node is None:
             return  # to be listed again when connected
-        if found.gone:
+        if found.over:
             self._list()
             return
         self.operator = found.first

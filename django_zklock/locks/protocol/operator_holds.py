@@ -2,8 +2,8 @@
 Read the operator holds in a queue, and delete those whose time is over by ZooKeeper's clock.
 
 A hold outlives the process that made it, so another process may have to end it: the process that made it, if it still
-lives, or else the contenders that the hold keeps waiting. They may race; only one delete succeeds, and the znode's name
-is never given to another one. Runs on the protocol's thread.
+lives, or else the contenders that the hold keeps waiting. They may race, but no other znode ever gets the name of a
+hold. Runs on the protocol's thread.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LATEST = 60.0  # and at most, as the clock of the server may have been wrong
 class CheckedHolds:
     """What a check has found."""
 
-    gone: frozenset[str]
-    """Names of those that are deleted, or are over if the check only looked."""
+    over: frozenset[str]
+    """Names of those that are over or gone. They are deleted, unless the check only looked."""
     left: Mapping[str, OperatorHold]
     """By their names those that still hold, the first in the queue first."""
     now: float | None
@@ -59,7 +59,7 @@ class HoldCheck:
     """
     One check of some operator holds: read them, ask for the time if one may be over, delete those that are over.
 
-    Each request passes its reply through `guard`. `done` gets None if the connection broke meanwhile.
+    Each request passes its reply through `guard`. With `only_look`, nothing is deleted.
     """
 
     def __init__(
@@ -77,71 +77,71 @@ class HoldCheck:
         self._guard = guard
         self._only_look = only_look
         self._clock = gateway.session.attached(ServerClock)
-        self._gone: set[str] = set()
+        self._over: set[str] = set()
         self._left: dict[str, OperatorHold] = {}
         self._done: Callable[[CheckedHolds | None], object]
 
     def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
-        """Check the holds with these names, the first in the queue first."""
+        """Check the holds with these names, the first in the queue first. `done` gets None if the connection broke."""
         self._done = done
-        reads = [partial(self._gateway.read, f"{self._parent}/{name}") for name in names]
-        self._send(reads, partial(self._on_read, names))
+        answers: list[Any] = []
 
-    def _on_read(self, names: Sequence[str], answers: Sequence[Any]) -> None:
-        for name, answer in zip(names, answers, strict=True):
+        def on_read(name: str, answer: Any) -> None:
+            answers.append(answer)
             hold = read_hold(self._key, answer) if isinstance(answer, Node) else None
             if isinstance(answer, NodeMissing):
-                self._gone.add(name)
+                self._over.add(name)
             elif hold is not None:  # else it is a contender that only has such a name
                 self._left[name] = hold
+            if len(answers) == len(names):
+                self._on_all_read(answers)
+
+        for name in names:
+            self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
+
+    def _on_all_read(self, answers: Sequence[Any]) -> None:
         now = self._clock.now()
-        if any(now is None or hold.is_over(now) for hold in self._left.values()):
-            # What this process has counted since the last stamp is a reason to ask, and no proof.
-            tell_time = partial(self._gateway.tell_time, f"{self._parent}/{CLOCK_NODE}")
-            self._send([tell_time], self._on_time)
+        if any(map(_interrupted, answers)):
+            self._done(None)
+        elif any(now is None or hold.is_over(now) for hold in self._left.values()):
+            # What this process has counted since the last stamp of the server is a reason to ask, and no proof.
+            self._gateway.tell_time(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
             self._report()
 
-    def _on_time(self, answers: Sequence[Any]) -> None:
-        now = None if isinstance(answers[0], ZkError) else self._clock.now()
+    def _on_time(self, answer: Any) -> None:
+        now = None if isinstance(answer, ZkError) else self._clock.now()
         over = [name for name, hold in self._left.items() if now is not None and hold.is_over(now)]
-        if self._only_look:
-            self._on_deleted(over, [None] * len(over))
+        if _interrupted(answer):
+            self._done(None)
+        elif self._only_look:
+            self._on_deleted(over, NodeMissing())
+        elif over:
+            deletes = [Remove(path=self._left[name].path) for name in over]
+            self._gateway.change(deletes, self._guard(partial(self._on_deleted, over)))
         else:
-            deletes = [partial(self._gateway.change, (Remove(path=self._left[name].path),)) for name in over]
-            self._send(deletes, partial(self._on_deleted, over))
+            self._report()
 
-    def _on_deleted(self, names: Sequence[str], answers: Sequence[Any]) -> None:
-        for name, answer in zip(names, answers, strict=True):
-            if answer is None and not self._only_look:
-                hold = self._left[name]
+    def _on_deleted(self, names: Sequence[str], answer: Any) -> None:
+        if _interrupted(answer):
+            self._done(None)
+            return
+        # All are deleted, or another process has deleted one of them, so the queue has to be listed again in any case.
+        gone = answer is None or isinstance(answer, NodeMissing)
+        for name in names if gone else ():
+            hold = self._left.pop(name)
+            self._over.add(name)
+            if answer is None:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
-            if answer is None or isinstance(answer, NodeMissing):
-                self._gone.add(name)
-                del self._left[name]
         self._report()
 
     def _report(self) -> None:
-        self._done(CheckedHolds(frozenset(self._gone), self._left, self._clock.now()))
+        self._done(CheckedHolds(frozenset(self._over), self._left, self._clock.now()))
 
-    def _send(self, requests: Sequence[Callable[[Callback], object]], done: Callable[[Sequence[Any]], object]) -> None:
-        """Send these requests; pass all answers on, or report that the connection broke."""
-        answers: dict[int, Any] = {}
 
-        def on_answer(number: int, answer: Any) -> None:
-            answers[number] = answer
-            if len(answers) < len(requests):
-                return
-            if any(isinstance(each, (OutcomeUnknown, SessionGone)) for each in answers.values()):
-                self._done(None)
-            else:
-                done([answers[each] for each in range(len(requests))])
-
-        for number, request in enumerate(requests):
-            request(self._guard(partial(on_answer, number)))
-        if not requests:
-            done(())
+def _interrupted(answer: Any) -> bool:
+    return isinstance(answer, (OutcomeUnknown, SessionGone))
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:
