@@ -87,10 +87,6 @@ class QueueClient:
         finally:
             exchange.abandon()
 
-    def run_in_background(self, plan: Plan, done: Callable[[Any], object]) -> None:
-        """Have a plan followed, however long it takes, and do not wait."""
-        Exchange(self.session, self.parent, plan, done).start()
-
     def request(self, ask: Ask) -> Any:
         """
         Make one request, again and again until it is answered; return a value, or one of ZooKeeper's errors.
