@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from django_zklock.decorators.locked import zk_locked
     from django_zklock.fencing.signing import FenceVerifier
     from django_zklock.fencing.views import require_fence
-    from django_zklock.locks.current import current_hold
     from django_zklock.locks.election.leader import Leader, zk_leader
     from django_zklock.locks.election.observer import Candidate
-    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.hold import Hold, MultiHold, current_hold
     from django_zklock.locks.lock import Lock, zk_lock
     from django_zklock.locks.multi import MultiLock, zk_locks
-    from django_zklock.locks.multihold import MultiHold
     from django_zklock.locks.readwrite import ReadWriteLock
 
 __all__ = [
@@ -46,10 +44,10 @@ _HOMES = {
     "Hold": "django_zklock.locks.hold",
     "Leader": "django_zklock.locks.election.leader",
     "Lock": "django_zklock.locks.lock",
-    "MultiHold": "django_zklock.locks.multihold",
+    "MultiHold": "django_zklock.locks.hold",
     "MultiLock": "django_zklock.locks.multi",
     "ReadWriteLock": "django_zklock.locks.readwrite",
-    "current_hold": "django_zklock.locks.current",
+    "current_hold": "django_zklock.locks.hold",
     "require_fence": "django_zklock.fencing.views",
     "zk_leader": "django_zklock.locks.election.leader",
     "zk_lock": "django_zklock.locks.lock",

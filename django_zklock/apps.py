@@ -27,7 +27,7 @@ from django_zklock.http import streaming
 from django_zklock.zk import process
 
 if TYPE_CHECKING:
-    from django_zklock.zk.client import Options, TlsOptions
+    from django_zklock.zk.client import SessionOptions, TlsOptions
 
 
 class ZkLockConfig(AppConfig):
@@ -72,12 +72,12 @@ def follow_requests() -> None:
         request_finished.connect(streaming.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
 
 
-def client_options() -> Options:
+def client_options() -> SessionOptions:
     """Return what the session of this process needs to know, from the settings; may raise `ImproperlyConfigured`."""
-    from django_zklock.zk.client import Options  # noqa: PLC0415 - Django's start does not import kazoo
+    from django_zklock.zk.client import SessionOptions  # noqa: PLC0415 - Django's start does not import kazoo
 
     config = conf.current()
-    return Options(
+    return SessionOptions(
         hosts=config.hosts,
         base=config.base,
         session_timeout=config.session_timeout,

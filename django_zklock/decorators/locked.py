@@ -36,8 +36,7 @@ from django_zklock.execution.binding import Named, Names, Naming, async_view
 from django_zklock.http import responses
 from django_zklock.http.streaming import Handover
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import Locks, MultiLock, keys_of
-from django_zklock.locks.plans import joined
+from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.terms import refuse_contradictions
 from django_zklock.locks.validation import refuse_arguments
 from django_zklock.operations.reservations import Uniqueness

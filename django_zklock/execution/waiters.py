@@ -1,12 +1,42 @@
-"""Knows how to wait for one value from the protocol's thread: in a thread or greenlet, and in a coroutine."""
+"""Wait for one value from the protocol's thread: in a thread or greenlet, or in a coroutine."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Generic, TypeVar
+from collections.abc import Generator
+from typing import Any, Generic, TypeAlias, TypeVar
 
 _Value = TypeVar("_Value")
+
+Routine: TypeAlias = Generator[Any, Any, _Value]
+"""
+Something that waits, in a thread or in a coroutine: it differs only in the waiter, and waits by `yield from`.
+
+It is a generator and no coroutine, because Python warns of a coroutine that an exception keeps from being started.
+"""
+
+
+def run(routine: Routine[_Value]) -> _Value:
+    """Run a routine whose waiters block the thread, so that it never suspends."""
+    try:
+        next(routine)
+    except StopIteration as done:
+        value: _Value = done.value
+        return value
+    raise RuntimeError("a routine for threads has suspended")
+
+
+class Awaited(Generic[_Value]):
+    """Makes a routine, whose waiters suspend, awaitable."""
+
+    __slots__ = ("_routine",)
+
+    def __init__(self, routine: Routine[_Value]) -> None:
+        self._routine = routine
+
+    def __await__(self) -> Routine[_Value]:
+        return self._routine
 
 
 class ThreadWaiter(Generic[_Value]):
@@ -36,6 +66,11 @@ class ThreadWaiter(Generic[_Value]):
             # To the latch, -1 is for ever, and so would be a caller's `deadline - now`. In this order NaN stays NaN.
             self._latch.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         return self.value
+
+    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
+        """Return what `wait` returns; for a routine that `run` drives."""
+        yield from ()
+        return self.wait(timeout)
 
 
 class TaskWaiter(Generic[_Value]):
@@ -79,3 +114,7 @@ class TaskWaiter(Generic[_Value]):
                 if timer is not None:
                     timer.cancel()
         return self.value
+
+    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
+        """Return what `wait` returns; for a routine that is awaited by `Awaited`."""
+        return self.wait(timeout).__await__()

@@ -38,7 +38,7 @@ def check_fence(fence: Fence) -> None:
     if not hasattr(fence, "token") or not hasattr(fence, "key"):
         raise TypeError(f"A fence is a hold, as current_hold() or `with zk_lock(...) as hold` gives it; not {fence!r}.")
     hold = _as_hold(fence)
-    if hold is not None and hold._is_over:
+    if hold is not None and hold._held.is_over:
         raise LockNotHeld(
             f"The hold of {fence.key!r} was released, so it cannot fence any more. Fence inside the block of the lock.",
             lock=fence.key,

@@ -25,9 +25,8 @@ from django_zklock.execution import abort
 
 if TYPE_CHECKING:
     from django_zklock.http.transfer import AnyShare
-    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.hold import Hold, MultiHold
     from django_zklock.locks.multi import Locks
-    from django_zklock.locks.multihold import MultiHold
 
 logger = logging.getLogger("django_zklock.responses")
 

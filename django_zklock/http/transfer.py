@@ -17,13 +17,12 @@ from typing import Any, TypeAlias
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution import abort
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import hold as holds
+from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.held import HeldLock
+from django_zklock.locks.hold import Hold, MultiHold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, locks_of
-from django_zklock.locks.multihold import MultiHold
-from django_zklock.locks.taking import let_go, tell_lost
 
 
 class Share:
@@ -35,10 +34,11 @@ class Share:
     """
 
     def __init__(self, lock: Lock, hold: Hold) -> None:
-        policy = lock._terms().policy
-        self._hold = Hold(hold._contender, hold._grant, hold._owner, policy, reads=hold._reads)
-        self._hold._acquired = 1  # between two steps, there is no work to be stopped
-        self._guard = Guard(hold._grant, policy, hold._owner)
+        policy = lock.terms.policy
+        held = hold._held
+        self._held = HeldLock(held.contender, held.grant, held.owner, policy, reads=held.reads)
+        self._held.acquired = 1  # between two steps, there is no work to be stopped
+        self._guard = Guard(held.grant, policy, held.owner)
         self._count: int | None = None  # to be left of the hold, once the share has ended
         self._running = False
         self._ending = False
@@ -49,7 +49,7 @@ class Share:
     @property
     def key(self) -> str:
         """The key of the lock."""
-        return self._hold.key
+        return self._held.key
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -76,21 +76,21 @@ class Share:
         if self._running:
             raise RuntimeError(f"Two at a time ask for the body of one response, which holds the lock {self.key!r}.")
         self._running = True  # first, then look whether it was ended: `end` does it the other way round
-        hold, owner = self._hold, current_owner()
-        hold._owner = owner
-        if self._ending or hold._count <= 0:
+        held, owner = self._held, current_owner()
+        held.owner = owner
+        if self._ending or held.count <= 0:
             raise LockNotHeld(
                 "The response was closed, or its lock released, before its body was done.",
                 lock=self.key,
             )
-        if holds.live_holds.find(owner, self.key) is None:
-            holds.live_holds.add(hold, keep=False)
+        if table.held_locks.find(owner, self.key) is None:
+            table.held_locks.add(held, keep=False)
         self._guard.begin_step(owner)
-        holds.live_holds.open_block(owner, self._guard)
+        table.held_locks.open_block(owner, self._guard)
         reason = self._guard.why_lost()  # after it can be told, so that no loss comes in between
         if reason is not None and self._guard.matters:
-            raise self._hold._grant.loss(reason)
-        return hold
+            raise self._held.grant.loss(reason)
+        return held.hold
 
     @abort.shielded
     def __exit__(
@@ -100,13 +100,13 @@ class Share:
             error = None  # the body is done
         around = self._rest()
         self._stopped = stopped = self._guard.stopped(error)
-        reason, released = self._guard.why_lost(), self._hold._count <= 0
+        reason, released = self._guard.why_lost(), self._held.count <= 0
         self._running = False
         if self._ending:
             self._finish()
         outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
         if reason is not None and ((stopped and not outer_stopped) or (error is None and self._guard.matters)):
-            raise self._hold._grant.loss(reason) from error
+            raise self._held.grant.loss(reason) from error
         if released and error is None:
             raise LockNotHeld("The lock was released inside the body of the response.", lock=self.key)
 
@@ -124,7 +124,7 @@ class Share:
 
         One that could not begin, as somebody else is in a step, ends nothing.
         """
-        if not self._running or self._hold._owner == current_owner():
+        if not self._running or self._held.owner == current_owner():
             self._ending = True
             self._running = False
             self._finish()
@@ -139,15 +139,15 @@ class Share:
 
     @abort.shielded
     def _let_go(self) -> None:
-        hold = self._hold
+        held = self._held
         self._rest()
         self._guard.disarm()
         if self._count is None:
-            self._count = hold._count - 1
+            self._count = held.count - 1
             reason = self._guard.why_lost()
-            if reason is not None and not hold._grant.inherited:
-                tell_lost(hold, reason, self._guard.receipt(stopped=self._stopped))
-        let_go(hold, self._count)
+            if reason is not None and not held.grant.inherited:
+                notify.send_lost(held, reason, self._guard.receipt(stopped=self._stopped))
+        held.release_to(self._count)
         if self._finalizer is not None:
             # An exception that strikes in a finalizer goes nowhere, so it is left to those that have something to do.
             self._finalizer.detach()
@@ -156,8 +156,8 @@ class Share:
     def _rest(self) -> list[Guard]:
         """Stop nobody and be nobody's until the next step; return the guards of the blocks round the step."""
         self._guard.end_step()
-        holds.live_holds.remove(self._hold)
-        return holds.live_holds.close_block(self._hold._owner, self._guard)
+        table.held_locks.remove(self._held)
+        return table.held_locks.close_block(self._held.owner, self._guard)
 
 
 class Shares:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.execution.waiters import ThreadWaiter
@@ -14,7 +14,7 @@ from django_zklock.queue import reservations
 from django_zklock.queue.reservations import Reservation, Verdict
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Family, Gateway
+from django_zklock.zk.gateway import DirectoryReply, DirectoryState, Gateway, NamesReply
 from django_zklock.zk.session import Session
 
 MOST: Final = 500  # reservations that are read; AT_ONCE of them at a time
@@ -64,7 +64,7 @@ class _Look:
         directory = reservations.directory(self._session.options.base)
         self._session.attached(Gateway).children(directory, self._on_listed)
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
             self.conclude("" if isinstance(answer, NodeMissing) else f"ZooKeeper did not answer: {answer}")
             return
@@ -77,13 +77,13 @@ class _Look:
             self._under_way += 1
             name = self._names.pop()
             path = f"{reservations.directory(self._session.options.base)}/{name}"
-            self._session.attached(Gateway).look(path, partial(self._on_read, reservations.key_at(name)))
+            self._session.attached(Gateway).read_directory(path, partial(self._on_read, reservations.key_at(name)))
         if not self._under_way:
             self.conclude(f"{MOST} of {self._total} were read." if self._total > MOST else "")
 
-    def _on_read(self, key: str, answer: Any) -> None:
+    def _on_read(self, key: str, answer: DirectoryReply) -> None:
         self._under_way -= 1
-        if isinstance(answer, Family):
+        if isinstance(answer, DirectoryState):
             try:
                 verdict = reservations.judge(Reservation.decode(answer.data), answer.children, time.time())
             except UnreadableQueue:

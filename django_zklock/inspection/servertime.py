@@ -13,9 +13,9 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.zk import clock
+from django_zklock.zk.clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
 from django_zklock.zk.gateway import Gateway
-from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.session import Session
 
 MARGIN: Final = 1.0  # seconds by which the clock here may be ahead, as it counts on by itself since then
@@ -45,7 +45,7 @@ class ServerTime:
             if isinstance(answer, (OutcomeUnknown, SessionGone, NodeMissing)):
                 self._asked_at = None  # it did not refuse
 
-        gateway.tell_time(f"{self._session.options.base}/{CLOCK_NODE}", told)
+        gateway.sync_clock(f"{self._session.options.base}/{CLOCK_NODE}", told)
 
     def at(self, moment: float, youngest: float = 0.0) -> float:
         """

@@ -18,10 +18,10 @@ from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.zk import clock
-from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
+from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
 FIRST: Final = 32  # requests under way at first
@@ -90,7 +90,7 @@ class Walk:
             self._session.loop.call_later(self._patience * LISTING_SHARE, self._end_listing),
             self._session.loop.call_later(self._patience, self._stop),
         ]
-        self._session.attached(Awaiting).call(self._on_connected)
+        self._session.attached(OnConnected).call(self._on_connected)
 
     def _on_connected(self) -> None:
         self._turn += 1
@@ -152,7 +152,7 @@ class Walk:
                 self._at_once = LEAST
             if isinstance(answer, (OutcomeUnknown, SessionGone)):
                 self._turn += 1
-                self._session.attached(Awaiting).call(self._on_connected)
+                self._session.attached(OnConnected).call(self._on_connected)
                 return
             call(subject, answer)
             self._proceed()
@@ -162,7 +162,7 @@ class Walk:
     def _list(self, key: str) -> None:
         self._gateway.children(self._path(key), self._taking(self._on_listed, key))
 
-    def _on_listed(self, key: str, answer: Any) -> None:
+    def _on_listed(self, key: str, answer: NamesReply) -> None:
         if isinstance(answer, list):
             self._sort(key, answer)
         elif isinstance(answer, NodeMissing):
@@ -222,7 +222,7 @@ class Walk:
         self._to_ask.extend(functools.partial(self._read, key, name) for key, name in set_)
 
     def _read(self, key: str, name: str) -> None:
-        def read(path: str, answer: Any) -> None:
+        def read(path: str, answer: NodeReply) -> None:
             if isinstance(answer, Node) and len(answer.data) > BIG:
                 answer = replace(answer, data=answer.data[:KEPT])
             if isinstance(answer, Node):
@@ -263,7 +263,7 @@ class Walk:
 
     def _conclude(self) -> None:
         done, self._done = self._done, None
-        self._session.attached(Awaiting).call_off(self._on_connected)
+        self._session.attached(OnConnected).cancel(self._on_connected)
         for timer in self._timers:
             timer.cancel()
         if done is None:

@@ -1,69 +1,171 @@
-"""Knows the `with` blocks that are open, and lets go of a lock whose block was torn off at its very end."""
+"""The open `with` blocks of a lock, and the release of a lock whose block an exception has destroyed."""
 
 from __future__ import annotations
 
 import logging
+import time
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from django_zklock.conf.options import Unset
 from django_zklock.exceptions import LockNotHeld, ZkLockError
 from django_zklock.execution import abort, work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import Transaction
-from django_zklock.locks import hold as holds
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
-from django_zklock.locks.hold import Hold
-from django_zklock.locks.taking import give_back, tell_lost
-
-if TYPE_CHECKING:
-    from django_zklock.locks.lock import Lock
-
+from django_zklock.locks.held import RELEASE_PATIENCE, HeldLock
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-class Block:
-    """One `with` block that is open."""
+class Part:
+    """One lock of a block or of a release."""
 
-    __slots__ = ("__weakref__", "guard", "hold", "owner", "release", "transaction")
+    __slots__ = ("count", "guard", "held", "release")
 
-    def __init__(self, hold: Hold, guard: Guard, transaction: Transaction | None, release: str | Unset) -> None:
-        self.hold = hold
-        self.owner = hold._owner  # that of a shared hold may be another at the end
+    def __init__(self, held: HeldLock, release: str | Unset, guard: Guard | None = None) -> None:
+        self.held = held
+        self.release = release  # what is said about open transactions
         self.guard = guard
-        self.transaction = transaction  # begun inside the lock
-        self.release = release
+        self.count: int | None = None  # of the held lock after the release; noted when the release begins
+
+    @abort.shielded
+    def give_back(self, done: Callable[[bool], object] | None = None) -> None:
+        """Release the lock once; doing it again changes nothing."""
+        if self.count is None:
+            self.count = self.held.count - 1
+        self.held.give_back(self.count, self.release, done)
+
+
+Waiters: TypeAlias = "list[ThreadWaiter[bool]] | list[TaskWaiter[bool]]"
+
+
+@abort.shielded
+def release_all(parts: Sequence[Part], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
+    """
+    Release several locks, the last one first, and return what waits for ZooKeeper's confirmation of each.
+
+    Waits for nothing. If an exception strikes, all are released all the same.
+    """
+    waiters = []
+    try:
+        for part in reversed(parts):
+            waiter = new_waiter() if new_waiter is not None else None
+            part.give_back(waiter.set if waiter is not None else None)
+            waiters.append(waiter)
+        return waiters
+    except BaseException:
+        for part in reversed(parts):
+            part.give_back()
+        raise
+
+
+@abort.shielded
+def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
+    """Wait for the confirmation of releases, less than a second in all."""
+    deadline = time.monotonic() + RELEASE_PATIENCE
+    for waiter in waiters:
+        waiter.wait(deadline - time.monotonic())
+
+
+async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
+    """Wait for the confirmation of releases in a coroutine, less than a second in all."""
+    deadline = time.monotonic() + RELEASE_PATIENCE
+    for waiter in waiters:
+        await waiter.wait(deadline - time.monotonic())
+
+
+class Block:
+    """One open `with` block, under one lock or several."""
+
+    __slots__ = ("__weakref__", "owner", "parts", "transaction")
+
+    def __init__(self, owner: Owner, parts: tuple[Part, ...], transaction: Transaction | None) -> None:
+        self.owner = owner
+        self.parts = parts  # in the order of their keys
+        self.transaction = transaction  # begun inside the locks
 
     @abort.shielded
     def end_transaction(self, error: BaseException | None) -> None:
         """
-        Commit what was begun inside the lock if the lock is still held, or roll it back if `error` has ended the block.
+        Commit what was begun inside the locks if they are still held, or roll it back if `error` has ended the block.
 
-        The guard is disarmed before, so that no abort can tear COMMIT. What it would have aborted is seen by the check.
+        The guards are disarmed before, so that no abort interrupts COMMIT. The check finds what they would have found.
         """
         if self.transaction is None:
             return
-        if self.hold._grant.inherited:
+        if self.parts[0].held.grant.inherited:
             self.transaction.forget()
         else:
-            self.transaction.end(error, self.hold.check if self.guard.matters else lambda: None)
+            self.transaction.end(error, self._check)
+
+    def _check(self) -> None:
+        for part in self.parts:
+            if part.guard is not None and part.guard.matters:
+                part.held.check()
+
+    @abort.shielded
+    def conclude(self, error: BaseException | None, around: list[Guard]) -> ZkLockError | None:
+        """
+        Report lost locks; return what is to be raised instead of `error`, if the block was stopped or lost a lock.
+
+        `around` are the guards of the blocks around this one, outermost first.
+        """
+        committed = error is None and self.transaction is not None  # after the check; too late to speak of a failure
+        guards = [*around, *(part.guard for part in self.parts if part.guard is not None)]
+        lost: ZkLockError | None = None
+        for part in reversed(self.parts):
+            if part.guard is not None:
+                guards.remove(part.guard)
+                lost = _conclude(part.held, part.guard, lost or error, guards, committed=committed) or lost
+        return lost
+
+
+@abort.shielded
+def _conclude(
+    held: HeldLock, guard: Guard, error: BaseException | None, around: list[Guard], *, committed: bool
+) -> ZkLockError | None:
+    if held.grant.inherited:
+        return None
+    stopped = guard.stopped(error)
+    reason = guard.why_lost()
+    if reason is None:
+        if held.count or error is not None:
+            return None
+        return LockNotHeld("The lock was released inside the block.", lock=held.key)
+    receipt = guard.receipt(stopped=stopped)
+    if not any(outer.grant is held.grant for outer in around):
+        notify.send_lost(held, reason, receipt)
+    outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
+    if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
+        return held.grant.loss(reason)
+    return None
+
+
+class HasBlocks(Protocol):
+    """A lock, or several as one."""
+
+    _blocks: Blocks
+
+    def _leave(self, error: BaseException | None) -> None: ...
 
 
 class BlockEnd:
     """
-    What the interpreter calls at the end of one `with` block; it alone keeps the block.
+    What the interpreter calls at the end of one `with` block. Nothing else refers to the block.
 
     The handler of a signal, such as a soft time limit, may raise on the first instruction of a function, before any
-    `try` of it. When that happens to the end of a block, nobody will call it again. But the interpreter drops it, with
-    the traceback, and so the block; and the lock is let go of. A plain `__exit__` is bound to the lock object instead,
-    which may live as long as the process.
+    `try` of it. If that happens to the end of a block, nothing calls it again. But the interpreter drops it with the
+    traceback, and so the block, and the lock is released. A plain `__exit__` is bound to the lock object instead, which
+    may live as long as the process.
     """
 
     __slots__ = ("__weakref__", "_lock", "block")
 
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: HasBlocks) -> None:
         self._lock = lock
         self.block: Block | None = None
 
@@ -75,7 +177,7 @@ class BlockEnd:
 class Exit:
     """Makes `__exit__` a `BlockEnd` each time it is looked up, which `with` does before it enters."""
 
-    def __get__(self, lock: Lock | None, cls: type[Lock]) -> Any:
+    def __get__(self, lock: HasBlocks | None, cls: type[HasBlocks]) -> Any:
         if lock is None:
             return _leave  # for `ExitStack`, which looks it up on the class
         end = BlockEnd(lock)
@@ -84,17 +186,17 @@ class Exit:
 
 
 @abort.shielded
-def _leave(lock: Lock, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+def _leave(lock: HasBlocks, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
     lock._leave(error)
 
 
 class Blocks:
-    """The open blocks of one lock object, by owner; each entry is its owner's alone."""
+    """The open blocks of one lock object, by owner. Each entry is written by its owner alone."""
 
     __slots__ = ("_expected", "_open")
 
     def __init__(self) -> None:
-        self._open: dict[Owner, list[Callable[[], Block | None]]] = {}  # innermost last; weak where there is an end
+        self._open: dict[Owner, list[Callable[[], Block | None]]] = {}  # innermost last; weak if there is a BlockEnd
         self._expected: dict[Owner, weakref.ref[BlockEnd]] = {}
 
     def __len__(self) -> int:
@@ -106,38 +208,39 @@ class Blocks:
 
     def expect_none(self) -> None:
         """The caller opens no block after all."""
-        self._expected.pop(current_owner(), None)  # or every owner that was turned away would be kept
+        self._expected.pop(current_owner(), None)  # or every owner that was refused would be kept
 
     @abort.shielded
     def open(self, block: Block) -> None:
         """Open a block."""
-        owner = block.hold._owner
+        owner = block.owner
         expected = self._expected.pop(owner, None)
         end = expected() if expected is not None else None
         if end is None:
             self._open.setdefault(owner, []).append(lambda: block)
         else:
-            self._open.setdefault(owner, []).append(self._weakly(block))
+            self._open.setdefault(owner, []).append(self._release_when_dropped(block))
             end.block = block
-        holds.live_holds.open_block(owner, block.guard)
+        for part in block.parts:
+            if part.guard is not None:
+                table.held_locks.open_block(owner, part.guard)
 
-    def _weakly(self, block: Block) -> weakref.ref[Block]:
-        hold, guard, owner = block.hold, block.guard, block.owner
-        transaction, release = block.transaction, block.release
+    def _release_when_dropped(self, block: Block) -> weakref.ref[Block]:
+        owner, parts, transaction = block.owner, block.parts, block.transaction
 
         def on_dropped(reference: weakref.ref[Block]) -> None:
-            self._strike_off(owner, reference)
-            guard.disarm()
+            self._remove(owner, reference)
+            _disarm(parts, owner)
             if transaction is not None:
                 transaction.abandon()
-            holds.live_holds.close_block(owner, guard)
-            give_back(hold, hold._count - 1, release)  # a `finally` around the block may have released, meanwhile
-            logger.warning(
-                "an exception tore off the end of a block under lock %s, which is released now%s",
-                hold.key,
-                work.noted(hold._grant.about),
-                extra=hold._grant.logged(),
-            )
+            release_all(parts)  # a `finally` around the block may have released, meanwhile
+            for part in parts:
+                logger.warning(
+                    "an exception destroyed the end of a block under lock %r, which is released now%s",
+                    part.held.key,
+                    work.noted(part.held.grant.about),
+                    extra=part.held.grant.logged(),
+                )
 
         return weakref.ref(block, on_dropped)
 
@@ -152,56 +255,54 @@ class Blocks:
             raise LockNotHeld("The block was opened by another task, greenlet or thread.")
         return block
 
-    def is_open(self, block: Block) -> bool:
-        """Tell whether a block has not ended yet."""
-        return any(reference() is block for reference in self._open.get(block.owner, []))
+    @abort.shielded
+    def close(self, block: Block, error: BaseException | None) -> BaseException | None:
+        """
+        End a block but for the release of its locks; return the error that goes on.
+
+        Commits or rolls back what was begun inside the locks.
+        """
+        around = self._shut(block)
+        try:
+            block.end_transaction(error)
+        except BaseException as failed:  # noqa: BLE001 - raised by the caller, when the locks are released
+            block.conclude(failed, around)
+            return failed
+        return block.conclude(error, around) or error
 
     @abort.shielded
-    def shut(self, block: Block) -> list[Guard]:
-        """Watch over a block no more; return the guards of those around it. Doing it again changes nothing."""
-        block.guard.disarm()
-        owner = block.owner
-        for reference in self._open.get(owner, []):
-            if reference() is block:
-                self._strike_off(owner, reference)
-                break
-        return holds.live_holds.close_block(owner, block.guard)
+    def close_anyway(self, block: Block) -> None:
+        """End a block whose end was struck half way, and release its locks without waiting."""
+        self._shut(block)
+        if block.transaction is not None:
+            block.transaction.abandon()
+        release_all(block.parts)
 
-    def _strike_off(self, owner: Owner, reference: Callable[[], Block | None]) -> None:
+    @abort.shielded
+    def _shut(self, block: Block) -> list[Guard]:
+        """Disarm the guards; return those of the blocks around this one. Doing it again changes nothing."""
+        for reference in self._open.get(block.owner, []):
+            if reference() is block:
+                self._remove(block.owner, reference)
+                break
+        return _disarm(block.parts, block.owner)
+
+    def _remove(self, owner: Owner, reference: Callable[[], Block | None]) -> None:
         blocks = self._open.get(owner, [])
         if reference in blocks:
             blocks.remove(reference)
         if not blocks:
             self._open.pop(owner, None)
 
-    @abort.shielded
-    def close(self, block: Block, error: BaseException | None) -> ZkLockError | None:
-        """End a block; return what is to be raised instead of its error, if it was stopped or its lock was lost."""
-        around = self.shut(block)
-        try:
-            block.end_transaction(error)
-        except BaseException as failed:
-            _conclude(block, failed, around)
-            raise
-        return _conclude(block, error, around)
-
 
 @abort.shielded
-def _conclude(block: Block, error: BaseException | None, around: list[Guard]) -> ZkLockError | None:
-    hold, guard = block.hold, block.guard
-    if hold._grant.inherited:
-        return None
-    stopped = guard.stopped(error)
-    reason = guard.why_lost()
-    if reason is None:
-        if hold._count or error is not None:
-            return None
-        return LockNotHeld("The lock was released inside the block.", lock=hold.key)
-    receipt = guard.receipt(stopped=stopped)
-    if not any(outer.grant is hold._grant for outer in around):
-        tell_lost(hold, reason, receipt)
-    outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
-    committed = error is None and block.transaction is not None  # after the check; too late to speak of a failure
-    if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
-        return hold._grant.loss(reason)
-    return None
+def _disarm(parts: tuple[Part, ...], owner: Owner) -> list[Guard]:
+    """Disarm the guards of a block; return those of the blocks around it, outermost first."""
+    for part in reversed(parts):
+        if part.guard is not None:
+            part.guard.disarm()
+    around: list[Guard] = []
+    for part in reversed(parts):
+        if part.guard is not None:
+            around = table.held_locks.close_block(owner, part.guard)
+    return around

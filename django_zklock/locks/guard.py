@@ -122,7 +122,7 @@ class Guard(GrantObserver):
         else:
             self.grant.lose(reason)
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         """Let the work go on."""
         if self._grace is not None:
             self._grace.cancel()
@@ -141,5 +141,5 @@ class Guard(GrantObserver):
             way.ask(reason)
 
     def _detach(self) -> None:
-        self.on_vouched()
+        self.on_confirmed()
         self.grant.detach(self)

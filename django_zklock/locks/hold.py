@@ -1,88 +1,51 @@
-"""
-Knows what it is to hold a lock: the token, and whether the hold can still be trusted.
-
-One of the two places with module state: the table of live holds, by owner and key, which makes locks reentrant. It is
-read and written by the owner's own thread, each entry by one owner only, and begins empty in a forked child. Holds
-that were entered by `with` are kept by their block and listed here weakly: should a block be torn apart by an
-exception at the worst moment, its hold is released when the traceback is dropped.
-"""
+"""The hold: what users see of a lock that they hold, one or several."""
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-import time
-import warnings
-import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NoReturn
 
-from django_zklock.exceptions import LockNotHeld, ZkLockError
-from django_zklock.execution import work
-from django_zklock.execution.owner import Owner
-from django_zklock.locks import above
-from django_zklock.locks.alarms import Alarm, LostCallback, ReleaseRequestCallback
-from django_zklock.locks.protocol.grant import Claim, Grant, Policy
+from django_zklock.exceptions import LockNotHeld
+from django_zklock.execution.owner import current_owner
+from django_zklock.locks import above, table
+from django_zklock.locks.hold_events import HoldEvent, LostCallback, ReleaseRequestCallback
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
     from django_zklock.contrib.fences.block import FencedBlock
-    from django_zklock.execution.commit_hooks import Witness
     from django_zklock.fencing.model import FencedModel
-    from django_zklock.locks.guard import Guard
-    from django_zklock.locks.protocol.contender import Contender
-
-logger = logging.getLogger("django_zklock.locks")
+    from django_zklock.locks.held import HeldLock
 
 
 class Hold:
     """
     A lock that is held: what `with zk_lock(...) as hold` gives, and `Lock.acquire()` returns.
 
-    It is valid while its lease is, and once lost it stays lost; the lock may be acquired anew.
+    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_acquired",
-        "_claim",
-        "_contender",
-        "_count",
-        "_grant",
-        "_kept_by",
-        "_owner",
-        "_policy",
-        "_reads",
-        "_watch",
-        "_work",
-    )
+    __slots__ = ("__weakref__", "_held")
 
-    def __init__(
-        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
-    ) -> None:
-        self._contender = contender
-        self._grant = grant
-        self._owner = owner
-        self._policy = policy
-        self._work = work.current()  # that it was taken in
-        self._count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
-        self._acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
-        self._kept_by: Witness | None = None  # of open transactions, which keep it at a count of 0. Likewise
-        self._reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
-        self._claim = Claim(reads=self._reads)
-        watch = _watch_over(self)
-        self._watch: weakref.ref[Hold] | None = watch  # None as soon as the claim is given up
-        grant.claims[self._claim] = watch
+    def __init__(self, held: HeldLock) -> None:
+        self._held = held
 
     def __repr__(self) -> str:
-        state = "released" if self._is_over else "lost" if self.lost else "held"
-        return f"<Hold of {self.key!r}, token {self.token}, {state}>"
+        return f"<Hold of {self.key!r}, token {self.token}, {self._state}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a hold is its process's own; hand over hold.token, or hold.signed_token().")
+        raise TypeError("A hold cannot be pickled. Pass hold.token or hold.signed_token() instead.")
+
+    @property
+    def _grant(self) -> Grant:
+        return self._held.grant
+
+    @property
+    def _state(self) -> str:
+        return "released" if self._held.is_over else "lost" if self.lost else "held"
 
     @property
     def key(self) -> str:
@@ -97,7 +60,7 @@ class Hold:
     @property
     def kind(self) -> str:
         """What is held: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return (Kind.READ if self._reads else self._grant.kind).word
+        return (Kind.READ if self._held.reads else self._grant.kind).word
 
     def downgrade(self) -> None:
         """
@@ -107,26 +70,7 @@ class Hold:
         lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its owner took
         it to write more than once.
         """
-        if self._grant.inherited or self._is_over:
-            raise LockNotHeld(lock=self.key)
-        reason = self._grant.why_invalid()
-        if reason is not None:
-            raise self._grant.loss(reason)
-        if self.kind == "read":
-            return
-        if self._grant.kind is not Kind.WRITE:
-            raise ZkLockError(f'The lock {self.key!r} was not taken with kind="write".', lock=self.key)
-        if self._count > 1 or sum(not claim.reads for claim in list(self._grant.claims)) > 1:
-            raise ZkLockError(
-                f"The lock {self.key!r} was taken to write more than once; let go of it once for each before.",
-                lock=self.key,
-            )
-        try:
-            self._claim.reads = True
-            self._contender.share(asked=True)
-        except BaseException:
-            self._contender.share(asked=True)  # struck half way, so once more
-            raise
+        self._held.downgrade()
 
     @property
     def path(self) -> str:
@@ -144,11 +88,6 @@ class Hold:
         return self._grant.token
 
     @property
-    def _is_over(self) -> bool:
-        # A transaction, or the body of a response, may outlive the block.
-        return self._count <= 0 and not self._grant.claims
-
-    @property
     def lost(self) -> bool:
         """Whether the lock is lost. Once True it stays so."""
         return self._grant.why_invalid() is not None
@@ -162,7 +101,7 @@ class Hold:
         every sixth of it.
         """
         until = self._grant.session.lease.until  # first, as in `why_invalid`
-        if self._grant.why_invalid() is not None or self._is_over:
+        if self._grant.why_invalid() is not None or self._held.is_over:
             return 0.0
         return max(0.0, until - clock.now())
 
@@ -173,17 +112,7 @@ class Hold:
         A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
         Raises `LockNotHeld` when the lock was released, or in a process forked since.
         """
-        if self._grant.inherited:
-            raise LockNotHeld("A forked child does not hold its parent's locks; acquire the lock anew.", lock=self.key)
-        if self._is_over:
-            raise LockNotHeld("The lock was released.", lock=self.key)
-        reason = self._grant.why_invalid()
-        if reason is None and self._policy.abort_on == "suspended":
-            since = self._grant.suspect_since
-            if since is not None and time.monotonic() - since >= self._policy.grace:
-                reason = self._grant.suspect_reason
-        if reason is not None:
-            raise self._grant.loss(reason)
+        self._held.check()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """
@@ -193,12 +122,12 @@ class Hold:
         """
         if self._grant.inherited:
             return True  # what runs the protocol runs in the parent
-        alarm = Alarm()
-        self._grant.session.post(self._grant.attach, alarm)
+        event = HoldEvent()
+        self._grant.session.post(self._grant.attach, event)
         try:
-            alarm.waiter.wait(timeout)
+            event.waiter.wait(timeout)
         finally:
-            self._grant.session.post(self._grant.detach, alarm)
+            self._grant.session.post(self._grant.detach, event)
         return self.lost
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -207,7 +136,7 @@ class Hold:
 
         It runs on the thread that sends Django's signals, never on one that runs the protocol, so it may take its time.
         """
-        self._grant.session.post(self._grant.attach, LostCallback(self, callback))
+        self._grant.session.post(self._grant.attach, LostCallback(self._held, callback))
 
     # --- release requests ---------------------------------------------------------------------------------------
 
@@ -228,12 +157,12 @@ class Hold:
         """
         if self._grant.inherited:
             return None  # what runs the protocol runs in the parent
-        alarm = Alarm(release_requested=True)
-        self._grant.session.post(self._grant.attach, alarm)
+        event = HoldEvent(release_requested=True)
+        self._grant.session.post(self._grant.attach, event)
         try:
-            alarm.waiter.wait(timeout)
+            event.waiter.wait(timeout)
         finally:
-            self._grant.session.post(self._grant.detach, alarm)
+            self._grant.session.post(self._grant.detach, event)
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -242,7 +171,7 @@ class Hold:
 
         It is called on the thread that sends Django's signals, like that of `add_lost_callback`.
         """
-        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self, callback))
+        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self._held, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -279,114 +208,108 @@ class Hold:
         return above.signed_token(self)
 
 
-def _watch_over(hold: Hold) -> weakref.ref[Hold]:
+class MultiHold:
     """
-    Return a reference that lets go of the lock when the last hold of a grant is dropped while it is claimed.
+    Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
 
-    It is no `__del__`, which would run for every hold: an exception that a signal's handler raises in one, such as a
-    soft time limit, is swallowed by Python.
+    Iteration gives the hold of each lock, in the order of their keys, which is the order they were taken in;
+    `hold["a"]` is that of the lock of this key, or of this name as it was given.
     """
-    contender, grant, claim, finalizing = hold._contender, hold._grant, hold._claim, sys.is_finalizing
 
-    def on_dropped(reference: object) -> None:
-        if finalizing() or grant.inherited:
-            return  # the session has been closed, or is the parent's
-        grant.claims.pop(claim, None)
-        if grant.claims:
-            share_with_readers(contender, grant)
-            return
-        live_holds.forget_blocks(grant)
-        contender.abandon()
-        message = f"the hold of {grant.key!r} was dropped without being released"
-        warnings.warn(message, ResourceWarning, stacklevel=1)
+    # It has no length: to ask whether it is true would run Python code, in which an exception could strike between
+    # `acquire()` and the `if` round it.
 
-    return weakref.ref(hold, on_dropped)
+    __slots__ = ("_by_name", "_holds")
 
+    def __init__(self, holds: tuple[Hold, ...], names: Mapping[str, str]) -> None:
+        self._holds = holds
+        by_key = {hold.key: hold for hold in holds}
+        self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
 
-def share_with_readers(contender: Contender, grant: Grant) -> None:
-    """Let other readers in beside a grant to write, once all that have a claim on it only read."""
-    claims = list(grant.claims)  # none, if the last one has just gone
-    if grant.kind is Kind.WRITE and claims and all(claim.reads for claim in claims):
-        contender.share()
+    def __repr__(self) -> str:
+        over = any(hold._held.is_over for hold in self._holds)
+        state = "released" if over else "lost" if self.lost else "held"
+        return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A hold cannot be pickled. Pass the hold.token of each, or its hold.signed_token().")
 
-_Slot: TypeAlias = tuple[Owner, str, bool]
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._holds)
 
+    def __getitem__(self, name: str) -> Hold:
+        return self._by_name[name]
 
-def _slot(hold: Hold) -> _Slot:
-    return hold._owner, hold.key, hold._reads
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the locks, in the order they were taken in."""
+        return tuple(hold.key for hold in self._holds)
 
-class Holds:
-    """The live holds of this process, by owner, key, and whether they only read."""
+    @property
+    def lost(self) -> bool:
+        """Whether any of the locks is lost. Once True it stays so."""
+        return any(hold.lost for hold in self._holds)
 
-    def __init__(self) -> None:
-        self._kept: dict[_Slot, Hold] = {}  # taken by `acquire`: somebody will call `release`
-        self._blocks: weakref.WeakValueDictionary[_Slot, Hold] = weakref.WeakValueDictionary()
+    @property
+    def lease_remaining(self) -> float:
+        """Seconds that the shortest lease has left if nothing extends it; 0.0 when one is over."""
+        return min(hold.lease_remaining for hold in self._holds)
 
-        self._guards: dict[Owner, list[Guard]] = {}  # of the open blocks, outermost first
+    def check(self) -> None:
+        """Raise `LockLost` unless the leases of all locks are valid now, and `LockNotHeld`, as `Hold.check` does."""
+        for hold in self._holds:
+            hold.check()
 
-    def open_block(self, owner: Owner, guard: Guard) -> None:
-        """List the guard of a block that begins."""
-        self._guards.setdefault(owner, []).append(guard)
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """
+        Wait until any of the locks is lost, at most `timeout` seconds (None: for ever); return whether one is.
 
-    def close_block(self, owner: Owner, guard: Guard) -> list[Guard]:
-        """List it no more; return the guards of the blocks around it."""
-        guards = self._guards.get(owner, [])
-        if guard in guards:
-            guards.remove(guard)
-        if not guards:
-            self._guards.pop(owner, None)
-        return list(guards)
+        Returns False as soon as one is released.
+        """
+        if any(hold._grant.inherited for hold in self._holds):
+            return True  # what runs the protocol runs in the parent
+        event = HoldEvent()
+        try:
+            for hold in self._holds:
+                hold._grant.session.post(hold._grant.attach, event)
+            event.waiter.wait(timeout)
+        finally:
+            for hold in self._holds:
+                hold._grant.session.post(hold._grant.detach, event)
+        return self.lost
 
-    def forget_blocks(self, grant: Grant) -> None:
-        """Have the guards of a grant, whose blocks were torn off, watch no more; from any thread."""
-        for owner, guards in list(self._guards.items()):
-            for guard in [guard for guard in guards if guard.grant is grant]:
-                guard.disarm()
-                self.close_block(owner, guard)
+    @property
+    def release_requested(self) -> ReleaseRequest | None:
+        """The first release request to one of the locks, or None."""
+        return next((hold.release_requested for hold in self._holds if hold.release_requested is not None), None)
 
-    def guards(self, owner: Owner) -> list[Guard]:
-        """Return the guards of the open blocks of an owner, outermost first."""
-        return list(self._guards.get(owner, []))
-
-    def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> Hold | None:
-        """Return what this owner holds of this key; to read, or for more, if that is said."""
-        if reads is None:
-            return self.find(owner, key, reads=False) or self.find(owner, key, reads=True)
-        return self._kept.get((owner, key, reads)) or self._blocks.get((owner, key, reads))
-
-    def all(self) -> list[Hold]:
-        """Return every live hold of this process."""
-        # Lists made in one step: other threads add and remove meanwhile.
-        found = dict.fromkeys(list(self._kept.values()))
-        found.update(dict.fromkeys(hold for reference in self._blocks.valuerefs() if (hold := reference()) is not None))
-        return list(found)
-
-    def any_of(self, owner: Owner) -> bool:
-        """Tell whether this owner holds anything."""
-        return any(hold._owner == owner for hold in self.all())
-
-    def add(self, hold: Hold, *, keep: bool) -> None:
-        """List a hold; `keep` it alive until it is released."""
-        table = self._kept if keep else self._blocks
-        table[_slot(hold)] = hold
-
-    def remove(self, hold: Hold) -> None:
-        """List it no more."""
-        place = _slot(hold)
-        for table in (self._kept, self._blocks):
-            if table.get(place) is hold:
-                del table[place]
+    def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
+        """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""
+        for hold in self._holds:
+            hold.add_lost_callback(callback)
 
 
-live_holds = Holds()
+def holds_any() -> bool:
+    """Return whether the caller (this asyncio task, greenlet or thread) holds any lock."""
+    return table.held_locks.any_of(current_owner())
 
 
-def _forget_in_child() -> None:
-    global live_holds
-    live_holds = Holds()
+def current_hold(key: str | None = None) -> Hold:
+    """
+    Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    It is for the body of a function under `@zk_locked`. Raises `LockNotHeld` if the caller (this asyncio task, greenlet
+    or thread) is in no such block. A lock that it has by `acquire()` is found by its key.
+    """
+    owner = current_owner()
+    for guard in reversed(table.held_locks.guards(owner)):
+        held = table.held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
+        if held is not None:
+            return held.hold
+    found = None if key is None else table.held_locks.find(owner, key)
+    if found is None or found.count <= 0:
+        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+    return found.hold

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from django_zklock import signals
 from django_zklock.execution import work
 from django_zklock.locks.guard import Guard
+from django_zklock.locks.notify import send_about
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.telling import tell
 from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
-    from django_zklock.locks.hold import Hold
     from django_zklock.locks.protocol.contender import Contender
     from django_zklock.locks.terms import Terms
 
@@ -53,7 +52,9 @@ def leave_if_overdue(grant: Grant, contender: Contender) -> None:
 
 
 def _leave_unless_watched(grant: Grant, contender: Contender) -> None:
-    if not grant.observed_by(Guard, lambda guard: guard.at_work) and all(map(_is_unwatched, grant.holds())):
+    if not grant.observed_by(Guard, lambda guard: guard.at_work) and all(
+        held.is_unwatched for held in grant.parts_held()
+    ):
         contender.abandon()
 
 
@@ -100,7 +101,7 @@ class Lifetime(GrantObserver):
     def _warn(self) -> None:
         grant = self._grant
         held = time.monotonic() - grant.since
-        tell(grant, signals.lock_held_long, held=held)
+        send_about(grant, signals.lock_held_long, held=held)
         logger.warning(
             "lock %s has been held for %.1f s, longer than warn_after, %g s%s",
             grant.key,
@@ -162,8 +163,3 @@ class Calendar:
         except Exception:
             # What goes wrong with one of them must not keep the others from their end.
             logger.exception("the end of a hold, or the warning before it, failed: %r", entry.call)
-
-
-def _is_unwatched(hold: Hold) -> bool:
-    """Tell whether nobody would end this hold as its lock is lost: no block is open under it, and no transaction."""
-    return hold._count <= hold._acquired and hold._kept_by is None

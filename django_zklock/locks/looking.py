@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.owner import current_owner
-from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.protocol.contender import Busy, Outcome
+from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter
+from django_zklock.locks.acquisition import Acquisition, Waiter
+from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.locks.terms import Terms
@@ -20,9 +19,9 @@ from django_zklock.queue.nodes import Child, Payload, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
-from django_zklock.zk.awaiting import Awaiting
 from django_zklock.zk.errors import NodeMissing, ZkError
-from django_zklock.zk.gateway import Node
+from django_zklock.zk.gateway import NamesReply, Node, NodeReply
+from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -31,24 +30,18 @@ if TYPE_CHECKING:
 MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
 
 
-def look(terms: Terms) -> bool:
-    """Tell whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
-    attempt = _begin(terms, ThreadWaiter[Outcome]())
+def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
+    """Return whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
+    session = process.current()
+    acquisition = Acquisition(terms)
+    acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
     try:
-        outcome = attempt.waiter.wait(attempt.timeout)
+        outcome = yield from waiter.outcome(acquisition.timeout)
     finally:
-        attempt.contender.abandon()
-    return _is_busy(attempt, outcome)
-
-
-async def alook(terms: Terms) -> bool:
-    """Tell whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
-    attempt = _begin(terms, TaskWaiter[Outcome]())
-    try:
-        outcome = await attempt.waiter.wait(attempt.timeout)
-    finally:
-        attempt.contender.abandon()
-    return _is_busy(attempt, outcome)
+        acquisition.abandon()
+    if outcome is None or isinstance(outcome, Exception):
+        raise acquisition.failure(outcome)
+    return isinstance(outcome, Busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +70,13 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
 
     One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
     """
-    terms = lock._terms()
+    terms = lock.terms
     return _contending(_picture(process.current(), terms.key, terms.parent).nodes)
 
 
 def is_shared(lock: Lock) -> bool:
     """Tell whether others may have a lock beside who takes it: as readers, or with other permits."""
-    return lock._terms().shares
+    return lock.terms.shares
 
 
 def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Contending | None:
@@ -93,7 +86,7 @@ def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Cont
     `stays` tells of a contender whether it stays for ever; all others leave when they have had the lock. Costs and
     raises what `contenders` does.
     """
-    terms = lock._terms()
+    terms = lock.terms
     found = _picture(process.current(), terms.key, terms.parent)
     staying = [each for each in _contending(found.nodes) if stays(each)]
     if not staying:
@@ -180,19 +173,19 @@ class _Round:
 
     def begin(self) -> None:
         """Ask, as soon as there is a connection."""
-        self._session.attached(Awaiting).call(self._list)
+        self._session.attached(OnConnected).call(self._list)
 
     def give_up(self) -> None:
         """Ask no more; from any thread."""
         self._done = None
-        self._session.post(lambda: self._session.attached(Awaiting).call_off(self._list))
+        self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
 
     def _list(self) -> None:
         if self._done is not None:
             gateway = self._session.attached(Registry).gateway
             gateway.children(self._parent, self._turns.pass_on(self._on_listed))
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
             self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
@@ -208,7 +201,7 @@ class _Round:
             read = self._turns.pass_on(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", read)
 
-    def _on_read(self, child: Child, answer: Any) -> None:
+    def _on_read(self, child: Child, answer: NodeReply) -> None:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._conclude(answer)
             return
@@ -220,16 +213,3 @@ class _Round:
         done, self._done = self._done, None
         if done is not None:
             done(found)
-
-
-def _begin(terms: Terms, waiter: Any) -> Attempt[Any]:
-    session = process.current()
-    attempt = Attempt(session, terms, waiter, timeout=session.options.connect_timeout, only_look=True)
-    attempt.contender.start()
-    return attempt
-
-
-def _is_busy(attempt: Attempt[Any], outcome: Outcome | None) -> bool:
-    if outcome is None or isinstance(outcome, Exception):
-        attempt.conclude(outcome, current_owner())
-    return isinstance(outcome, Busy)

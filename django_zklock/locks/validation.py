@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.conf.options import OPTION_NAMES
-from django_zklock.exceptions import LockInTransaction, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockInTransaction, LockNotHeld, ZkLockError
 from django_zklock.execution import transactions
 from django_zklock.execution.owner import loop_is_running
-from django_zklock.queue.nodes import Kind
 
 if TYPE_CHECKING:
-    from django_zklock.locks.hold import Hold
     from django_zklock.locks.terms import Terms
 
 
@@ -118,11 +116,11 @@ def refuse_own_task(method: Callable[..., Any]) -> None:
         )
 
 
-def refuse_open_transaction(terms: Terms) -> None:
+def refuse_open_transaction(terms: Terms, atomic: tuple[str, ...]) -> None:
     """Raise where a transaction is open that would be committed after the lock is let go."""
     aliases = [] if terms.release == "on_commit" else transactions.open_blocks()
     if terms.release == "block":  # the lock has nothing to do with that transaction, its author says
-        aliases = [alias for alias in aliases if alias in terms.atomic]
+        aliases = [alias for alias in aliases if alias in atomic]
     if aliases:
         raise LockInTransaction(
             f"The lock {terms.key!r} was to be taken inside an open transaction (atomic block on "
@@ -134,36 +132,17 @@ def refuse_open_transaction(terms: Terms) -> None:
         )
 
 
-def refuse_upgrade(held: Hold, terms: Terms) -> None:
-    """Raise where an owner would wait for the end of what it holds itself, and shares with others."""
-    shared = Kind.READ if held._reads else held._grant.kind
-    if shared in (Kind.LOCK, Kind.WRITE, terms.kind):
-        return
-    holds, instead = "a permit of", "Let go of the permit first."
-    if shared is Kind.READ:
-        holds = "to read"
-        instead = (
-            'Let go of it first, or take it with kind="write" from the start: from there to reading there is a way '
-            "without a gap, hold.downgrade()."
-        )
-    raise LockUpgradeRefused(
-        f"The caller holds {holds} the lock {terms.key!r}, which it shares with others, and would wait for its own "
-        f"release. {instead}",
-        lock=terms.key,
-    )
-
-
-def refuse_atomic(where: str, terms: Terms) -> None:
+def refuse_atomic(where: str, key: str, atomic: tuple[str, ...]) -> None:
     """Raise where a block is to be a transaction that cannot be one."""
-    if not terms.atomic:
+    if not atomic:
         return
     if where == "acquire()":
         raise ZkLockError(
-            f"The lock {terms.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
+            f"The lock {key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
             'be committed. Use "with", or give atomic=False.',
-            lock=terms.key,
+            lock=key,
         )
     raise SynchronousOnlyOperation(
-        f"The lock {terms.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
+        f"The lock {key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
         "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
     )

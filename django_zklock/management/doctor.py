@@ -19,17 +19,16 @@ from django.db import connections
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
-from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.fencing import survey
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reserved import Reserved, reserved
 from django_zklock.management.answering import add_answer
+from django_zklock.management.checkup import CheckupResult, check_up, server_version
 from django_zklock.management.exits import Exit, failure, told
 from django_zklock.management.picturing import circle, differing, whose
 from django_zklock.management.printing import Output, write_json, write_table
 from django_zklock.queue.printable import session_hex
 from django_zklock.zk import process
-from django_zklock.zk.checkup import Checkup, Findings, server_version
 
 SLOW_SHARE: Final = 0.05  # of the session timeout, for a write, and leases are near their end when they are renewed
 CLOCK_SHARE: Final = 0.25  # of it: clocks that differ by more make the ages of locks hard to read
@@ -61,7 +60,7 @@ def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, 
     """Look, and tell."""
     with told():
         config = conf.current()
-        found = _check_up(max(1, min(rounds, 1000)), patience)
+        found = check_up(process.current(), max(1, min(rounds, 1000)), patience)
         snapshot = inspection.snapshot(patience=patience, max_age=0, max_waiters=50) if found.connected else None
     checks = [*_versions(config), *_connection(config, found)]
     if found.connected:
@@ -78,18 +77,6 @@ def run(out: Output, *, rounds: int, strict: bool, patience: float, json: bool, 
         raise failure(found.problem, Exit.AWAY)
     if not healthy:
         raise failure("Not all is well.")
-
-
-def _check_up(rounds: int, patience: float) -> Findings:
-    session = process.current()
-    waiter: ThreadWaiter[Findings] = ThreadWaiter()
-    checkup = Checkup(session, rounds, waiter.set)
-    session.post(checkup.begin)
-    found = waiter.wait(patience)
-    if found is None:
-        session.post(checkup.stop)
-        found = waiter.wait(1.0)
-    return found or Findings(problem=session.explain())
 
 
 def _versions(config: Config) -> Iterator[Check]:
@@ -117,7 +104,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
-def _connection(config: Config, found: Findings) -> Iterator[Check]:
+def _connection(config: Config, found: CheckupResult) -> Iterator[Check]:
     if not found.connected:
         yield Check("connection", "error", found.problem)
         return
@@ -133,7 +120,7 @@ def _connection(config: Config, found: Findings) -> Iterator[Check]:
         yield Check("session timeout", "warning", f"{asked}: the server's bounds (2 and 20 ticks) are others")
 
 
-def _speed(found: Findings) -> Iterator[Check]:
+def _speed(found: CheckupResult) -> Iterator[Check]:
     for name, times in (("read", found.reads), ("write", found.writes)):
         if times:
             median, worst = statistics.median(times), max(times)
@@ -147,7 +134,7 @@ def _speed(found: Findings) -> Iterator[Check]:
         yield Check("clock", "warning" if far else "ok", f"{text}; no lock depends on it" if far else text)
 
 
-def _rights(config: Config, found: Findings) -> Iterator[Check]:
+def _rights(config: Config, found: CheckupResult) -> Iterator[Check]:
     if found.refused:
         yield Check("rights", "error", f"this client may not {found.refused}")
     else:
@@ -241,7 +228,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _figures(found: Findings) -> dict[str, Any]:
+def _figures(found: CheckupResult) -> dict[str, Any]:
     def median(times: tuple[float, ...]) -> float | None:
         return statistics.median(times) if times else None
 

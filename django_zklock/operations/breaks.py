@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.loss import LASTS
-from django_zklock.locks.taking import send_from
 from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_break
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
@@ -21,9 +21,9 @@ from django_zklock.operations.limits import may_hold
 from django_zklock.queue import broken, order
 from django_zklock.queue.broken import BreakRecord
 from django_zklock.queue.nodes import own_limit
-from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import ZkError
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.zk.multi import Create
 
 RECORDS_LAST: Final = 60.0
 """Seconds after which the next break deletes a record that was left behind."""
@@ -74,7 +74,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         raise _changed_hands(key)
     record = BreakRecord(by, reason)
     record_path = broken.record_path(client.base, child.name)
-    beside = (Make(path=record_path, data=record.encode()),)
+    beside = (Create(path=record_path, data=record.encode()),)
     held = not may_hold(client, queue, child, node)
     delete = DeleteNode(client.parent, child.name, beside, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(child, node), reason=reason, by=by)
@@ -104,16 +104,16 @@ def _purge(client: QueueClient, path: str) -> None:
     gateway = client.session.attached(Gateway)
     parent = broken.directory(client.base)
 
-    def on_own_read(answer: Any) -> None:
+    def on_own_read(answer: NodeReply) -> None:
         if isinstance(answer, Node):
             gateway.children(parent, partial(on_listed, answer.ctime))
 
-    def on_listed(now: float, names: Any) -> None:
+    def on_listed(now: float, names: NamesReply) -> None:
         if not isinstance(names, ZkError):
             for name in names[:MOST_RECORDS]:
                 gateway.read(f"{parent}/{name}", partial(on_read, now))
 
-    def on_read(now: float, answer: Any) -> None:
+    def on_read(now: float, answer: NodeReply) -> None:
         if isinstance(answer, Node) and answer.ctime < now - RECORDS_LAST:
             gateway.delete(answer.path, lambda answer: None)
 

@@ -40,9 +40,9 @@ from django_zklock.queue.limits import Record, SetLimit
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.queue.signs import Limit
-from django_zklock.zk.changes import Change, Make, Put, Remove, Require
-from django_zklock.zk.exchange import Answer, Step, Write
-from django_zklock.zk.gateway import Family, Gateway, Node
+from django_zklock.zk.gateway import DirectoryState, Gateway, Node
+from django_zklock.zk.multi import Check, Create, Delete, Operation, SetData
+from django_zklock.zk.requests import Commit, Done, Step
 
 STEADY: Final = 10
 """Tries for which the queue has to hold still; then the limit is changed as the queue was seen."""
@@ -64,7 +64,7 @@ def clear_limit(client: QueueClient) -> bool:
     clearing = _Clearing(client.parent)
     while (done := client.run(clearing)) is None:
         clearing.limits.update(client.limits(clearing.unknown))
-    client.session.post(lambda: client.session.attached(Gateway).tidy(client.parent))
+    client.session.post(lambda: client.session.attached(Gateway).delete_if_empty(client.parent))
     return done or clearing.tried
 
 
@@ -97,21 +97,21 @@ class _Changing:
         self._parent = parent
         self._tries = 0
 
-    def _still(self, found: Family, queue: Queue, many: int) -> tuple[Change, ...]:
+    def _still(self, found: DirectoryState, queue: Queue, many: int) -> tuple[Operation, ...]:
         """Return what requires that the same have permits at the change; empty if that was tried often enough."""
         self._tries += 1
         # Who comes behind these has none, unless it knows of more permits than anybody before.
         decisive = [self._path(child.name) for child in queue[: many + 1]]
         if self._tries > STEADY or sum(map(len, decisive)) > MOST_REQUIRED:
             return ()
-        require = tuple(Require(path=path) for path in decisive)
+        require = tuple(Check(path=path) for path in decisive)
         if not standing.has_room(queue, self.limits):
             return require
         probe = self._path(_PROBE)
-        return (*require, Make(path=probe, sequential=True), Remove(path=nodes.numbered(probe, found.made)))
+        return (*require, Create(path=probe, sequential=True), Delete(path=nodes.numbered(probe, found.created)))
 
-    def _gone(self, found: Family) -> tuple[Change, ...]:
-        return tuple(Remove(path=self._path(name)) for name in found.children if limits.is_limit(name))
+    def _gone(self, found: DirectoryState) -> tuple[Operation, ...]:
+        return tuple(Delete(path=self._path(name)) for name in found.children if limits.is_limit(name))
 
     def _path(self, name: str) -> str:
         return f"{self._parent}/{name}"
@@ -125,23 +125,23 @@ class _Setting(_Changing):
         self._limit = limit
         self._data = record.encode()  # of the sign and of the directory, by which the change is known for one's own
 
-    def __call__(self, found: Family | None, session_id: int) -> Step:
+    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         if found is None:
-            return self._write((Put(path=self._parent, data=self._data, version=0),), Limit(self._limit))
+            return self._write((SetData(path=self._parent, data=self._data, version=0),), Limit(self._limit))
         if found.data == self._data:
-            return Answer(True)
+            return Done(True)
         queue = order.ordered(found.children)
         many = standing.holders(queue, self.limits)
         self.unknown = standing.undecided(queue, self.limits)[:AT_ONCE]
         if self.unknown:
-            return Answer(False)
-        write = Put(path=self._parent, data=self._data, version=found.version)
+            return Done(False)
+        write = SetData(path=self._parent, data=self._data, version=found.version)
         still = self._still(found, queue, many)
         limit = Limit(self._limit, _through(queue, many), _is_sure(queue, many, still))
         return self._write((write, *still, *self._gone(found)), limit)
 
-    def _write(self, changes: tuple[Change, ...], limit: Limit) -> Write:
-        return Write((*changes, Make(path=self._path(limit.name), data=self._data)), True)
+    def _write(self, changes: tuple[Operation, ...], limit: Limit) -> Commit:
+        return Commit((*changes, Create(path=self._path(limit.name), data=self._data)), True)
 
 
 class _Clearing(_Changing):
@@ -151,9 +151,9 @@ class _Clearing(_Changing):
         super().__init__(parent)
         self.tried = False  # so if there is none any more, that may be the work of a request whose answer was lost
 
-    def __call__(self, found: Family | None, session_id: int) -> Step:
+    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         if found is None or not any(map(_sets, found.children)):
-            return Answer(False)
+            return Done(False)
         try:
             queue = order.ordered(found.children)
         except UnreadableQueue:
@@ -161,14 +161,14 @@ class _Clearing(_Changing):
         many = standing.holders(queue)
         self.unknown = tuple(child.name for child in queue[1:many] if child.name not in self.limits)[:AT_ONCE]
         if self.unknown:
-            return Answer(None)
+            return Done(None)
         self.tried = True
-        write = Put(path=self._parent, data=b"", version=found.version)
+        write = SetData(path=self._parent, data=b"", version=found.version)
         still = self._still(found, queue, many)
         beyond = any(place >= self.limits[queue[place].name] for place in range(1, many))
         past = Limit(0, _through(queue, many), _is_sure(queue, many, still))
-        keep = (Make(path=self._path(past.name)),) if beyond or not past.sure else ()
-        return Write((write, *still, *self._gone(found), *keep), True)
+        keep = (Create(path=self._path(past.name)),) if beyond or not past.sure else ()
+        return Commit((write, *still, *self._gone(found), *keep), True)
 
 
 def _sets(name: str) -> bool:
@@ -177,7 +177,7 @@ def _sets(name: str) -> bool:
     return limits.is_limit(name) and (found is None or bool(found.value))
 
 
-def _is_sure(queue: Queue, many: int, still: tuple[Change, ...]) -> bool:
+def _is_sure(queue: Queue, many: int, still: tuple[Operation, ...]) -> bool:
     """Tell whether all who have permits are known: now, and by the change before if others are left from then."""
     before = queue.sign is None or queue.sign.sure or many == len(queue)
     return bool(still) and before

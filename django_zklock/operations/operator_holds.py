@@ -109,7 +109,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
         contender.abandon()
     own = outcome.path.rpartition("/")[2]
     if not client.gone(own, client.left):
-        raise client.unanswered()
+        raise ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     for name in client.run(children):
         if name.endswith(own[-SEQUENCE_DIGITS:]) and operators.is_operator(name):
             hold = _find(client, name)
@@ -180,7 +180,7 @@ def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | 
     if isinstance(outcome, ZkLockError):
         return client.about(outcome)
     if not contender.placed:
-        return client.unanswered()
+        return ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     ahead = contender.ahead
     holder = str(contender.operator or ("another process" if ahead is None else f"{ahead.what!r} on {ahead.host}"))
     if not wait:

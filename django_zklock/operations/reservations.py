@@ -26,9 +26,19 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.queue import reservations as rules
 from django_zklock.queue.reservations import Reservation, State, Verdict
 from django_zklock.zk import process
-from django_zklock.zk.changes import Change, Make, Put, Remove, Require
-from django_zklock.zk.exchange import UNKNOWN, Answer, Await, Exchange, Plan, Step, Write
-from django_zklock.zk.gateway import Family
+from django_zklock.zk.gateway import DirectoryState
+from django_zklock.zk.multi import Check, Create, Delete, Operation, SetData
+from django_zklock.zk.requests import (
+    UNKNOWN,
+    Commit,
+    Decide,
+    Done,
+    OptimisticUpdate,
+    Step,
+    StillThere,
+    WaitUntilGone,
+    run,
+)
 
 logger = logging.getLogger("django_zklock.reservations")
 
@@ -205,95 +215,95 @@ class _Entry:
         self._over = over
         self._before: State | None = None
 
-    def plan(self, found: Family | None, session_id: int) -> Step:
-        child = Make(path=f"{self._path}/{rules.publisher(self._mine.token, session_id)}", ephemeral=True)
+    def plan(self, found: DirectoryState | None, session_id: int) -> Step:
+        child = Create(path=f"{self._path}/{rules.publisher(self._mine.token, session_id)}", ephemeral=True)
         if found is None:
-            node = Make(path=self._path, data=self._mine.encode())
-            return Write((node, self._mark(), child), self._reserved(self._mine.token))
+            node = Create(path=self._path, data=self._mine.encode())
+            return Commit((node, self._mark(), child), self._reserved(self._mine.token))
         theirs = Reservation.decode(found.data)
         if theirs.task_id == self._mine.task_id:
             return self._again(found, theirs, session_id)
         verdict = Verdict.DEAD if theirs.token == self._over else rules.judge(theirs, found.children, time.time())
         if verdict is Verdict.SENDING:
-            return Await(rules.publishers(found.children)[0])
+            return WaitUntilGone(rules.publishers(found.children)[0])
         if verdict is Verdict.LIVE:
-            return Answer(Taken(self._key, theirs.task_id, theirs.token))
-        node_now = Put(path=self._path, data=self._mine.encode(), version=found.version)
-        return Write(
+            return Done(Taken(self._key, theirs.task_id, theirs.token))
+        node_now = SetData(path=self._path, data=self._mine.encode(), version=found.version)
+        return Commit(
             (*_removed(found, found.children), node_now, self._mark(), child), self._reserved(self._mine.token)
         )
 
-    def _again(self, found: Family, own: Reservation, session_id: int) -> Step:
+    def _again(self, found: DirectoryState, own: Reservation, session_id: int) -> Step:
         name = rules.publisher(self._mine.token, session_id)
         now = replace(own, state=State.PUBLISHING, until=self._mine.until)
         if own.state is State.PUBLISHING and name in found.children:
-            return Answer(self._reserved(own.token))
+            return Done(self._reserved(own.token))
         if own.state is not State.PUBLISHING:
             self._before = own.state
-        return Write(
+        return Commit(
             (
-                Require(path=f"{self._path}/{own.mark}"),
-                Put(path=self._path, data=now.encode(), version=found.version),
-                Make(path=f"{self._path}/{name}", ephemeral=True),
+                Check(path=f"{self._path}/{own.mark}"),
+                SetData(path=self._path, data=now.encode(), version=found.version),
+                Create(path=f"{self._path}/{name}", ephemeral=True),
             ),
             self._reserved(own.token),
         )
 
-    def _mark(self) -> Make:
-        return Make(path=f"{self._path}/{self._mine.mark}")
+    def _mark(self) -> Create:
+        return Create(path=f"{self._path}/{self._mine.mark}")
 
     def _reserved(self, token: str) -> Reserved:
         return Reserved(self._key, self._mine.task_id, token, self._before)
 
 
-def _confirm(reserved: Reserved, found: Family | None, session_id: int) -> Step:
+def _confirm(reserved: Reserved, found: DirectoryState | None, session_id: int) -> Step:
     own = _own(found, reserved.token)
     if found is None or own is None:
-        return Answer(True)  # the worker was faster, to the end of the task
+        return Done(True)  # the worker was faster, to the end of the task
     leaving = _removed(found, rules.publishers(found.children))
     if own.state is State.PUBLISHING:
         return _rewrite(found, replace(own, state=State.QUEUED), leaving)
-    return Write(leaving, True) if leaving else Answer(True)
+    return Commit(leaving, True) if leaving else Done(True)
 
 
-def _withdraw(reserved: Reserved, found: Family | None, session_id: int) -> Step:
+def _withdraw(reserved: Reserved, found: DirectoryState | None, session_id: int) -> Step:
     own = _own(found, reserved.token)
     if found is None or own is None:
-        return Answer(True)
+        return Done(True)
     if own.state is State.PUBLISHING and reserved.before is None:
         return _all_gone(found)
     leaving = _removed(found, rules.publishers(found.children))
     if own.state is State.PUBLISHING and reserved.before is not None:
         return _rewrite(found, replace(own, state=reserved.before), leaving)
-    return Write(leaving, True) if leaving else Answer(True)
+    return Commit(leaving, True) if leaving else Done(True)
 
 
-def _start(key: str, task_id: str, late: bool, attachment: str, found: Family | None, session_id: int) -> Step:
+def _start(key: str, task_id: str, late: bool, attachment: str, found: DirectoryState | None, session_id: int) -> Step:
     own = None if found is None else Reservation.decode(found.data)
     if found is None or own is None or own.task_id != task_id:
-        return Answer(None)
+        return Done(None)
     name = rules.worker(attachment, session_id)
     attached = Attached(key, task_id, own.token, attachment)
     if name in found.children:
-        return Answer(attached)
-    me = Make(path=f"{found.path}/{name}", ephemeral=True)
+        return Done(attached)
+    me = Create(path=f"{found.path}/{name}", ephemeral=True)
     return _rewrite(found, replace(own, state=State.STARTED, late=late), (me,), attached)
 
 
-def _leave(attached: Attached, waits: bool, found: Family | None, session_id: int) -> Step:
+def _leave(attached: Attached, waits: bool, found: DirectoryState | None, session_id: int) -> Step:
     own = _own(found, attached.token)
     if found is None or own is None:
-        return Answer(True)
+        return Done(True)
     leaving = _removed(found, _of(attached, found))
     if waits and own.state is State.STARTED:
         return _rewrite(found, replace(own, state=State.QUEUED), leaving)
-    return Write(leaving, True) if leaving else Answer(True)
+    return Commit(leaving, True) if leaving else Done(True)
 
 
-def _free(key: str, task_id: str, attached: Attached | None, found: Family | None, session_id: int) -> Step:
+def _free(key: str, task_id: str, attached: Attached | None, found: DirectoryState | None, session_id: int) -> Step:
     own = None if found is None else Reservation.decode(found.data)
     if found is None or own is None or own.task_id != task_id:
-        return Answer(True)
+        return Done(True)
     if attached is not None:
         mine = _of(attached, found)
         if set(rules.workers(found.children)) - set(mine):
@@ -302,34 +312,34 @@ def _free(key: str, task_id: str, attached: Attached | None, found: Family | Non
     return _all_gone(found)
 
 
-def _holder(found: Family | None, session_id: int) -> Step:
+def _holder(found: DirectoryState | None, session_id: int) -> Step:
     if found is None:
-        return Answer(None)
+        return Done(None)
     theirs = Reservation.decode(found.data)
     dead = rules.judge(theirs, found.children, time.time()) is Verdict.DEAD
-    return Answer(None if dead else theirs.task_id)
+    return Done(None if dead else theirs.task_id)
 
 
-def _own(found: Family | None, token: str) -> Reservation | None:
+def _own(found: DirectoryState | None, token: str) -> Reservation | None:
     own = None if found is None else Reservation.decode(found.data)
     return own if own is not None and own.token == token else None
 
 
-def _of(attached: Attached, found: Family) -> list[str]:
+def _of(attached: Attached, found: DirectoryState) -> list[str]:
     return [name for name in rules.workers(found.children) if name.startswith(attached.attachment)]
 
 
-def _removed(found: Family, children: Iterable[str]) -> tuple[Change, ...]:
-    return tuple(Remove(path=f"{found.path}/{name}") for name in children)
+def _removed(found: DirectoryState, children: Iterable[str]) -> tuple[Operation, ...]:
+    return tuple(Delete(path=f"{found.path}/{name}") for name in children)
 
 
-def _rewrite(found: Family, now: Reservation, more: tuple[Change, ...], value: object = True) -> Step:
-    put = Put(path=found.path, data=now.encode(), version=found.version)
-    return Write((Require(path=f"{found.path}/{now.mark}"), put, *more), value)
+def _rewrite(found: DirectoryState, now: Reservation, more: tuple[Operation, ...], value: object = True) -> Step:
+    put = SetData(path=found.path, data=now.encode(), version=found.version)
+    return Commit((Check(path=f"{found.path}/{now.mark}"), put, *more), value)
 
 
-def _all_gone(found: Family) -> Step:
-    return Write((*_removed(found, found.children), Remove(path=found.path, version=found.version)), True)
+def _all_gone(found: DirectoryState) -> Step:
+    return Commit((*_removed(found, found.children), Delete(path=found.path, version=found.version)), True)
 
 
 def _path(key: str) -> str:
@@ -341,40 +351,29 @@ def _path(key: str) -> str:
 
 def _run(
     key: str,
-    plan: Plan,
+    plan: Decide,
     deadline: float,
     *,
     guess: object = UNKNOWN,
     orphaned: Callable[[Any], object] | None = None,
 ) -> Any:
-    """Follow a plan and return its value; raise an error, or give up after `deadline` seconds."""
+    """Run an update and return its value; give up after `deadline` seconds."""
     session = process.current()
-    waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
-    exchange = Exchange(
-        session, _path(key), plan, lambda outcome: waiter.set((outcome,)), guess=guess, orphaned=orphaned
-    )
+    update = OptimisticUpdate(session, _path(key), plan, guess=guess, orphaned=orphaned)
     try:
-        exchange.start()
-        told = waiter.wait(max(0.0, deadline))
-    except BaseException:
-        exchange.abandon()
+        return run(update, time.monotonic() + deadline)
+    except StillThere as error:
+        raise LockTimeout(
+            f"Another publisher has been sending a task for {key!r} for {deadline:.1f} s, and nobody can tell what "
+            "will come of it.",
+            lock=key,
+        ) from error
+    except ZkLockError as error:
+        error.lock = error.lock or key
         raise
-    if told is None:
-        exchange.abandon()
-        if exchange.awaiting:
-            raise LockTimeout(
-                f"Another publisher has been sending a task for {key!r} for {deadline:.1f} s, and nobody can tell what "
-                "will come of it.",
-                lock=key,
-            )
-        raise ZooKeeperUnavailable(session.explain(), lock=key)
-    if isinstance(told[0], ZkLockError):
-        told[0].lock = told[0].lock or key
-        raise told[0]
-    return told[0]
 
 
-def _see_to(key: str, plan: Plan, deadline: float) -> bool:
+def _see_to(key: str, plan: Decide, deadline: float) -> bool:
     """Have a plan followed, however long it takes; wait for it for `deadline` seconds, and tell whether it is done."""
     waiter: ThreadWaiter[bool] = ThreadWaiter()
 
@@ -383,7 +382,7 @@ def _see_to(key: str, plan: Plan, deadline: float) -> bool:
             logger.error("the reservation of %r stays as it is: %s", key, outcome)
         waiter.set(not isinstance(outcome, Exception))
 
-    Exchange(process.current(), _path(key), plan, done).start()
+    OptimisticUpdate(process.current(), _path(key), plan, done).start()
     return bool(waiter.wait(deadline)) if deadline > 0 else False
 
 

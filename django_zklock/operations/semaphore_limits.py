@@ -5,7 +5,7 @@ from __future__ import annotations
 from django_zklock import signals
 from django_zklock.conf import options
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.taking import send_from
+from django_zklock.locks.notify import send_from
 from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.operations import limits
 from django_zklock.operations.audit import check_by, check_reason, log_limit

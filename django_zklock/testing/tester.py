@@ -13,9 +13,8 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.execution import abort
-from django_zklock.locks import hold as holds
+from django_zklock.locks import table
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.taking import let_go
 from django_zklock.queue import names, operators
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.printable import session_hex
@@ -144,9 +143,9 @@ class LockTester:
     def _let_go_of_all(self) -> None:
         """Let go of what was acquired and never released, or its owner would still have it in the next test."""
         session = process.peek()
-        for hold in list(holds.live_holds._kept.values()):
-            if hold._grant.session is session:
-                let_go(hold, 0)
+        for held in table.held_locks.kept():
+            if held.grant.session is session:
+                held.release_to(0)
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ class LockTester:
         away, too.
         """
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
-        wanted = lock._terms().kind  # before anything is done: refuses what makes no sense
+        wanted = lock.terms.kind  # before anything is done: refuses what makes no sense
         directory = self._directory(name, fields)
         node = self._bystander.enter(directory, what, wanted, limit or 0)
         try:
@@ -304,7 +303,7 @@ class LockTester:
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
     def _directory(self, name: str, fields: Mapping[str, object] | None) -> str:
-        return Lock(name, fields=fields)._terms().parent
+        return Lock(name, fields=fields).terms.parent
 
     def _contenders(self) -> list[str]:
         """Return the paths of all contenders, first come first; asks no network."""

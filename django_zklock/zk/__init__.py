@@ -1,1 +1,1 @@
-"""Everything that knows kazoo: the client, the one session of this process, its lease, and the verbs of the gateway."""
+"""The connection to ZooKeeper: one session for each process, its lease and its requests. All use of kazoo is here."""

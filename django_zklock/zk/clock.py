@@ -1,8 +1,12 @@
-"""Knows the time that a lease is measured with."""
+"""The clock that leases are measured with, and the clock of the ZooKeeper server."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from django_zklock.zk.session import Session
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
@@ -10,7 +14,7 @@ if hasattr(time, "CLOCK_BOOTTIME"):
         """
         Return seconds on the boot-time clock, which goes on while the machine is suspended.
 
-        The monotonic clock stops during a suspend on Linux; a lease measured with it would still look valid on
+        The monotonic clock stops during a suspend on Linux. A lease measured with it would still look valid after the
         resume, long after the server gave the lock away.
         """
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -18,5 +22,30 @@ if hasattr(time, "CLOCK_BOOTTIME"):
 else:
 
     def now() -> float:
-        """Return seconds on the monotonic clock, the best there is on this platform."""
+        """Return seconds on the monotonic clock, the best one on this platform."""
         return time.monotonic()
+
+
+CLOCK_NODE: Final = "!clock"
+"""The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
+
+
+class ServerClock:
+    """
+    The wall clock of ZooKeeper, for one session; on the loop's thread.
+
+    The leader stamps each write, and some replies contain the stamp. The boot-time clock counts on from there, so the
+    two clocks of different machines are never compared. The result is late by the travel time of the reply. It is
+    never early, unless the leader's clock jumps or another server becomes the leader.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._offset: float | None = None  # of the server's clock from `now()`
+
+    def record(self, stamp: float) -> None:
+        """Record the stamp of a write (seconds since 1970) whose reply has just arrived."""
+        self._offset = stamp - now()
+
+    def now(self) -> float | None:
+        """Return the server's time in seconds since 1970, or None if no reply of this session contained one."""
+        return None if self._offset is None else now() + self._offset

@@ -1,4 +1,4 @@
-"""Translate kazoo's errors into the few that the lock core tells apart."""
+"""The errors of requests: kazoo's many errors become the few that locks tell apart."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from django_zklock.exceptions import ZkLockError
 
 
 class ZkError(ZkLockError):
-    """ZooKeeper answered a request with an error."""
+    """A request failed."""
+
+    path = ""
+    """The znode of the operation that failed, if the request was a transaction."""
 
 
 class NodeMissing(ZkError):
-    """There is no node at that path."""
+    """There is no znode at that path."""
 
 
 class NodeExists(ZkError):
-    """There is a node at that path already."""
+    """There is a znode at that path already."""
 
 
 class NotEmpty(ZkError):
-    """The node has children."""
+    """The znode has children."""
 
 
 class Outdated(ZkError):
-    """The node has another version by now."""
+    """The znode has another version."""
 
 
 class Unsupported(ZkError):
-    """This server does not know the operation."""
+    """The server does not know the operation."""
 
 
 class OutcomeUnknown(ZkError):
-    """No clear answer came: the request may have been carried out, or not."""
+    """The reply was lost or unclear. The request may have been carried out, or not."""
 
 
 class SessionGone(ZkError):
-    """The session is over, and with it all its ephemeral nodes."""
+    """The session is over, and its ephemeral znodes are deleted."""
 
 
 _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
@@ -47,29 +50,29 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.NotEmptyError, NotEmpty),
     (kazoo.BadVersionError, Outdated),
     (kazoo.UnimplementedError, Unsupported),
-    # kazoo answers a request on a client that is being stopped with "closed", a kind of "expired"; whether the
-    # session lives on is told by the client's state, never by the answer to one request.
+    # On a client that is being stopped, kazoo answers a request with "closed", which is a subclass of "expired".
+    # Only the state of the client tells whether the session is over, never the reply to one request.
     (kazoo.ConnectionClosedError, OutcomeUnknown),
     (kazoo.SessionExpiredError, SessionGone),
     (kazoo.ConnectionLoss, OutcomeUnknown),
     *((getattr(kazoo, name), OutcomeUnknown) for name in ("RequestTimeoutError",) if hasattr(kazoo, name)),  # 2.11
     (kazoo.SessionMovedError, OutcomeUnknown),
-    (RuntimeError, OutcomeUnknown),  # the reply is another request's; kazoo has no class of its own for that
+    (RuntimeError, OutcomeUnknown),  # kazoo raises it when the reply belongs to another request
 )
 
 _UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
-_API_ERROR = -100  # codes below this say that the server refused the request, and why
+_API_ERROR = -100  # with a code below this, the server refused the request
 _NO_AUTH = ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of the nodes'
 _OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code})
 
 
 def translate(error: BaseException, *, read: bool = False) -> ZkError:
     """
-    Return our error for one of kazoo's; the original is its `__cause__`.
+    Return our error for an error of kazoo's, which becomes its `__cause__`.
 
-    Only a code that is a definite refusal says that a write was not carried out. The outcome is unknown after a server
-    error, a code that kazoo does not know, or a reply that cannot be read. A read has no outcome: the same error may
-    come again on each new connection, so it is passed on to the caller.
+    Only a refusal shows that a write was not carried out. After a server error, a code that kazoo does not know, or an
+    unreadable reply, the outcome is unknown. A `read` has no outcome: the same error may come on each new connection,
+    so the caller gets it.
     """
     translated = _translated(error, read=read)
     translated.__cause__ = error
@@ -91,9 +94,9 @@ def _translated(error: BaseException, *, read: bool) -> ZkError:
 
 def failure(results: Sequence[object]) -> Exception | None:
     """
-    Return the error that made a transaction fail, of the results of its parts; None if it was carried out.
+    Return the error that made a transaction fail, or None if it was carried out.
 
-    The other parts have errors, too, but those do not say why.
+    `results` are those of its operations. The other operations have errors too, but those do not say why.
     """
     errors = [each for each in results if isinstance(each, Exception)]
     return next((each for each in errors if not isinstance(each, _UNDONE)), errors[0] if errors else None)

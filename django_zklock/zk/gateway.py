@@ -1,60 +1,63 @@
 """
-Knows the handful of requests that locks make of ZooKeeper, and sends them so that the server does the ordering.
+The requests that locks send to ZooKeeper.
 
-A session's requests are carried out in the order they are sent, so `enter` sends its create and its list back to
-back and both take one round trip. Every method runs on the loop's thread, returns at once, and answers through its
-callback, there too: with the value described, or with a `ZkError`.
+A session's requests are carried out in the order in which they are sent. So `create_and_list` sends its two requests
+together, and both take one round trip. Every method runs on the loop's thread and returns at once. The callback gets
+the reply there later: the described value, or a `ZkError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.serialization import (
-    CheckVersion,
-    Create,
-    Create2,
-    Delete,
-    GetChildren,
-    GetData,
-    SetData,
-    Sync,
-    Transaction,
-    int_struct,
-    read_string,
-    write_string,
-)
+from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import EventType
 
 from django_zklock.zk import clock
-from django_zklock.zk.changes import Change, Make, Put, Remove
-from django_zklock.zk.errors import NodeExists, NodeMissing, Unsupported, ZkError, failure, translate
-from django_zklock.zk.server_clock import ServerClock
-from django_zklock.zk.session import Session
+from django_zklock.zk.clock import ServerClock
+from django_zklock.zk.errors import (
+    NodeExists,
+    NodeMissing,
+    OutcomeUnknown,
+    SessionGone,
+    Unsupported,
+    ZkError,
+    failure,
+    translate,
+)
+from django_zklock.zk.multi import Create, Delete, Operation, SetData
 
+if TYPE_CHECKING:
+    from kazoo.protocol.states import WatchedEvent, ZnodeStat
+
+    from django_zklock.zk.session import Session
+
+_PERSISTENT = 0
 _EPHEMERAL = 1
 _SEQUENTIAL = 2
 _EPHEMERAL_SEQUENTIAL = 3
 _CONTAINER = 4
-_PERSISTENT = 0
 _ANY_VERSION = -1
 
-Callback = Callable[[Any], None]
+_T = TypeVar("_T")
+_Results: TypeAlias = "list[Any]"  # of the operations of a transaction, as kazoo returns them
+
+Callback: TypeAlias = Callable[[_T], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node as the server described it."""
+    """A znode, as the server described it."""
 
     path: str
     data: bytes
     czxid: int  # the transaction that created it: 64 bits, rising through the whole ensemble
-    owner: int  # id of the session that an ephemeral node belongs to, else 0
-    ctime: float = 0.0  # when it was created, and
-    mtime: float = 0.0  # when its data was last written; seconds since 1970, by the clock of the server
+    owner: int  # the session id of an ephemeral znode, else 0
+    ctime: float = 0.0  # when it was created, in seconds since 1970 by the server's clock
+    mtime: float = 0.0  # when its data was last written, likewise
     version: int = 0  # of its data
 
     @property
@@ -63,7 +66,349 @@ class Node:
         return self.path.rpartition("/")[2]
 
 
-def _node(path: str, data: bytes | None, stat: Any) -> Node:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryState:
+    """A znode and the names of its children, no older than the request."""
+
+    path: str
+    data: bytes
+    version: int
+    children: tuple[str, ...]
+    created: int = 0
+    """How many children were ever created, at the time of the list or before: the number of the next sequential one."""
+
+
+NodeReply: TypeAlias = Node | ZkError
+NamesReply: TypeAlias = "list[str] | ZkError"
+DirectoryReply: TypeAlias = DirectoryState | ZkError | None
+"""None: there is no such znode."""
+WriteReply: TypeAlias = ZkError | None
+"""None: it was carried out."""
+
+
+class Watch:
+    """A watch on one znode or its children. It calls back once, at the first event, unless it was cancelled before."""
+
+    __slots__ = ("_callback", "_path", "_session")
+
+    def __init__(self, session: Session, path: str, callback: Callback[bool]) -> None:
+        self._session = session
+        self._path = path
+        self._callback: Callback[bool] | None = callback
+
+    def __bool__(self) -> bool:
+        """
+        Return False once it was cancelled.
+
+        kazoo asks when it sends the request, and again when the reply arrives. It would keep a cancelled watch until
+        something happens to the znode.
+        """
+        return self._callback is not None
+
+    def __call__(self, event: WatchedEvent) -> None:
+        """Take kazoo's event, on kazoo's thread."""
+        if event.type != EventType.NONE:  # NONE: the connection broke; the session tells its observers
+            self._session.loop.deliver(self._fire, event.type == EventType.DELETED)
+
+    def _fire(self, deleted: bool) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(deleted)
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self._callback = None
+        self._session.unwatch(self._path, self)
+
+
+class Gateway:
+    """The requests of locks, on one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._acl = session.options.acls()
+        self._clock = session.attached(ServerClock)
+        self._containers = True  # until the server refuses one
+
+    # --- reads --------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, callback: Callback[NodeReply], on_event: Callback[bool] | None = None) -> Watch | None:
+        """
+        Read a znode. With `on_event`, watch it too: it is called once, with True if the znode is deleted.
+
+        The request is a read and not an "exists", because an "exists" of a missing znode leaves a watch on the server
+        for ever (ZOOKEEPER-442).
+        """
+        watch = Watch(self.session, path, on_event) if on_event is not None else None
+        self.session.send(wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback))
+        return watch
+
+    def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
+        """
+        Read znodes in one round trip.
+
+        `callback` gets those that exist and that this client may read, by path; an error if a reply was lost.
+        """
+        found: dict[str, Node] = {}
+        errors: list[ZkError] = []
+        left = len(paths)
+
+        def on_read(reply: NodeReply) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(reply, Node):
+                found[reply.path] = reply
+            elif isinstance(reply, (OutcomeUnknown, SessionGone)):
+                errors.append(reply)
+            if not left:
+                callback(errors[0] if errors else found)
+
+        for path in paths:
+            self.read(path, on_read)
+        if not paths:
+            callback(found)
+
+    def children(
+        self, parent: str, callback: Callback[NamesReply], on_event: Callback[bool] | None = None
+    ) -> Watch | None:
+        """
+        List the names of a znode's children.
+
+        With `on_event`, watch them too: it is called once, with False when a child comes or goes, with True when the
+        znode itself is deleted. A missing znode leaves no watch.
+        """
+        watch = Watch(self.session, parent, on_event) if on_event is not None else None
+        self.session.send(wire.GetChildren(parent, watch), callback)
+        return watch
+
+    def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
+        """
+        List the names of a znode's children as the leader knows them now.
+
+        The sync makes the list final for a create whose reply was lost. Without it, the create could still be carried
+        out after a list that does not show it.
+        """
+        errors: list[ZkError] = []
+
+        def on_synced(reply: str | ZkError) -> None:
+            if isinstance(reply, ZkError):
+                errors.append(reply)
+
+        def on_listed(reply: NamesReply) -> None:
+            callback(errors[0] if errors else reply)
+
+        self.session.send_together([(wire.Sync(parent), on_synced), (wire.GetChildren(parent, None), on_listed)])
+
+    def read_directory(self, path: str, callback: Callback[DirectoryReply]) -> None:
+        """
+        Read a znode and list its children, in one round trip.
+
+        A sync makes the result no older than the call. Data and children are read one after the other, so a change in
+        between may show in one only. A write that relies on them must name the version.
+        """
+        replies: list[Any] = []
+
+        def on_reply(reply: object) -> None:
+            replies.append(reply)
+            if len(replies) < len(requests):
+                return
+            errors = [each for each in replies if isinstance(each, ZkError)]
+            unclear = [each for each in errors if not isinstance(each, NodeMissing)]
+            if errors:
+                callback(unclear[0] if unclear else None)
+                return
+            _, (data, stat), names = replies
+            # The server reports as cversion twice the number of children ever created, less those that exist.
+            created = (stat.cversion + stat.numChildren) // 2
+            callback(
+                DirectoryState(
+                    path=path, data=data or b"", version=stat.version, children=tuple(names), created=created
+                )
+            )
+
+        requests = (wire.Sync(path), wire.GetData(path, None), wire.GetChildren(path, None))
+        self.session.send_together([(request, on_reply) for request in requests])
+
+    def own_ephemerals(self, below: str, callback: Callback[NamesReply]) -> None:
+        """List the paths of all ephemeral znodes of this session below a path."""
+        self.session.send(_GetEphemerals(below), callback)
+
+    def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
+        """Read the access list of a znode: (scheme, id, permissions) with letters of "rwcda"."""
+
+        def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
+            return [(each.id.scheme, each.id.id, _letters(each.perms)) for each in reply[0]]
+
+        self.session.send(wire.GetACL(path), _converting(entries, callback))
+
+    # --- writes -------------------------------------------------------------------------------------------------
+
+    def create_and_list(
+        self,
+        parent: str,
+        prefix: str,
+        data: bytes,
+        on_created: Callback[NodeReply],
+        on_listed: Callback[NamesReply] | None,
+    ) -> None:
+        """
+        Create an ephemeral sequential znode below `parent` and list its children, in one round trip.
+
+        Without `on_listed` nothing is listed. If the parent is missing, both callbacks get `NodeMissing`. The create
+        is an acknowledged quorum write, so it extends the session's lease.
+        """
+        sent_at = clock.now()
+
+        def created(reply: tuple[str, ZnodeStat]) -> Node:
+            path, stat = reply
+            self.session.extend_lease(sent_at)
+            self._clock.record(stat.ctime / 1000)
+            return _node(path, data, stat)
+
+        create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
+        requests: list[tuple[Any, Callback[Any]]] = [(create, _converting(created, on_created))]
+        if on_listed is not None:
+            requests.append((wire.GetChildren(parent, None), on_listed))
+        self.session.send_together(requests)
+
+    def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
+        """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
+
+        def written(stat: ZnodeStat) -> Node:
+            self._clock.record(stat.mtime / 1000)
+            return _node(path, data, stat)
+
+        self.session.send(wire.SetData(path, data, version), _converting(written, callback))
+
+    def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
+        """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
+
+        def outcome(results: _Results) -> WriteReply:
+            failed = failure(results)
+            if failed is None:
+                return None
+            error = translate(failed)
+            error.path = operations[results.index(failed)].path
+            return error
+
+        transaction = wire.Transaction([self._request(each) for each in operations])
+        self.session.send(transaction, _converting(outcome, callback))
+
+    def _request(self, operation: Operation) -> Any:
+        if isinstance(operation, Create):
+            flags = _EPHEMERAL if operation.ephemeral else _SEQUENTIAL if operation.sequential else _PERSISTENT
+            return wire.Create(operation.path, operation.data, self._acl, flags)
+        if isinstance(operation, SetData):
+            return wire.SetData(operation.path, operation.data, operation.version)
+        if isinstance(operation, Delete):
+            return wire.Delete(operation.path, operation.version)
+        return wire.CheckVersion(operation.path, _ANY_VERSION)
+
+    def delete(self, path: str, callback: Callback[WriteReply]) -> None:
+        """Delete a znode, if there is one."""
+
+        def on_deleted(reply: object) -> None:
+            callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing) else None)
+
+        self.session.send(wire.Delete(path, _ANY_VERSION), on_deleted)
+
+    def delete_if_empty(self, parent: str) -> None:
+        """Delete an empty directory where the server does not do so itself. The outcome does not matter."""
+        if not self._containers:
+            self.session.send(wire.Delete(parent, _ANY_VERSION), lambda reply: None)
+
+    def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
+        """
+        Create a znode and its missing parents.
+
+        They are containers: the server deletes them some time after the last child is gone. Where the server knows no
+        containers, they are persistent. A `lasting` znode is persistent in any case. kazoo's recipes need that, as they
+        create the directory only once.
+        """
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, Unsupported) and container:
+                self._containers = False
+                self.ensure_path(path, callback)
+            elif isinstance(reply, NodeMissing) and parent:
+                self.ensure_path(parent, on_parent)
+            else:
+                callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeExists) else None)
+
+        def on_parent(reply: WriteReply) -> None:
+            if reply is not None:
+                callback(reply)
+            else:
+                self.ensure_path(path, callback, lasting=lasting)
+
+        parent = path.rpartition("/")[0]
+        container = self._containers and not lasting  # what is requested now; the attribute may change before the reply
+        if container:
+            self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), on_reply)
+        else:
+            self.session.send(wire.Create(path, b"", self._acl, _PERSISTENT), on_reply)
+
+    # --- quorum -------------------------------------------------------------------------------------------------
+
+    def quorum_check(self, paths: Sequence[str], callback: Callback[str | ZkError | None]) -> None:
+        """
+        Let a quorum confirm that this session lives and that these znodes of it exist. Extends the lease.
+
+        The request is a transaction that only checks the znodes. The leader orders it and a quorum acknowledges it like
+        any write, but it changes nothing and wakes no watch. `callback` gets None, or the first path that is missing.
+        """
+        sent_at = clock.now()
+
+        def checked(results: _Results) -> str | ZkError | None:
+            failed = failure(results)
+            if failed is None:
+                self.session.extend_lease(sent_at)
+                return None
+            return paths[results.index(failed)] if isinstance(failed, NoNodeError) else translate(failed)
+
+        checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
+        self.session.send(wire.Transaction(checks), _converting(checked, callback), urgent=True)
+
+    def last_zxid(self, callback: Callback[int | ZkError]) -> None:
+        """
+        Let a quorum carry out a transaction that changes nothing; `callback` gets its zxid, or a later one.
+
+        No token above that number was given out before this call.
+        """
+        last_zxid = self.session.last_zxid()
+        check = wire.Transaction([wire.CheckVersion(self.session.options.base, _ANY_VERSION)])
+        # A missing znode does not matter: a failed transaction is ordered and acknowledged like any other.
+        self.session.send(check, _converting(lambda results: last_zxid(), callback))
+
+    def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
+        """
+        Set this session's `ServerClock` from a write.
+
+        No request returns the time, but each write is stamped with it. So one transaction creates a znode at `path`,
+        writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
+        """
+
+        def written(results: _Results) -> WriteReply:
+            failed = failure(results)
+            if failed is not None:
+                return translate(failed)
+            self._clock.record(results[1].mtime / 1000)
+            return None
+
+        operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
+        self.session.send(wire.Transaction(operations), _converting(written, callback))
+
+
+def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:
+    """Return a callback for kazoo's reply: pass on an error as it is, and any other reply converted."""
+
+    def on_reply(reply: Any) -> None:
+        callback(reply if isinstance(reply, ZkError) else convert(reply))
+
+    return on_reply
+
+
+def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
     return Node(
         path=path,
         data=data or b"",
@@ -75,325 +420,36 @@ def _node(path: str, data: bytes | None, stat: Any) -> Node:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """A node and the names of its children, as the leader knew them after they were asked for."""
-
-    path: str
-    data: bytes
-    version: int
-    children: tuple[str, ...]
-    made: int = 0
-    """How many children were ever made, at most as late as the list: the number that the next sequential one has."""
+def _letters(permissions: int) -> str:
+    return "".join(letter for bit, letter in enumerate("rwcda") if permissions & 1 << bit)
 
 
-class _CreateContainer(Create):
-    """A create of kazoo's with the operation code for a container, which kazoo has no verb for (ZooKeeper 3.5.3)."""
+class _CreateContainer(wire.Create):
+    """A create with the operation code for containers (ZooKeeper 3.5.3), which kazoo does not have."""
 
     type = 19
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> object:
-        return Create2.deserialize(buffer, offset)
+        return wire.Create2.deserialize(buffer, offset)
 
 
 @dataclass(frozen=True, slots=True)
 class _GetEphemerals:
-    """List the ephemeral nodes of the own session below a path, which kazoo has no verb for (ZooKeeper 3.6)."""
+    """List the ephemeral znodes of this session below a path (ZooKeeper 3.6), which kazoo cannot do."""
 
     prefix: str
     type: ClassVar[int] = 103
 
     def serialize(self) -> bytes:
-        return bytes(write_string(self.prefix))
+        return bytes(wire.write_string(self.prefix))
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
-        (count,) = int_struct.unpack_from(buffer, offset)
-        offset += int_struct.size
+        (count,) = wire.int_struct.unpack_from(buffer, offset)
+        offset += wire.int_struct.size
         paths = []
         for _ in range(count):
-            path, offset = read_string(buffer, offset)
+            path, offset = wire.read_string(buffer, offset)
             paths.append(path)
         return paths
-
-
-class Watch:
-    """A watch on one node or its children, told once of the first thing that happens; `cancel()` it in time."""
-
-    __slots__ = ("_callback", "_path", "_session")
-
-    def __init__(self, session: Session, path: str, callback: Callback) -> None:
-        self._session = session
-        self._path = path
-        self._callback: Callback | None = callback
-
-    def __bool__(self) -> bool:
-        """
-        Tell whether anybody cares. kazoo asks when it sends the request, and once more when the answer is there.
-
-        It would keep, else, what was cancelled in between, until something happens to the node.
-        """
-        return self._callback is not None
-
-    def __call__(self, event: Any) -> None:
-        """Take kazoo's event, on kazoo's thread."""
-        if event.type != EventType.NONE:  # NONE: the connection broke; the session's observers are told of that
-            self._session.loop.deliver(self._fire, event.type == EventType.DELETED)
-
-    def _fire(self, deleted: bool) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback(deleted)
-
-    def cancel(self) -> None:
-        """Stop listening."""
-        self._callback = None
-        self._session.unwatch(self._path, self)
-
-
-class Gateway:
-    """The requests of the lock core, on one session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._acl = session.options.acls()
-        self._clock = session.attached(ServerClock)
-        self._containers = True  # until the server says it knows no containers
-
-    def enter(self, parent: str, prefix: str, data: bytes, on_created: Callback, on_listed: Callback | None) -> None:
-        """
-        Create an ephemeral sequential node below `parent` and list its children, in one round trip.
-
-        `on_created` gets the `Node`, `on_listed` the names; without it nothing is listed. `NodeMissing` in both: the
-        parent has to be made first. The acknowledged create is a quorum write, so it extends the session's lease.
-        """
-        sent_at = clock.now()
-
-        def created(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                on_created(answer)
-                return
-            path, stat = answer
-            self.session.extend_lease(sent_at)
-            self._clock.note(stat.ctime / 1000)
-            on_created(_node(path, data, stat))
-
-        create = Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL_SEQUENTIAL)
-        requests: list[tuple[Any, Callback]] = [(create, created)]
-        if on_listed is not None:
-            requests.append((GetChildren(parent, None), on_listed))
-        self.session.send_together(requests)
-
-    def children(self, parent: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
-        """
-        List the names of a node's children.
-
-        With `on_event` watch them, too: called once, with False when one comes or goes, with True when the node itself
-        is deleted. A node that is missing leaves no watch.
-        """
-        watch = Watch(self.session, parent, on_event) if on_event is not None else None
-        self.session.send(GetChildren(parent, watch), callback)
-        return watch
-
-    def children_after_barrier(self, parent: str, callback: Callback) -> None:
-        """
-        List the names of a node's children as the leader knows them now.
-
-        The sync before the list is what makes the list final for a create whose answer was lost: without it, the
-        create may be carried out after a list that did not show it.
-        """
-
-        def synced(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                failures.append(answer)
-
-        def listed(answer: Any) -> None:
-            callback(failures[0] if failures else answer)
-
-        failures: list[ZkError] = []
-        self.session.send_together([(Sync(parent), synced), (GetChildren(parent, None), listed)])
-
-    def read(self, path: str, callback: Callback, on_event: Callback | None = None) -> Watch | None:
-        """
-        Read a node into a `Node`; with `on_event` watch it, too: called once, with True when the node is deleted.
-
-        It is a read, not an "exists", because an "exists" of a missing node leaves a watch behind for ever
-        (ZOOKEEPER-442).
-        """
-        watch = Watch(self.session, path, on_event) if on_event is not None else None
-
-        def got(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                callback(answer)
-                return
-            data, stat = answer
-            callback(_node(path, data, stat))
-
-        self.session.send(GetData(path, watch), got)
-        return watch
-
-    def write(self, path: str, data: bytes, version: int, callback: Callback) -> None:
-        """Replace the data of a node that has this version (-1: any); `callback` gets the `Node` as it is then."""
-
-        def wrote(answer: Any) -> None:
-            if not isinstance(answer, ZkError):
-                self._clock.note(answer.mtime / 1000)
-                answer = _node(path, data, answer)
-            callback(answer)
-
-        self.session.send(SetData(path, data, version), wrote)
-
-    def look(self, path: str, callback: Callback) -> None:
-        """
-        Read a node and list its children, in one round trip; `callback` gets the `Family`, or None if there is none.
-
-        The sync before it makes it no older than the call. Data and children are read one after the other, so a
-        change between them may show in one only; whoever acts on it names the version.
-        """
-        answers: list[Any] = []
-
-        def answered(answer: Any) -> None:
-            answers.append(answer)
-            if len(answers) < len(requests):
-                return
-            errors = [each for each in answers if isinstance(each, ZkError)]
-            unclear = [each for each in errors if not isinstance(each, NodeMissing)]
-            if errors:
-                callback(unclear[0] if unclear else None)
-            else:
-                _, (data, stat), names = answers
-                # What the stat tells as cversion is twice the children ever made, less those that are there.
-                made = (stat.cversion + stat.numChildren) // 2
-                callback(Family(path=path, data=data or b"", version=stat.version, children=tuple(names), made=made))
-
-        requests = (Sync(path), GetData(path, None), GetChildren(path, None))
-        self.session.send_together([(request, answered) for request in requests])
-
-    def change(self, changes: Sequence[Change], callback: Callback) -> None:
-        """Make all changes or none; `callback` gets None, or the error of the first one that could not be made."""
-
-        def changed(answer: Any) -> None:
-            if not isinstance(answer, ZkError):
-                failed = failure(answer)
-                answer = translate(failed) if failed is not None else None
-            callback(answer)
-
-        self.session.send(Transaction([self._request(change) for change in changes]), changed)
-
-    def _request(self, change: Change) -> Any:
-        if isinstance(change, Make):
-            flags = _EPHEMERAL if change.ephemeral else _SEQUENTIAL if change.sequential else _PERSISTENT
-            return Create(change.path, change.data, self._acl, flags)
-        if isinstance(change, Put):
-            return SetData(change.path, change.data, change.version)
-        if isinstance(change, Remove):
-            return Delete(change.path, change.version)
-        return CheckVersion(change.path, _ANY_VERSION)
-
-    def vouch(self, paths: Sequence[str], callback: Callback) -> None:
-        """
-        Have a quorum confirm that this session lives and that these nodes of it exist; extends the lease.
-
-        It is a transaction that checks the nodes and changes nothing: ordered by the leader and acknowledged by a
-        quorum like any write, and it wakes no watch. `callback` gets None, or the first path that is missing.
-        """
-        sent_at = clock.now()
-
-        def checked(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                callback(answer)
-                return
-            failed = failure(answer)
-            if failed is None:
-                self.session.extend_lease(sent_at)
-                callback(None)
-            elif isinstance(failed, NoNodeError):
-                callback(paths[answer.index(failed)])
-            else:
-                callback(translate(failed))
-
-        self.session.send(Transaction([CheckVersion(path, _ANY_VERSION) for path in paths]), checked, urgent=True)
-
-    def reach(self, callback: Callback) -> None:
-        """
-        Have a quorum carry out a transaction that changes nothing; `callback` gets its number, or a later one.
-
-        So nobody can have been given a token above that number before this was called.
-        """
-        last_zxid = self.session.last_zxid()
-
-        def checked(answer: Any) -> None:
-            # Also if the node is missing: what fails has been ordered and acknowledged like the rest.
-            callback(answer if isinstance(answer, ZkError) else last_zxid())
-
-        self.session.send(Transaction([CheckVersion(self.session.options.base, _ANY_VERSION)]), checked)
-
-    def tell_time(self, path: str, callback: Callback) -> None:
-        """
-        Have the leader tell the time to this session's `ServerClock`; `callback` gets None.
-
-        No request asks for it, but what is written bears it. So one transaction makes a node at `path`, writes it and
-        deletes it: nobody ever sees the node, and none is left behind if the answer is lost.
-        """
-
-        def changed(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                callback(answer)
-                return
-            failed = failure(answer)
-            if failed is None:
-                self._clock.note(answer[1].mtime / 1000)
-            callback(translate(failed) if failed is not None else None)
-
-        parts = [Create(path, b"", self._acl, _PERSISTENT), SetData(path, b"", 0), Delete(path, 1)]
-        self.session.send(Transaction(parts), changed)
-
-    def delete(self, path: str, callback: Callback) -> None:
-        """Delete a node; `callback` gets None, also when there was none."""
-
-        def deleted(answer: Any) -> None:
-            callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing) else None)
-
-        self.session.send(Delete(path, _ANY_VERSION), deleted)
-
-    def make_parents(self, path: str, callback: Callback, *, lasting: bool = False) -> None:
-        """
-        Create a node and all above it that is missing; `callback` gets None.
-
-        They are containers, which the server deletes by itself some time after the last child is gone; persistent
-        nodes where the server knows no containers. The node itself is one that nobody deletes if it is `lasting`: a
-        client that remembers to have seen it would fail without, as kazoo's recipes do.
-        """
-
-        def answered(answer: Any) -> None:
-            if isinstance(answer, Unsupported) and container:
-                self._containers = False
-                self.make_parents(path, callback)
-            elif isinstance(answer, NodeMissing) and above:
-                self.make_parents(above, made_above)
-            else:
-                callback(answer if isinstance(answer, ZkError) and not isinstance(answer, NodeExists) else None)
-
-        def made_above(answer: Any) -> None:
-            if isinstance(answer, ZkError):
-                callback(answer)
-            else:
-                self.make_parents(path, callback, lasting=lasting)
-
-        above = path.rpartition("/")[0]
-        # What was asked for: another contender may learn first that there are no containers.
-        container = self._containers and not lasting
-        if container:
-            self.session.send(_CreateContainer(path, b"", self._acl, _CONTAINER), answered)
-        else:
-            self.session.send(Create(path, b"", self._acl, _PERSISTENT), answered)
-
-    def tidy(self, parent: str) -> None:
-        """Delete an empty parent, where the server does not do so by itself; the outcome does not matter."""
-        if not self._containers:
-            self.session.send(Delete(parent, _ANY_VERSION), lambda answer: None)
-
-    def own_nodes(self, below: str, callback: Callback) -> None:
-        """List the paths of all ephemeral nodes of this session below a path."""
-        self.session.send(_GetEphemerals(below), callback)

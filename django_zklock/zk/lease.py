@@ -1,4 +1,4 @@
-"""Knows until when a session is certain to be alive, by the local clock."""
+"""The lease: until when this process may trust that its session is alive, measured with the local clock."""
 
 from __future__ import annotations
 
@@ -9,55 +9,59 @@ from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, Timer
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
-RELAY_SHARE = 0.25  # of it, for a follower to tell the leader whom it has heard of: half a tick, of two at least
-GRAIN_SHARE = 1 / 60  # of it; what is answered closer to something else than that is not noted
+RELAY_SHARE = (
+    0.25  # of it: half a tick, after which a follower has reported a contact to the leader (timeout >= 2 ticks)
+)
+GRAIN_SHARE = 1 / 60  # of it: contacts closer together than this are recorded once
 
 
-class Activity:
+class LastContact:
     """
-    When a server is known to have heard of the session on the present connection, by its answers.
+    When the leader last heard of the session on the present connection; computed from the replies.
 
-    The leader learns it from a follower at the latest half a tick after that, and from the connect itself at once.
+    A follower reports its contacts to the leader every half tick. The leader sees a connect itself, at once.
     """
 
     def __init__(self) -> None:
         self._connected = float("-inf")  # when the connect was sent, on clock.now()
-        self._answers: deque[tuple[float, float]] = deque()  # (answered at, sent at), in their order
+        self._replies: deque[tuple[float, float]] = deque()  # (arrived at, request sent at), in their order
 
     def restart(self, connect_sent_at: float) -> None:
-        """Take note of a new connection; what the server of the old one heard may never have been passed on."""
+        """Start with a new connection. The old server may not have reported its last contacts to the leader."""
         self._connected = connect_sent_at
-        self._answers.clear()
+        self._replies.clear()
 
-    def note(self, sent_at: float, answered_at: float, timeout: float) -> None:
-        """Take note of an answer, be it to a ping."""
-        answers, grain = self._answers, GRAIN_SHARE * timeout
-        if answers and answered_at - answers[-1][0] < grain and sent_at - answers[-1][1] < grain:
-            # Close in both: after a pause the answer to an old request would hide the one to a new one.
+    def record(self, sent_at: float, replied_at: float, timeout: float) -> None:
+        """Record a reply to a request or to a ping."""
+        replies, grain = self._replies, GRAIN_SHARE * timeout
+        if replies and replied_at - replies[-1][0] < grain and sent_at - replies[-1][1] < grain:
+            # Both times must be close: after a pause, the reply to an old request would hide the reply to a new one.
             return
-        answers.append((answered_at, sent_at))
-        while len(answers) > 1 and answers[1][0] < answered_at - timeout:
-            answers.popleft()
+        replies.append((replied_at, sent_at))
+        while len(replies) > 1 and replies[1][0] < replied_at - timeout:
+            replies.popleft()
 
-    def relayed(self, moment: float, timeout: float) -> float:
-        """Return from when on, at the earliest, the leader gives the session its full time, if it heard at `moment`."""
+    def known_to_leader(self, moment: float, timeout: float) -> float:
+        """Return when the leader had last restarted the session timer by `moment`, at the earliest."""
         latest = moment - RELAY_SHARE * timeout
-        for answered_at, sent_at in reversed(self._answers):
-            if answered_at <= latest:
+        for replied_at, sent_at in reversed(self._replies):
+            if replied_at <= latest:
                 return max(self._connected, sent_at)
         return self._connected
 
 
 class Lease:
     """
-    The time for which the locks of a session are its own: 0.4 of the negotiated timeout from the moment of sending the
-    last write that a quorum has acknowledged, and never past what the leader has granted by then.
+    The time for which the locks of a session belong to it.
 
-    A follower that is cut off from its leader goes on answering pings and reads, so neither says anything; an
-    acknowledged write says that the leader knew the session after it was sent. It does not restart the leader's timer:
-    that is done by the follower's reports, half a tick apart, of whom it has heard. A client that is heard of every
-    third of the timeout has at least 0.417 T after a write where T is two ticks or more. One that was paused may write
-    just before the leader gives it up, so what it was last heard of counts, too.
+    It ends 0.4 negotiated timeouts (T) after the last write that a quorum acknowledged was sent, and never later than
+    the session timer of the leader, which runs for T from the last contact that the leader knows of.
+
+    * Only a quorum write counts. A follower that is cut off from its leader still answers pings and reads.
+    * The write shows that the leader knew the session after the write was sent, but it does not restart the leader's
+      timer. The followers do: every half tick they report which sessions they have heard of.
+    * A client that the server hears of every T/3 has at least 0.417 T left after a write, where T is two ticks or more.
+    * A process that was paused may write just before the leader ends the session, so the last contact counts too.
     """
 
     def __init__(self, loop: Loop, on_over: Callable[[], None]) -> None:
@@ -68,21 +72,21 @@ class Lease:
 
     @property
     def valid(self) -> bool:
-        """Whether the lease holds now; by the clock alone, so that a paused process learns it on resume."""
+        """True while the lease lasts. Only the clock decides, so a process that was paused sees it on resume."""
         return clock.now() < self.until
 
     def extend(self, sent_at: float, timeout: float, heard_at: float) -> bool:
         """
-        Take note of an acknowledged write that was sent at `sent_at`; return whether it says anything new.
+        Extend the lease after an acknowledged write that was sent at `sent_at`. Return True if it ends later now.
 
-        `heard_at` is when the leader last restarted the session's timer, at the earliest.
+        `heard_at` is the earliest time at which the leader may have last restarted the session's timer.
         """
         until = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout)
         if until <= max(self.until, clock.now()):
             return False
         if not self.valid:
-            # A process that was paused may come here before its timer tells that the lease was over. Who looked at
-            # the clock in between has seen a lost lock, and lost is for good.
+            # After a pause this can run before the timer reports the end of the lease. Another thread may have looked
+            # at the clock in between and seen a lost lock, and a lost lock stays lost.
             self._on_over()
         self.until = until
         if self._timer is None:
@@ -90,7 +94,7 @@ class Lease:
         return True
 
     def end(self) -> None:
-        """The session is over."""
+        """End the lease, because the session is over."""
         self.until = float("-inf")
 
     def _arm(self) -> None:

@@ -1,4 +1,4 @@
-"""Knows how to run one thing after another on a thread of its own; knows neither ZooKeeper nor locks."""
+"""An event loop on a thread of its own, and the threads of this package."""
 
 from __future__ import annotations
 
@@ -6,41 +6,66 @@ import heapq
 import itertools
 import logging
 import queue
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from django_zklock.zk.threads import protocol_thread
+from django_zklock.execution.owner import threads_are_greenlets
 
 logger = logging.getLogger("django_zklock.zk")
 
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
+_Call: TypeAlias = Callable[[], object]
+
+KEPT_TIMERS = 200  # so many timers stay on the heap until they are due, even if they were cancelled
+_FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # they belong to the faulty thread
 
 
-FEW = 200  # timers that are kept until they are due, cancelled or not
+def protocol_thread(name: str, call: _Call) -> threading.Thread:
+    """
+    Return a thread for `call()` that takes no signals; a greenlet where gevent or eventlet has patched threads.
+
+    The kernel delivers a signal to any thread that does not block it. An application may block a signal in its main
+    thread to protect a critical section. If our threads did not block it too, they would take it there. Celery's pool
+    processes end by SIGTERM. A second SIGTERM would end such a process while it holds the lock of the pool's result
+    queue, and its siblings would wait for that lock for ever.
+    """
+
+    def run() -> None:
+        if hasattr(signal, "pthread_sigmask") and not threads_are_greenlets():  # a greenlet's mask is the main thread's
+            signal.pthread_sigmask(signal.SIG_BLOCK, {each for each in signal.Signals if each.name not in _FAULTS})
+        call()
+
+    return threading.Thread(target=run, name=name, daemon=True)
+
+
+def users_thread(name: str, call: _Call) -> threading.Thread:
+    """Return a thread for users' code. It blocks no signals, as threads started by that code would inherit the mask."""
+    return threading.Thread(target=call, name=name, daemon=True)
 
 
 class Timer:
-    """A call that is due later; `cancel()` it from the loop's thread."""
+    """A call that is due later. Call `cancel()` on the loop's thread."""
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[[], object] | None) -> None:
+    def __init__(self, call: _Call | None) -> None:
         self._call = call
 
     def cancel(self) -> None:
-        """Drop the call; harmless when it has run."""
+        """Drop the call. Does nothing if it has run."""
         self._call = None
 
     @property
     def pending(self) -> bool:
-        """Whether the call is still to come."""
+        """True until the call runs or is cancelled."""
         return self._call is not None
 
     def run(self) -> None:
-        """Run the call, once."""
+        """Run the call, at most once."""
         call, self._call = self._call, None
         if call is not None:
             call()
@@ -48,24 +73,23 @@ class Timer:
 
 class Loop:
     """
-    One daemon thread (one greenlet where gevent has patched threads) that runs everything it is given, in order.
+    One daemon thread (a greenlet where gevent has patched threads) that runs events in order.
 
-    `post` is the way in for anybody. It is a single call into C that takes no lock which a signal handler or a
-    finalizer could find taken, so it is safe at any moment in any thread: an exception that hits the caller comes
-    before the event is on the queue or after it, never in between.
+    * `post` is for every thread. It is a single call into C and takes no lock that a signal handler or a finalizer
+      could find taken, so it is safe at any moment. An exception that hits the caller comes before the event is on the
+      queue or after it, never in between.
+    * `deliver` is for threads of this package only, which are never hit by such an exception. It runs the event itself
+      if the loop is idle, which saves a switch of threads.
 
-    `deliver` is the way in for a thread of the client's own, which no exception strikes: it runs the event itself if
-    the loop is at rest, and so spares the change of threads. Whichever thread runs, only one does at a time.
+    Events never run at the same time, whichever thread runs them.
     """
 
-    def __init__(
-        self, name: str, thread: Callable[[str, Callable[[], object]], threading.Thread] = protocol_thread
-    ) -> None:
+    def __init__(self, name: str, thread: Callable[[str, _Call], threading.Thread] = protocol_thread) -> None:
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._delivered: deque[_Event] = deque()
         self._turn = threading.Lock()  # held while events run
         self._timers: list[tuple[float, int, Timer]] = []  # guarded by _turn
-        self._many = FEW  # timers, at which those that were cancelled are looked for; guarded by _turn
+        self._most_timers = KEPT_TIMERS  # cancelled timers are removed at this length; guarded by _turn
         self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _turn
         self._order = itertools.count()
         self._thread = thread(name, self._run)
@@ -75,36 +99,36 @@ class Loop:
         self._thread.start()
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Have `call(*args)` run; from anywhere."""
+        """Run `call(*args)` on the loop; from any thread."""
         self._events.put((call, args))
 
     def deliver(self, call: Callable[..., object], *args: Any) -> None:
-        """Have `call(*args)` run, after what was delivered before; never from a thread that runs users' code."""
+        """Run `call(*args)` after earlier deliveries; never from a thread that runs users' code."""
         self._delivered.append((call, args))
         if self._turn.acquire(blocking=False):
             try:
                 self._run_delivered()
-                self._run_timers()  # in a flood of answers the loop's own thread may not get its turn for long
+                self._run_timers()  # during a flood of replies the loop's own thread may wait long for its turn
             finally:
                 self._turn.release()
         else:
-            self._events.put(_NOTHING)  # who runs now may have looked already
+            self._events.put(_NOTHING)  # the thread that runs now may have looked at the deliveries already
 
     def stop(self) -> None:
-        """End the thread after what is on the queue."""
+        """End the thread after the events that are on the queue."""
         self._events.put(None)
 
     def join(self) -> None:
-        """Wait for the end of the thread, a second at most."""
+        """Wait until the thread has ended, for at most a second."""
         self._thread.join(1.0)
 
-    def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, delay: float, call: _Call) -> Timer:
         """Run `call()` in `delay` seconds; from an event only."""
         timer = Timer(call)
         due = time.monotonic() + delay
         heapq.heappush(self._timers, (due, next(self._order), timer))
-        if len(self._timers) > self._many:
-            self._forget_cancelled()
+        if len(self._timers) > self._most_timers:
+            self._remove_cancelled()
         if due < self._wakes_at:
             self._events.put(_NOTHING)
         return timer
@@ -118,16 +142,16 @@ class Loop:
                 self._run_timers()
                 pause = self._timers[0][0] - time.monotonic() if self._timers else None
                 self._wakes_at = self._timers[0][0] if self._timers else float("inf")
-            event = _NOTHING  # or the last event would be kept alive while idle
+            event = _NOTHING  # or the last event would stay alive while the loop is idle
             try:
                 event = self._events.get(timeout=None if pause is None else max(0.0, pause))
             except queue.Empty:
                 pass
 
-    def _forget_cancelled(self) -> None:
+    def _remove_cancelled(self) -> None:
         self._timers = [each for each in self._timers if each[2].pending]
         heapq.heapify(self._timers)
-        self._many = max(FEW, 2 * len(self._timers))
+        self._most_timers = max(KEPT_TIMERS, 2 * len(self._timers))
 
     def _run_delivered(self) -> None:
         while self._delivered:
@@ -141,7 +165,7 @@ class Loop:
         try:
             call(*args)
         except Exception:
-            # The thread serves every lock of the process: one bad event must not end it.
+            # The thread serves every lock of the process, so one failed event must not end it.
             logger.exception("an event of the lock protocol failed: %r", call)
 
 

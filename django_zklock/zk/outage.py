@@ -1,4 +1,4 @@
-"""Why there is no connection to ZooKeeper: the last failure of each server, and the one sentence that reports them."""
+"""Why there is no connection to ZooKeeper: the last failure of each server, and the sentence that reports them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEVSERVER = "For development, start one with: manage.py zklock devserver"
 
 
 class NotZooKeeper(Exception):
-    """The first bytes of an answer cannot be ZooKeeper's."""
+    """The first bytes of a reply cannot be ZooKeeper's."""
 
     def __init__(self, first: bytes) -> None:
         shown = first.decode("latin-1")
@@ -50,49 +50,47 @@ class Outage:
         self._logged = False
 
     def trying(self, host: Host, so_far: str = NO_ANSWER) -> None:
-        """Note how far a try has come. What ended the try before says more, so it stays until this one has ended."""
+        """Record how far a try has come. The failure of an earlier try says more, so it stays until this try ends."""
         if self._causes.get(_key(host), NO_ANSWER) == NO_ANSWER:
             self._causes[_key(host)] = so_far
 
     def failed(self, host: Host, cause: str) -> None:
-        """Note why a server gave no connection."""
+        """Record why a server could not be connected to."""
         self._causes[_key(host)] = cause
 
     def over(self) -> None:
-        """Note that there is a connection."""
+        """Forget all failures, because there is a connection."""
         self._causes = {}
         self._logged = False
 
     def log(self) -> None:
-        """Log the outage, once, as soon as each server has failed."""
+        """Log the outage once, as soon as each server has failed."""
         if not self._logged and len(self._causes) >= len(set(self._hosts)):
             self._logged = True
             logger.warning("%s", self.explain())
 
     def explain(self, within: float | None = None, server: str = "") -> str:
-        """Return the sentence for a wait of `within` seconds; `server` is the one that is connected, if any."""
+        """Return the sentence for a wait of `within` seconds. `server` is the connected one, if any."""
         causes = self._causes
         time = "" if within is None else f" within {within:.1f} s"
         if server and not causes:
             return f"ZooKeeper at {server} did not answer{time}."
         if len(self._hosts) > 1:
-            each = "; ".join(f"{_shown(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
+            each = "; ".join(f"{address(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
             return f"No connection to ZooKeeper{time}. {each}."
         cause = causes.get(self._hosts[0], NO_ANSWER)
         hint = f" {_DEVSERVER}" if cause == REFUSED and _is_loopback(self._hosts[0][0]) else ""
-        return f"No connection to ZooKeeper at {_shown(self._hosts[0])}{time}: {cause}.{hint}"
+        return f"No connection to ZooKeeper at {address(self._hosts[0])}{time}: {cause}.{hint}"
 
 
 def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> str:
     """
-    Return in a few words why a server gave no connection.
+    Return in a few words why a server could not be connected to.
 
-    `in_handshake` says that TLS was being set up, `connected` that the server had accepted the connection by then.
+    `in_handshake`: TLS was being set up. `connected`: the server had accepted the TCP connection.
     """
-    told = (
-        error.__cause__ or error.__context__
-    )  # the error of the system, or ours; kazoo puts one of its own in its place
-    origin = told if isinstance(told, (OSError, NotZooKeeper)) else error
+    cause = error.__cause__ or error.__context__  # the system's error or ours, which kazoo replaces by its own
+    origin = cause if isinstance(cause, (OSError, NotZooKeeper)) else error
     if isinstance(error, AuthFailedError):
         return 'it refuses the credentials in ZKLOCK["AUTH"]'
     if isinstance(origin, ssl.SSLCertVerificationError):
@@ -120,10 +118,11 @@ def _is_timeout(error: BaseException) -> bool:
 
 
 def _key(host: Host) -> Host:
-    return host[0].lower(), host[1]  # as kazoo names it
+    return host[0].lower(), host[1]  # as kazoo spells it
 
 
-def _shown(host: Host) -> str:
+def address(host: Host) -> str:
+    """Return "host:port", with brackets around an IPv6 address."""
     return "[{}]:{}".format(*host) if ":" in host[0] else "{}:{}".format(*host)
 
 

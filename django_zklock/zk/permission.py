@@ -1,30 +1,34 @@
-"""Whether this process may contact ZooKeeper. The pytest plugin forbids it; `LockTester` allows it in its block."""
+"""
+Whether this process may contact ZooKeeper. The pytest plugin forbids it; `LockTester` allows it in its block.
+
+This module imports nothing, because the plugin loads it into every run of pytest.
+"""
 
 from __future__ import annotations
 
-_forbidden = ""  # what to say to a call that is not allowed; written by the plugin, read by any thread
-_allowed = 0  # testers and marked tests that are running; written by the thread that runs the tests
+_forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
+_allowed = 0  # running `LockTester`s and marked tests; written by the thread that runs the tests
 
 
 def forbid(message: str) -> None:
-    """Refuse all contact with ZooKeeper outside `allow` and `disallow`, with a RuntimeError; "" refuses nothing."""
+    """Make `check()` raise `RuntimeError(message)` outside `allow` and `disallow`; "" forbids nothing."""
     global _forbidden
     _forbidden = message
 
 
 def allow() -> None:
-    """Allow it until `disallow` is called as often as this."""
+    """Allow contact until `disallow` has been called as often as this."""
     global _allowed
     _allowed += 1
 
 
 def disallow() -> None:
-    """End what `allow` began."""
+    """End one `allow`."""
     global _allowed
     _allowed -= 1
 
 
 def check() -> None:
-    """Raise if contact is forbidden now."""
+    """Raise `RuntimeError` if contact is forbidden now."""
     if _forbidden and not _allowed:
         raise RuntimeError(_forbidden)

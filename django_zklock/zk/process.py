@@ -1,10 +1,9 @@
 """
-Knows the one session of this process.
+The one session of this process, built on first use and shared by all its threads, greenlets and event loops.
 
-One of the two places with module state. It is built on first use, in whichever thread that happens, and shared by
-all threads, greenlets and event loops of the process. A forked child drops what it inherited without touching the
-parent's socket and builds its own on first use; where no fork handler runs (`spawn`), nothing is inherited. At
-interpreter exit the session is closed, so that its locks are free at once.
+A forked child drops the inherited session without touching the parent's socket, and builds its own on first use.
+A process that was started with `spawn` inherits nothing. When the interpreter exits, the session is closed, so that
+its locks are released at once.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.zk import permission
 
 if TYPE_CHECKING:
-    from django_zklock.zk.client import Options
+    from django_zklock.zk.client import SessionOptions
     from django_zklock.zk.session import Session
 
-CLOSE_TIMEOUT = 2.0  # seconds that the end of the process may wait for an orderly close
+CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close
 
 _mutex = threading.Lock()
 _session: Session | None = None  # guarded by _mutex for writing
-_factory: Callable[[], Options] | None = None
+_factory: Callable[[], SessionOptions] | None = None
 
 
-def configure(factory: Callable[[], Options]) -> None:
-    """Say where the options of a session come from; called by the app's `ready()`."""
+def configure(factory: Callable[[], SessionOptions]) -> None:
+    """Set the function that returns a session's options; called by the app's `ready()`."""
     global _factory
     _factory = factory
 
 
 def current() -> Session:
     """
-    Return the session of this process, started if there was none; does not wait for a connection.
+    Return the session of this process, and start it if there is none. Does not wait for a connection.
 
-    Raises `RuntimeError` in a test that may not contact ZooKeeper (`permission`).
+    Raises `RuntimeError` in a test that may not contact ZooKeeper (see `permission`).
     """
     permission.check()
     session = _session
@@ -50,7 +49,7 @@ def current() -> Session:
 
 
 def peek() -> Session | None:
-    """Return the session of this process if there is one, without starting it."""
+    """Return the session of this process, or None if none was started."""
     session = _session
     return session if session is not None and session.pid == os.getpid() else None
 
@@ -70,13 +69,13 @@ def _start() -> Session:
                 session.start()
                 _session = session
             except BaseException:
-                session.close(0)  # struck half way, by a signal's handler: nobody would ever close it
+                session.close(0)  # a signal handler raised before the session was stored: no other code could close it
                 raise
         return _session
 
 
 def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
-    """Close the session, in an orderly way within `timeout` seconds; the next use builds a new one."""
+    """Close the session and wait for that at most `timeout` seconds. The next use builds a new one."""
     global _session
     with _mutex:
         session, _session = _session, None
@@ -86,7 +85,7 @@ def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
 
 def _forget_in_child() -> None:
     global _session, _mutex
-    _mutex = threading.Lock()  # the inherited one may be held by a thread that does not exist here
+    _mutex = threading.Lock()  # the inherited one may be held by a thread that does not exist in the child
     session, _session = _session, None
     if session is not None:
         session.forget()

@@ -38,6 +38,7 @@ OWN_CODE = frozenset(
         "operations/test_lost_replies",
         "operations/test_request_release",
         "zk/test_lost_replies",
+        "zk/test_requests",
         "zk/test_session_restart",
     ]
 )

@@ -15,13 +15,13 @@ from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, 
 from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, Sync, Transaction
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
-from django_zklock.zk.client import (
+from django_zklock.zk.client import SessionOptions
+from django_zklock.zk.connection import (
     FIRST_RETRY,
     HURRIED_ROUND_SHARE,
     HURRIED_ROUNDS,
     RETRY_SHARE,
     ROUND_SHARE,
-    Options,
 )
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
@@ -39,7 +39,7 @@ _EVENTS = {"DELETED": EventType.DELETED, "CHANGED": EventType.CHANGED}
 class SimulatedClient:
     """A client on the simulated network."""
 
-    def __init__(self, options: Options, process: Process) -> None:
+    def __init__(self, options: SessionOptions, process: Process) -> None:
         self.options = options
         self.process = process
         self.world = process.world

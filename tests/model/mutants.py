@@ -23,11 +23,11 @@ from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.zk import clock
-from django_zklock.zk.changes import Make
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Gateway, Node
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.lease import Lease
+from django_zklock.zk.multi import Create
 from model.explore import Report, exhaust, explore
 from model.scenario import IDLE, LASTING, PERMITS, READERS, Scenario
 
@@ -231,8 +231,8 @@ def _sign_first(self: Place) -> None:
 def _sign_alone(self: Place) -> None:
     """Put up the sign, and wake nobody."""
     if self.node is not None and not self._sign_is_up:
-        sign = Make(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
-        self._registry.gateway.change((sign,), self._turns.pass_on(self._on_sign))
+        sign = Create(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
+        self._registry.gateway.commit((sign,), self._turns.pass_on(self._on_sign))
 
 
 def _leaving_sign(self: Place) -> None:
@@ -290,7 +290,7 @@ _vacate, _reconnected, _found, _take = Place.vacate, Place.reconnected, Place._o
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
 
 MUTANTS = (
-    Mutant("lists without a barrier", ((Gateway, "children_after_barrier", Gateway.children),)),
+    Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
     Mutant("deletes a leaving node once", ((Departure, "_again", _forgetful_depart),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_departures),)),
     Mutant("takes an unanswered create for none when it leaves", ((Place, "vacate", _hopeful_vacate),)),
@@ -299,13 +299,13 @@ MUTANTS = (
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
-    Mutant("proves the session by a read", ((Gateway, "vouch", _by_read),), setting=LASTING),
+    Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
     Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
-        ((Heartbeat, "_on_answer", _indifferent), (Place, "watch", _indifferent_watch)),
+        ((Heartbeat, "_on_checked", _indifferent), (Place, "watch", _indifferent_watch)),
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(

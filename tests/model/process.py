@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.zk.client import Options
+from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
@@ -111,7 +111,7 @@ class SimulatedLoop:
 class Process:
     """One process; its session is the real one, on a simulated loop and client."""
 
-    def __init__(self, name: str, number: int, ensemble: Ensemble, options: Options) -> None:
+    def __init__(self, name: str, number: int, ensemble: Ensemble, options: SessionOptions) -> None:
         self.name = name
         self.number = number
         self.world = ensemble.world

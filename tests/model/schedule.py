@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_zklock.queue import nodes, signs
-from django_zklock.zk.client import Options
+from django_zklock.zk.client import SessionOptions
 from model.callers import BASE, Caller
 from model.choices import Chooser
 from model.ensemble import Ensemble
@@ -19,7 +19,7 @@ from model.scenario import TIMEOUT, Scenario
 from model.seam import Stage
 from model.world import START, World
 
-OPTIONS = Options(
+OPTIONS = SessionOptions(
     hosts=(("server-0", 1), ("server-1", 1), ("server-2", 1)), base=BASE, session_timeout=TIMEOUT, connect_timeout=2.0
 )
 STEPS = 200_000  # more, and something goes round in circles

@@ -20,7 +20,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_zklock import zk_lock, zk_locked
-from django_zklock.locks.hold import live_holds
+from django_zklock.locks.table import held_locks
 
 LOCK = "report/{name}"
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
@@ -251,4 +251,4 @@ def served() -> Iterator[None]:
         yield
     go_on.set()
     kept.clear()
-    assert not live_holds._guards
+    assert not held_locks._guards

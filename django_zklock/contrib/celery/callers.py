@@ -20,7 +20,7 @@ from celery.signals import before_task_publish, task_prerun
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.copies import short_id
 from django_zklock.exceptions import LockHeldByCaller
-from django_zklock.locks.current import holds_any
+from django_zklock.locks.hold import holds_any
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.looking import in_the_way_for_ever
 from django_zklock.queue.nodes import Payload

@@ -14,8 +14,7 @@ from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LOST_HEADER
 from django_zklock.exceptions import LockBusy, LockHeldByCaller, LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.looking import Contending, contenders, is_shared
-from django_zklock.locks.multi import Locks, keys_of, locks_of
-from django_zklock.locks.plans import joined
+from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
 
 logger = logging.getLogger("django_zklock.celery")
 

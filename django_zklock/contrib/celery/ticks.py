@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -14,13 +15,13 @@ from typing import Any, TypeAlias
 
 from celery.utils.time import maybe_make_aware
 
-from django_zklock.exceptions import InvalidLockName
-from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue.segments import escape
-from django_zklock.zk.errors import OutcomeUnknown, ZkError
-from django_zklock.zk.records import FenceGone, Record, RecordChanged, Records, Write
+from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
+from django_zklock.zk.multi import Check, Create, Delete, SetData
+from django_zklock.zk.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, call, run_all
 
 logger = logging.getLogger("django_zklock.beat")
 
@@ -58,17 +59,17 @@ class Tick:
         return json.dumps({**known, "token": str(self.token), "leader": self.leader}).encode()
 
     @classmethod
-    def decode(cls, record: Record) -> Tick | None:
+    def decode(cls, node: Node) -> Tick | None:
         """Return the tick in a record, or None if it is none of ours."""
         try:
-            found = json.loads(record.data)
+            found = json.loads(node.data)
             return cls(
                 entry=str(found["entry"]),
                 at=datetime.fromisoformat(found["last_run_at"]).astimezone(timezone.utc),
                 count=int(found["total_run_count"]),
                 token=int(found["token"]),
                 leader=str(found["leader"]),
-                version=record.version,
+                version=node.version,
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
@@ -85,22 +86,21 @@ class Ledger:
     def __init__(self, hold: Hold, base: str, schedule: str) -> None:
         self.hold = hold
         self._session = hold._grant.session
-        self._records = Records(self._session.attached(Registry).gateway)
         self._folder = f"{base}/{FOLDER}/{escape(schedule, what='the name of the schedule')}"
         self._leader = f"{socket.gethostname()}:{os.getpid()}"
         self._ticks: dict[str, Tick] = {}  # by the name of their node
 
     def load(self) -> None:
         """Read what former leaders have recorded."""
-        found = self._ask(self._records.read_below, self._folder)
+        found = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
         now = datetime.now(timezone.utc)
-        for name, record in found.items():
-            tick = Tick.decode(record)
+        for node in found.values():
+            tick = Tick.decode(node)
             if tick is None:
-                logger.warning("the record %s/%s cannot be read and counts as none", self._folder, name)
-                tick = Tick(entry="", at=now, count=0, version=record.version)
+                logger.warning("the record %r cannot be read and counts as none", node.path)
+                tick = Tick(entry="", at=now, count=0, version=node.version)
             # A clock that goes ahead must not keep the entry waiting until the others have caught up.
-            self._ticks[name] = replace(tick, at=min(tick.at, now))
+            self._ticks[node.name] = replace(tick, at=min(tick.at, now))
 
     def adopt(self, entries: Iterable[Entry]) -> None:
         """Have these entries go on where their records say, and begin a record for each that has none."""
@@ -122,8 +122,8 @@ class Ledger:
         for name, tick in list(self._ticks.items()):
             if name not in kept and tick.at < before and tick.version is not None:
                 del self._ticks[name]
-                path = f"{self._folder}/{name}"
-                self._session.post(self._records.delete, self.hold.path, path, tick.version, lambda answer: None)
+                operations = (Check(path=self.hold.path), Delete(path=f"{self._folder}/{name}", version=tick.version))
+                self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
 
     def take(self, entry: Entry) -> Tick:
         """Record that the tick of this entry that is due now is about to be sent; no other process can send it then."""
@@ -148,41 +148,61 @@ class Ledger:
 
     # --- small parts --------------------------------------------------------------------------------------------
 
-    def _write(self, ticks: dict[str, Tick]) -> None:
-        writes = [Write(f"{self._folder}/{name}", tick.encode(), tick.version) for name, tick in ticks.items()]
-        try:
-            self._ask(self._records.write, self.hold.path, writes)
-        except RecordChanged:
-            # Perhaps by an earlier request of our own, whose answer was lost.
-            found = self._ask(self._records.read, [write.path for write in writes])
-            if any(found.get(write.path, _NOTHING).data != write.data for write in writes):
-                raise Demoted("somebody else has written the records of the schedule") from None
-            for name in ticks:
-                self._ticks[name] = replace(ticks[name], version=found[f"{self._folder}/{name}"].version)
-            return
-        for name, tick in ticks.items():
-            self._ticks[name] = replace(tick, version=0 if tick.version is None else tick.version + 1)
+    def _read_all(self, gateway: Gateway, done: Callback[dict[str, Node] | ZkError]) -> None:
+        def on_listed(reply: NamesReply) -> None:
+            if isinstance(reply, NodeMissing):
+                done({})
+            elif isinstance(reply, ZkError):
+                done(reply)
+            else:
+                gateway.read_all([f"{self._folder}/{name}" for name in reply], done)
 
-    def _ask(self, call: Callable[..., None], *args: Any) -> Any:
-        """Return the answer to a request, sent again for as long as its outcome is unknown and the lease lasts."""
+        gateway.children(self._folder, on_listed)
+
+    def _write(self, ticks: dict[str, Tick]) -> None:
+        versions = self._ask(
+            lambda deadline: run_all([self._update(name, tick) for name, tick in ticks.items()], deadline)
+        )
+        if None in versions:
+            raise Demoted("another process has written the records of the schedule")
+        for (name, tick), version in zip(ticks.items(), versions, strict=True):
+            self._ticks[name] = replace(tick, version=version)
+
+    def _update(self, name: str, tick: Tick) -> OptimisticUpdate:
+        """Return the update of a record. Its value is the new version, or None if another process has written it."""
+        path = f"{self._folder}/{name}"
+        data = tick.encode()
+
+        def decide(found: DirectoryState | None, session_id: int) -> Step:
+            if found is None:
+                return Commit((Create(path=path, data=data),), 0) if tick.version is None else Done(None)
+            if found.data == data:  # by a request whose reply was lost
+                return Done(found.version)
+            if found.version != tick.version:
+                return Done(None)
+            return Commit((SetData(path=path, data=data, version=found.version),), found.version + 1)
+
+        guess = None
+        if tick.version is not None:
+            guess = DirectoryState(path=path, data=b"", version=tick.version, children=())
+        return OptimisticUpdate(self._session, path, decide, guess=guess, fence=self.hold.path)
+
+    def _ask(self, request: Callable[[float], Any]) -> Any:
+        """Return the reply to a request with a deadline; repeat it while ZooKeeper is away and the lease lasts."""
         while True:
             self.check()
-            waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
-            self._session.post(call, *args, lambda answer, waiter=waiter: waiter.set((answer,)))
-            answered = waiter.wait(self._session.timeout)
-            answer = OutcomeUnknown() if answered is None else answered[0]
-            if isinstance(answer, FenceGone):
-                raise Demoted("the own node in the queue is gone") from answer
-            if not isinstance(answer, ZkError):
-                return answer
-            if isinstance(answer, RecordChanged):
-                raise answer
-            if not isinstance(answer, OutcomeUnknown):
-                raise Demoted(str(answer)) from answer
-            self.hold.wait_lost(PAUSE)
-
-
-_NOTHING = Record(b"", 0)
+            try:
+                reply = request(time.monotonic() + max(PAUSE, self.hold.lease_remaining))
+            except ZooKeeperUnavailable:
+                self.hold.wait_lost(PAUSE)
+                continue
+            except FenceGone as error:
+                raise Demoted("the znode of this leader is gone") from error
+            except ZkLockError as error:
+                raise Demoted(str(error)) from error
+            if isinstance(reply, ZkError):
+                raise Demoted(str(reply)) from reply
+            return reply
 
 
 def go_on(entry: Entry, tick: Tick) -> None:

@@ -21,6 +21,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.metrics import MetricWrapperBase
 
 from django_zklock import signals
+from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant
 
@@ -89,7 +90,7 @@ class Held:
     """How a grant was counted, and a reference that tells when its hold is dropped: there may be no signal of that."""
 
     labels: tuple[str, str]
-    watch: weakref.ref[Hold]
+    watch: weakref.ref[HeldLock]
 
 
 class Metrics:
@@ -181,7 +182,7 @@ class Metrics:
         self._end_dropped()
         labels = self._labels(hold.template, hold.kind)
         grant, dropped = hold._grant, self._dropped
-        self._open[grant] = Held(labels, weakref.ref(hold, lambda _: dropped.append(grant)))
+        self._open[grant] = Held(labels, weakref.ref(hold._held, lambda _: dropped.append(grant)))
         self._held.add(labels, 1)
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)
@@ -205,7 +206,7 @@ class Metrics:
     def _end_dropped(self) -> None:
         while self._dropped:
             grant = self._dropped.popleft()
-            if not grant.claims:  # else the body of a response, or a block inside, goes on with it
+            if not grant.parts:  # else the body of a response, or a block inside, goes on with it
                 counted = self._open.pop(grant, None)
                 if counted is not None:
                     self._held.add(counted.labels, -1)

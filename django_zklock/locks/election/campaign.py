@@ -11,13 +11,11 @@ from typing import Any
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.owner import current_owner
-from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.hold import Hold
+from django_zklock.execution.waiters import Routine
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.taking import report_waiting
-from django_zklock.locks.terms import Terms
 from django_zklock.zk.session import Session
 
 FIRST_PAUSE = 0.1  # seconds after a loss; the next one is twice as long, and so on
@@ -55,9 +53,10 @@ class Campaign:
     It may be waited for again and again, by one at a time, and called off from any thread.
     """
 
-    def __init__(self, session: Session, terms: Terms, waiter: Any, *, pause: float = 0.0) -> None:
+    def __init__(self, session: Session, acquisition: Acquisition, waiter: Any, *, pause: float = 0.0) -> None:
         self.session = session
-        self.attempt: Attempt[Any] = Attempt(session, terms, waiter, timeout=None)
+        self.acquisition = acquisition
+        acquisition.waiter = waiter
         self._starts_at = time.monotonic() + pause
         self.started = False
         self._concluded = False
@@ -72,25 +71,18 @@ class Campaign:
     @property
     def grant(self) -> Grant | None:
         """What came of it; None as long as nothing has."""
-        return self.attempt.grant
+        return self.acquisition.grant
 
-    def wait(self, timeout: float | None) -> Outcome | None:
-        """Return the outcome, or None if there was none within `timeout` seconds (None: wait for ever)."""
-        waiter: ThreadWaiter[Outcome] = self.attempt.waiter
+    def outcome(self, timeout: float | None) -> Routine[Outcome | None]:
+        """Return the outcome, or None if there was none within `timeout` seconds (None: wait without limit)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self.started:
-            outcome = waiter.wait(self._left(timeout))
+            outcome: Outcome | None = yield from self.acquisition.waiter.outcome(self._left(timeout))
             if outcome is not None or not self._start():
                 return outcome
-        return waiter.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-
-    async def await_outcome(self) -> Outcome | None:
-        """Wait for ever, as `wait` does; costs no thread."""
-        waiter: TaskWaiter[Outcome] = self.attempt.waiter
-        outcome = await waiter.wait(self._left(None))
-        if outcome is not None or not self._start():
-            return outcome
-        return await waiter.wait(None)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        outcome = yield from self.acquisition.waiter.outcome(left)
+        return outcome
 
     def _left(self, timeout: float | None) -> float:
         """Return the seconds of the pause that are left to wait now."""
@@ -101,29 +93,30 @@ class Campaign:
         if time.monotonic() < self._starts_at:
             return False
         self.started = True
-        report_waiting(self.attempt)
-        self.attempt.start()
+        self.acquisition.start(self.session, self.acquisition.waiter, None, 0.0)
         return True
 
-    def conclude(self, outcome: Outcome) -> Hold:
-        """Return the hold, which is the caller's, or raise what the outcome means; once."""
-        hold = self.attempt.conclude(outcome, current_owner())
+    def conclude(self, outcome: Outcome, *, keep: bool = False) -> HeldLock:
+        """Return the held lock, which is the caller's, or raise what the outcome means; once."""
+        self.acquisition.conclude(outcome, current_owner(), keep=keep)
+        held = self.acquisition.held
+        assert held is not None
         self._concluded = True
         if self._keeper is not None:
             self._keeper.detach()
-        return hold
+        return held
 
     def call_off(self, error: ZkLockError) -> None:
         """Leave the queue, and have whoever waits raise `error`; from any thread. Too late if there is an outcome."""
         self._leaving = True
-        self.session.post(self.attempt.call_off, error)
+        self.session.post(self.acquisition.call_off, error)
 
     def abandon(self) -> None:
         """Leave, from wherever it is, and let go of what was granted; nothing of it stays in ZooKeeper."""
         self._leaving = True
         if self._keeper is not None:
             self._keeper.detach()
-        self.attempt.give_up()
+        self.acquisition.abandon()
 
     def belong_to(self, candidate: object) -> None:
         """Leave when `candidate` is dropped while nobody leads yet: nobody could lead then, and nobody withdraw."""
@@ -136,5 +129,5 @@ class Campaign:
         forgotten = self.started and not self._leaving
         self.abandon()
         if forgotten:
-            message = f"the candidate for {self.attempt.terms.key!r} was dropped without being withdrawn"
+            message = f"the candidate for {self.acquisition.terms.key!r} was dropped without being withdrawn"
             warnings.warn(message, ResourceWarning, stacklevel=1)

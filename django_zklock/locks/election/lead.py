@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from django_zklock import conf
 from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.execution.waiters import Routine
+from django_zklock.locks.base import Entry, Plan
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.lock import Beside, Lock
+from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.grant import GrantObserver
-from django_zklock.locks.taking import Take
 from django_zklock.locks.terms import Terms
 from django_zklock.zk.session import Session
 
@@ -22,13 +23,10 @@ _UNLISTED = LockOptions()
 
 
 class Campaigner(Protocol):
-    """Who gets the lock, by a campaign."""
+    """Gets the lock by a campaign."""
 
-    def _take(self, take: Take, terms: Terms) -> Hold:
-        """Take it, and wait for it in a thread."""
-
-    async def _atake(self, take: Take, terms: Terms) -> Hold:
-        """Take it, and wait for it in a coroutine."""
+    def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> Routine[None]:
+        """Take the lock, and wait for it."""
 
 
 class LeadLock(Lock):
@@ -39,24 +37,16 @@ class LeadLock(Lock):
         super().__init__(name, kind="lock", limit=None, atomic=False, **options)
         self._campaigner = weakref.ref(campaigner)
 
-    def _terms(self) -> Terms:
+    def _plan(self) -> Plan:
         entry = conf.current().locks.get(self.name, _UNLISTED)
         if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
-            raise ValueError(
-                f'ZKLOCK["LOCKS"]["{self.name}"] says kind, limit or atomic, but a lead is one candidate\'s at a time, '
-                "and no transaction."
-            )
-        return super()._terms()
+            raise ValueError(f'ZKLOCK["LOCKS"]["{self.name}"]: leader locks cannot set kind, limit or atomic.')
+        return super()._plan()
 
     def _take(
-        self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None
-    ) -> Hold:
-        return self._alive._take(take, terms)
-
-    async def _atake(
-        self, take: Take, terms: Terms, timeout: float | None, *, keep: bool = False, beside: Beside = None
-    ) -> Hold:
-        return await self._alive._atake(take, terms)
+        self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
+    ) -> Routine[None]:
+        yield from self._alive._take(entry, plan.terms[0], waiter)
 
     @property
     def _alive(self) -> Campaigner:

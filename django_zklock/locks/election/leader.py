@@ -12,20 +12,22 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django_zklock import signals
 from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
-from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.execution.waiters import Routine, ThreadWaiter, run
+from django_zklock.locks import table
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.base import Entry
 from django_zklock.locks.election.campaign import FIRST_PAUSE, Campaign, Pauses
 from django_zklock.locks.election.lead import Heralds, LeadLock
 from django_zklock.locks.election.observer import Candidate
 from django_zklock.locks.election.onlooker import Onlooker
+from django_zklock.locks.held import RELEASE_PATIENCE, HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
-from django_zklock.locks.taking import RELEASE_PATIENCE, Take, let_go, listed, send, take_again
 from django_zklock.locks.terms import Terms
-from django_zklock.locks.validation import refuse_atomic, refuse_open_transaction, refuse_running_loop
+from django_zklock.locks.validation import refuse_open_transaction, refuse_running_loop
 from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.leader")
@@ -90,7 +92,7 @@ class Leader(Onlooker):
             about=about,
         )
         self._campaign: Campaign | None = None  # the present or last one; written by who campaigns, read by all
-        self._hold: Callable[[], Hold | None] = _nothing  # that came of it; likewise
+        self._held: Callable[[], HeldLock | None] = _nothing  # that came of it; likewise
         self._pauses = Pauses()
         self._pause = 0.0  # seconds, after a campaign that failed
         self._said_at: float | None = None
@@ -109,8 +111,8 @@ class Leader(Onlooker):
     @property
     def hold(self) -> Hold | None:
         """What this candidate leads by; None while it does not."""
-        hold = self._hold()
-        return None if hold is None or hold._is_over or hold._grant.inherited else hold
+        held = self._held()
+        return None if held is None or held.is_over or held.grant.inherited else held.hold
 
     @property
     def leads(self) -> bool:
@@ -130,9 +132,9 @@ class Leader(Onlooker):
         campaign = self._campaign
         if campaign is None or not campaign.started:
             return "not in the queue"
-        if not campaign.attempt.contender.placed:
+        contender = campaign.acquisition.contender
+        if contender is None or not contender.placed:
             return f"not in the queue yet: {campaign.session.explain()}"
-        contender = campaign.attempt.contender
         if contender.operator is not None:
             return f"behind {contender.operator}"
         ahead = contender.ahead
@@ -215,7 +217,7 @@ class Leader(Onlooker):
         self._look_no_more()
         campaign = self._campaign
         if campaign is not None:
-            campaign.call_off(LockNotAcquired("The leader was stopped.", lock=campaign.attempt.terms.key))
+            campaign.call_off(LockNotAcquired("The leader was stopped.", lock=campaign.acquisition.terms.key))
             campaign.session.post(self._end, campaign, grace)
 
     def __enter__(self) -> Hold:
@@ -254,90 +256,74 @@ class Leader(Onlooker):
         refuse_running_loop("wait", "await leader.arun()")
         campaign = self._campaign
         if campaign is None or campaign.over:
-            campaign = self._begin(self._lock._terms(), ThreadWaiter[Outcome]())
+            campaign = self._begin(Acquisition(self._lock.terms), ThreadWaiter[Outcome]())
             campaign.belong_to(self)
-        outcome = campaign.wait(timeout)
+        outcome = run(campaign.outcome(timeout))
         if outcome is None:
             return None
         try:
-            hold = campaign.conclude(outcome)
+            held = campaign.conclude(outcome)
         except BaseException:
             campaign.abandon()
             self._campaign = None
             raise
-        self._hold = lambda: hold  # kept, as nobody else does
-        send(hold, signals.lock_acquired, waited=campaign.attempt.waited)
-        self._tell_elected(hold)
-        return hold
+        table.held_locks.remove(held)  # it is nobody's to take again
+        self._held = lambda: held  # kept, as nothing else does
+        self._tell_elected(held)
+        return held.hold
 
     def withdraw(self) -> None:
         """Let go of the lead, or leave its queue; a wait after that begins anew, at the end."""
-        hold, self._hold = self._hold(), _nothing
+        held, self._held = self._held(), _nothing
         campaign = self._campaign
         if campaign is not None and not campaign.over:
             self._campaign = None
             campaign.abandon()
-        if hold is not None:
+        if held is not None:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
-            let_go(hold, 0, waiter.set)
+            held.release_to(0, waiter.set)
             waiter.wait(RELEASE_PATIENCE)
 
     def _place(self) -> tuple[str, str]:
-        terms = self._lock._terms()
+        terms = self._lock.terms
         return terms.key, terms.parent
 
     # --- campaigning --------------------------------------------------------------------------------------------
 
-    def _begin(self, terms: Terms, waiter: Any) -> Campaign:
+    def _begin(self, acquisition: Acquisition, waiter: Any) -> Campaign:
         """Begin a campaign, in which nothing is sent before it is waited for."""
         last = self._campaign
         if last is not None and (not last.over or self.hold is not None):
             raise RuntimeError(f"{self!r} leads, or waits for the lead, already; one object is one candidate.")
         pause = max(self._pause, self._pauses.after(None if last is None else last.grant))
-        campaign = Campaign(process.current(), terms, waiter, pause=pause)
+        campaign = Campaign(process.current(), acquisition, waiter, pause=pause)
         self._campaign = campaign  # first, then look: `stop` does it the other way round
         if self._stopping:
             self._campaign = None
-            raise LockNotAcquired("The leader was stopped.", lock=terms.key)
+            raise LockNotAcquired("The leader was stopped.", lock=acquisition.terms.key)
         return campaign
 
-    def _take(self, take: Take, terms: Terms) -> Hold:
-        """Campaign in a thread; for the lock behind this."""
-        refuse_running_loop("run", '"async with" or await leader.arun()')
-        take_again(take, current_owner(), replace(terms, reentrant=False), keep=False)  # it would wait for itself
-        refuse_open_transaction(terms)
-        campaign = self._begin(terms, ThreadWaiter[Outcome]())
+    def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> Routine[None]:
+        """Campaign; for the lock behind this."""
+        acquisition = Acquisition(replace(terms, reentrant=False))
+        entry.acquisitions.append(acquisition)
+        if waiter is ThreadWaiter:
+            refuse_running_loop("run", '"async with" or await leader.arun()')
+        acquisition.reenter(current_owner(), keep=False)  # it would wait for itself
+        if waiter is ThreadWaiter:
+            refuse_open_transaction(terms, ())
+        campaign = self._begin(acquisition, waiter())
         try:
-            outcome = campaign.wait(None)
+            outcome = yield from campaign.outcome(None)
             while outcome is None:
-                outcome = campaign.wait(None)
-            return self._lead(take, campaign, outcome)
+                outcome = yield from campaign.outcome(None)
+            held = campaign.conclude(outcome)
+            self._held = weakref.ref(held)  # kept by the block alone, so that it goes with it
+            self._tell_elected(held)
         except BaseException:
             campaign.abandon()
             self._campaign = None
             raise
-
-    async def _atake(self, take: Take, terms: Terms) -> Hold:
-        """Campaign in a coroutine; likewise."""
-        refuse_atomic("async code", terms)
-        take_again(take, current_owner(), replace(terms, reentrant=False), keep=False)
-        campaign = self._begin(terms, TaskWaiter[Outcome]())
-        try:
-            outcome = await campaign.await_outcome()
-            while outcome is None:
-                outcome = await campaign.await_outcome()
-            return self._lead(take, campaign, outcome)
-        except BaseException:
-            campaign.abandon()
-            self._campaign = None
-            raise
-
-    def _lead(self, take: Take, campaign: Campaign, outcome: Outcome) -> Hold:
-        take.hold = hold = campaign.conclude(outcome)
-        self._hold = weakref.ref(hold)  # kept by the block alone, so that it goes with it
-        listed(campaign.attempt, hold, keep=False)
-        self._tell_elected(hold)
-        return hold
 
     def _end(self, campaign: Campaign, grace: float) -> None:
         """Have the work of a stopped leader stopped; on the protocol's thread."""
@@ -372,12 +358,12 @@ class Leader(Onlooker):
             self._said_at = now
             logger.warning("no way to the lead of %s; goes on trying: %s", self.key, error, extra={"lock": self.key})
 
-    def _tell_elected(self, hold: Hold) -> None:
-        grant = hold._grant
+    def _tell_elected(self, held: HeldLock) -> None:
+        grant = held.grant
         self._pause = 0.0
         self._said_at = None
-        logger.info("leads %s", hold.key, extra=grant.logged())
-        self._heralds.tell(hold)
+        logger.info("leads %r", held.key, extra=grant.logged())
+        self._heralds.tell(held.hold)
 
     def _tell_deposed(self) -> None:
         campaign = self._campaign

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.looking import aseen, seen
@@ -26,9 +26,11 @@ from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.printable import printable
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, Node, Watch
+from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply, Watch, WriteReply
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Observer
+from django_zklock.zk.session import SessionObserver
+
+_Value = TypeVar("_Value")
 
 LOOK_AGAIN = 5.0
 """Seconds until an observer looks again that may not make the directory it would watch; the one case of polling."""
@@ -129,7 +131,7 @@ class _Over:
 _News: TypeAlias = "Candidate | ZkLockError | _Over | None"
 
 
-class Observation(Observer):
+class Observation(SessionObserver):
     """
     Tells one observer who leads, and of each change; it lives on the protocol's thread.
 
@@ -253,14 +255,14 @@ class Observation(Observer):
         self._rest()
         self._gateway.children(self._parent, self._turns.pass_on(self._on_listed))
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
             self._say(None)
-            self._gateway.make_parents(self._parent, self._turns.pass_on(self._on_made))
+            self._gateway.ensure_path(self._parent, self._turns.pass_on(self._on_made))
         elif self._is_clear(answer):
             self._judge(answer, otherwise=self._await_somebody)
 
-    def _on_made(self, answer: Any) -> None:
+    def _on_made(self, answer: WriteReply) -> None:
         if isinstance(answer, (OutcomeUnknown, SessionGone)):
             return  # to be looked at again when connected
         if isinstance(answer, ZkError):
@@ -276,13 +278,13 @@ class Observation(Observer):
             self._parent, self._turns.pass_on(self._on_listed_again), self._turns.pass_on(lambda deleted: self._look())
         )
 
-    def _on_listed_again(self, answer: Any) -> None:
+    def _on_listed_again(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
             self._look()
         elif self._is_clear(answer):
             self._judge(answer, otherwise=lambda: None)
 
-    def _judge(self, names: Any, *, otherwise: Callable[[], None]) -> None:
+    def _judge(self, names: list[str], *, otherwise: Callable[[], None]) -> None:
         try:
             queue = order.ordered(names)
         except UnreadableQueue as error:
@@ -300,7 +302,7 @@ class Observation(Observer):
         self._rest()
         path = f"{self._parent}/{child.name}"
 
-        def on_read(answer: Any) -> None:
+        def on_read(answer: NodeReply) -> None:
             if isinstance(answer, NodeMissing):
                 self._look()
             elif self._is_clear(answer):
@@ -314,7 +316,7 @@ class Observation(Observer):
 
         self._watch = self._gateway.read(path, self._turns.pass_on(on_read), self._turns.pass_on(on_event))
 
-    def _is_clear(self, answer: Any) -> bool:
+    def _is_clear(self, answer: _Value | ZkError) -> TypeGuard[_Value]:
         """Tell whether this is an answer; one that never came is asked for again when connected, a refusal ends it."""
         if isinstance(answer, ZkError) and not isinstance(answer, (OutcomeUnknown, SessionGone)):
             answer.lock = answer.lock or self._key

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol import faultpoints, loss, release_requests
@@ -31,7 +31,7 @@ from django_zklock.queue import nodes, operators, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Node
+from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
@@ -151,7 +151,7 @@ class Contender(Member):
             self._phase = Phase.PEEKING
             self._shared.names(self._turns.pass_on(self._on_peeked))
 
-    def _on_peeked(self, answer: Any) -> None:
+    def _on_peeked(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
             answer = []
         if isinstance(answer, (OutcomeUnknown, SessionGone)):
@@ -191,7 +191,7 @@ class Contender(Member):
         path = f"{self.request.parent}/{name}"
         self._registry.gateway.read(path, self._turns.pass_on(self._on_holder_read))
 
-    def _on_holder_read(self, answer: Any) -> None:
+    def _on_holder_read(self, answer: NodeReply) -> None:
         if isinstance(answer, Node):
             self.ahead = Payload.decode(answer.data)
         self._give_way()
@@ -258,7 +258,7 @@ class Contender(Member):
         if self._place is not None:
             self._place.take()
 
-    def on_entered(self, listed: Any) -> None:
+    def on_entered(self, listed: NamesReply | None) -> None:
         """Learn from the place that the node is in the queue."""
         if listed is None:
             self._list()
@@ -277,13 +277,13 @@ class Contender(Member):
         ask = self._shared.names_after_barrier if barrier else self._shared.names
         ask(self._turns.pass_on(self._on_listed))
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
             self._on_absent()
         elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
             self._judge(answer)
 
-    def _judge(self, names: Any) -> None:
+    def _judge(self, names: NamesReply) -> None:
         queue = self._ordered(names)
         if queue is None or self._place is None or self._place.node is None:
             return
@@ -380,7 +380,7 @@ class Contender(Member):
             return
         if self.session.suspect or not self.session.lease.valid:
             self._phase = Phase.PROVING
-            self.session.doubt("the lease ran out in the queue")
+            self.session.mark_suspect("the lease ran out in the queue")
             self._registry.heartbeat.beat()
             return
         faultpoints.reach("before_grant")
@@ -501,7 +501,7 @@ class Contender(Member):
         if self._grant is not None:
             self._grant.suspect(reason)
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         """A quorum has vouched for it."""
         if self._grant is not None:
             self._grant.vouched()
@@ -515,16 +515,16 @@ class Contender(Member):
 
     # --- small parts --------------------------------------------------------------------------------------------
 
-    def _ordered(self, names: Any) -> order.Queue | None:
+    def _ordered(self, names: NamesReply) -> order.Queue | None:
         """Return the queue, or fail: at an error, or at a queue that nobody can read."""
-        error: ZkLockError | None = names if isinstance(names, ZkError) else None
-        if error is None:
-            try:
-                return self._shared.read(names)
-            except UnreadableQueue as unreadable:
-                error = unreadable
-        self._fail(error)
-        return None
+        if isinstance(names, ZkError):
+            self._fail(names)
+            return None
+        try:
+            return self._shared.read(names)
+        except UnreadableQueue as error:
+            self._fail(error)
+            return None
 
     @property
     def _shared(self) -> Directory:

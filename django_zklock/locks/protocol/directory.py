@@ -19,14 +19,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from django_zklock.queue.order import Queue, ordered
-from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply
 
 logger = logging.getLogger("django_zklock.locks")
 
 MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a node of its own
 ENOUGH = 1.25  # times as long as the last grant took: the time that a contender should have left when it enters
-
-Callback = Callable[[Any], None]
 
 
 class Waiter(Protocol):
@@ -69,9 +67,9 @@ class Directory:
         self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them that have too little time left
         self._took = 0.0  # seconds from entering to the last grant
         self._admitting = False
-        self._asked: list[Callback] | None = None  # for the listing that is under way, if one is
+        self._asked: list[Callback[NamesReply]] | None = None  # for the listing that is under way, if one is
         self._barrier = False  # that listing comes after a sync
-        self._next: list[Callback] = []  # for the listing after that
+        self._next: list[Callback[NamesReply]] = []  # for the listing after that
         self._next_barrier = False
         self._parsed: tuple[Any, Queue] | None = None  # an answer, and the queue that it is
 
@@ -160,24 +158,24 @@ class Directory:
         """How many wait for a listing."""
         return len(self._asked or ()) + len(self._next)
 
-    def enter(self, prefix: str, data: bytes, on_created: Callback, on_listed: Callback) -> None:
+    def enter(self, prefix: str, data: bytes, on_created: Callback[NodeReply], on_listed: Callback[NamesReply]) -> None:
         """Create a node and list the directory, together if no listing is under way."""
         if self._asked is not None:
-            self._gateway.enter(self.parent, prefix, data, on_created, None)
+            self._gateway.create_and_list(self.parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
             self._barrier = False  # nor can it tell whether this create was carried out, if its reply is lost
             return
         self._begin([on_listed], barrier=False)
-        self._gateway.enter(self.parent, prefix, data, on_created, self._on_listed)
+        self._gateway.create_and_list(self.parent, prefix, data, on_created, self._on_listed)
 
-    def names(self, callback: Callback) -> None:
+    def names(self, callback: Callback[NamesReply]) -> None:
         """List the directory as it is after this call."""
         if self._asked is not None:
             self._next.append(callback)
         else:
             self._send([callback], barrier=False)
 
-    def names_after_barrier(self, callback: Callback) -> None:
+    def names_after_barrier(self, callback: Callback[NamesReply]) -> None:
         """
         List the directory as the leader knows it, after the present connection was made.
 
@@ -191,24 +189,24 @@ class Directory:
         else:
             self._send([callback], barrier=True)
 
-    def read(self, names: Any) -> Queue:
+    def read(self, names: list[str]) -> Queue:
         """Return the queue that the names of a listing are, parsed once for all who got them."""
         if self._parsed is None or self._parsed[0] is not names:
             self._parsed = (names, ordered(names))
         return self._parsed[1]
 
-    def _begin(self, callbacks: list[Callback], *, barrier: bool) -> None:
+    def _begin(self, callbacks: list[Callback[NamesReply]], *, barrier: bool) -> None:
         self._asked = callbacks
         self._barrier = barrier
 
-    def _send(self, callbacks: list[Callback], *, barrier: bool) -> None:
+    def _send(self, callbacks: list[Callback[NamesReply]], *, barrier: bool) -> None:
         self._begin(callbacks, barrier=barrier)
         if barrier:
-            self._gateway.children_after_barrier(self.parent, self._on_listed)
+            self._gateway.children_after_sync(self.parent, self._on_listed)
         else:
             self._gateway.children(self.parent, self._on_listed)
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         asked, self._asked = self._asked or [], None
         if self._next:
             callbacks, self._next = self._next, []

@@ -17,7 +17,7 @@ from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
-    from django_zklock.locks.hold import Hold
+    from django_zklock.locks.held import HeldLock
     from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.locks")
@@ -33,22 +33,13 @@ class Policy:
     """Seconds a suspension may last before the abort; never past the lease."""
 
 
-class Claim:
-    """What one of the holds that share a grant has of it."""
-
-    __slots__ = ("reads",)
-
-    def __init__(self, *, reads: bool) -> None:
-        self.reads = reads
-
-
 class GrantObserver:
     """What is told of a grant's changes, on the protocol's thread; it does nothing about those it has no method for."""
 
     def on_suspect(self, reason: str) -> None:
         """Nobody vouches for the session at the moment."""
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         """A quorum has vouched for it again."""
 
     def on_lost(self, reason: str) -> None:
@@ -86,7 +77,7 @@ class Grant:
         self.max_hold = 0.0  # seconds, if it ends by itself
         self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.claims: dict[Claim, weakref.ref[Hold]] = {}  # of the holds that were not let go of yet
+        self.parts: dict[weakref.ref[HeldLock], bool] = {}  # that were not released yet; True: it only reads
         self.begun = False  # whether its owner has begun what it took the lock for; written by that one
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by who tells of the end
@@ -140,9 +131,9 @@ class Grant:
         """Return the error that tells its holder of the loss."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
-    def holds(self) -> list[Hold]:
-        """Return the holds that were not let go of yet; a list made in one step, as others come and go."""
-        return [hold for reference in list(self.claims.values()) if (hold := reference()) is not None]
+    def parts_held(self) -> list[HeldLock]:
+        """Return the parts that were not released yet; a list made in one step, as others come and go."""
+        return [held for reference in list(self.parts) if (held := reference()) is not None]
 
     def take_end(self) -> bool:
         """Tell whether the caller is the first to ask; that one tells others that the lock was let go of."""
@@ -185,7 +176,7 @@ class Grant:
         """The session has been vouched for again."""
         if self.suspect_since is not None:
             self.suspect_since = None
-            self._tell(lambda observer: observer.on_vouched())
+            self._tell(lambda observer: observer.on_confirmed())
 
     def lose(self, reason: str, level: int = logging.WARNING) -> None:
         """The lock is lost, for good; `level` is of the log record about it."""

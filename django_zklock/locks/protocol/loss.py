@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.queue import broken
 from django_zklock.queue.broken import BreakRecord
 from django_zklock.zk.errors import NodeMissing
-from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.gateway import Gateway, Node, NodeReply
 
 PATIENCE = 0.2  # seconds that the read of the record may take
 LASTS = 10.0  # seconds until the record is deleted
@@ -25,7 +23,7 @@ def lose(gateway: Gateway, grant: Grant) -> None:
     path = broken.record_path(session.options.base, grant.path.rpartition("/")[2])
     timer = session.loop.call_later(PATIENCE, lambda: on_read(NodeMissing()))
 
-    def on_read(answer: Any) -> None:
+    def on_read(answer: NodeReply) -> None:
         timer.cancel()
         record = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
         if record is not None:

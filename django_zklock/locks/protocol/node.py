@@ -10,7 +10,7 @@ import enum
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
@@ -21,9 +21,9 @@ from django_zklock.locks.protocol.replies import Turns
 from django_zklock.queue import guids, nodes, rules, signs
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.operators import HoldLabel
-from django_zklock.zk.changes import Make, Put
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
-from django_zklock.zk.gateway import Node, Watch
+from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
+from django_zklock.zk.multi import Create, SetData
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -54,7 +54,7 @@ class Request:
 class Occupant(Protocol):
     """Who wants the place."""
 
-    def on_entered(self, listed: Any) -> None:
+    def on_entered(self, listed: NamesReply | None) -> None:
         """The node is there; `listed` are the names in the queue, None if it is to be asked for, or a `ZkError`."""
 
     def on_refused(self, error: ZkLockError) -> None:
@@ -134,7 +134,7 @@ class Place:
         """The queue has shown the node."""
         self._entries = 0
 
-    def _on_created(self, answer: Any) -> None:
+    def _on_created(self, answer: NodeReply) -> None:
         leaving = self._state is State.LEAVING
         if isinstance(answer, Node):
             self.node = answer
@@ -165,18 +165,18 @@ class Place:
             self._state = State.THERE
             self._registry.heartbeat.keep(self.node.path, lambda: self._turns.run(self._on_missing))
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         if self._state is State.THERE:  # else the create, answered just before, has decided otherwise
             self._occupant.on_entered(answer)
 
     def _prepare(self) -> None:
         self._turns.next()
         self._state = State.PREPARING
-        self._registry.gateway.make_parents(
+        self._registry.gateway.ensure_path(
             self._request.parent, self._turns.pass_on(self._on_prepared), lasting=self._request.lasting
         )
 
-    def _on_prepared(self, answer: Any) -> None:
+    def _on_prepared(self, answer: WriteReply) -> None:
         if isinstance(answer, (OutcomeUnknown, SessionGone)):
             self._state = State.INTERRUPTED
         elif isinstance(answer, ZkError):
@@ -197,7 +197,7 @@ class Place:
             if self._shares:
                 self._put_sign()
 
-    def _on_children_after_break(self, answer: Any) -> None:
+    def _on_children_after_break(self, answer: NamesReply) -> None:
         """Find the node whose create was not answered."""
         if isinstance(answer, NodeMissing):
             answer = []
@@ -213,7 +213,7 @@ class Place:
         else:
             self._take_anew()
 
-    def _on_found(self, answer: Any) -> None:
+    def _on_found(self, answer: NodeReply) -> None:
         if isinstance(answer, Node) and answer.owner == self._registry.session.session_id:
             self.node = answer
             self._settle()
@@ -235,7 +235,7 @@ class Place:
         if self.node is None:
             return
 
-        def on_read(answer: Any) -> None:
+        def on_read(answer: NodeReply) -> None:
             if isinstance(answer, NodeMissing):
                 self._on_missing()
             elif isinstance(answer, Node):
@@ -263,19 +263,19 @@ class Place:
         """Put up the sign, and write the node, so that those who watch it look again; who waits till then is safe."""
         if self.node is None or self._sign_is_up:
             return
-        sign = Make(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
+        sign = Create(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
         said = self._said if self._said is not None else self.node
-        node = Put(path=said.path, data=said.data, version=said.version)
-        self._registry.gateway.change((sign, node), self._turns.pass_on(self._on_sign))
+        node = SetData(path=said.path, data=said.data, version=said.version)
+        self._registry.gateway.commit((sign, node), self._turns.pass_on(self._on_sign))
 
-    def _on_sign(self, answer: Any) -> None:
+    def _on_sign(self, answer: WriteReply) -> None:
         self._sign_is_up = answer is None or isinstance(answer, NodeExists)
         if isinstance(answer, Outdated) and self.node is not None:  # written by a release request
             self._registry.gateway.read(self.node.path, self._turns.pass_on(self._on_said))
         elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
 
-    def _on_said(self, answer: Any) -> None:
+    def _on_said(self, answer: NodeReply) -> None:
         if isinstance(answer, Node):
             self._said = answer
             self._put_sign()

@@ -17,10 +17,10 @@ from typing import Any
 from django_zklock.queue import operators
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import OperatorHold
-from django_zklock.zk.changes import Remove
+from django_zklock.zk.clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Callback, Gateway, Node
-from django_zklock.zk.server_clock import CLOCK_NODE, ServerClock
+from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply, WriteReply
+from django_zklock.zk.multi import Delete
 from django_zklock.zk.session import Session
 
 audit = logging.getLogger("zklock.audit")
@@ -67,7 +67,7 @@ class HoldCheck:
         gateway: Gateway,
         key: str,
         parent: str,
-        guard: Callable[[Callback], Callback] = lambda callback: callback,
+        guard: Callable[[Callback[Any]], Callback[Any]] = lambda callback: callback,
         *,
         only_look: bool = False,
     ) -> None:
@@ -84,9 +84,9 @@ class HoldCheck:
     def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
         """Check the holds with these names, the first in the queue first. `done` gets None if the connection broke."""
         self._done = done
-        answers: list[Any] = []
+        answers: list[NodeReply] = []
 
-        def on_read(name: str, answer: Any) -> None:
+        def on_read(name: str, answer: NodeReply) -> None:
             answers.append(answer)
             hold = read_hold(self._key, answer) if isinstance(answer, Node) else None
             if isinstance(answer, NodeMissing):
@@ -99,17 +99,17 @@ class HoldCheck:
         for name in names:
             self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
 
-    def _on_all_read(self, answers: Sequence[Any]) -> None:
+    def _on_all_read(self, answers: Sequence[NodeReply]) -> None:
         now = self._clock.now()
         if any(map(_interrupted, answers)):
             self._done(None)
         elif any(now is None or hold.is_over(now) for hold in self._left.values()):
             # What this process has counted since the last stamp of the server is a reason to ask, and no proof.
-            self._gateway.tell_time(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
+            self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
             self._report()
 
-    def _on_time(self, answer: Any) -> None:
+    def _on_time(self, answer: WriteReply) -> None:
         now = None if isinstance(answer, ZkError) else self._clock.now()
         over = [name for name, hold in self._left.items() if now is not None and hold.is_over(now)]
         if _interrupted(answer):
@@ -117,12 +117,12 @@ class HoldCheck:
         elif self._only_look:
             self._on_deleted(over, NodeMissing())
         elif over:
-            deletes = [Remove(path=self._left[name].path) for name in over]
-            self._gateway.change(deletes, self._guard(partial(self._on_deleted, over)))
+            deletes = [Delete(path=self._left[name].path) for name in over]
+            self._gateway.commit(deletes, self._guard(partial(self._on_deleted, over)))
         else:
             self._report()
 
-    def _on_deleted(self, names: Sequence[str], answer: Any) -> None:
+    def _on_deleted(self, names: Sequence[str], answer: WriteReply) -> None:
         if _interrupted(answer):
             self._done(None)
             return
@@ -140,7 +140,7 @@ class HoldCheck:
         self._done(CheckedHolds(frozenset(self._over), self._left, self._clock.now()))
 
 
-def _interrupted(answer: Any) -> bool:
+def _interrupted(answer: object) -> bool:
     return isinstance(answer, (OutcomeUnknown, SessionGone))
 
 
@@ -163,6 +163,6 @@ def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
         if again is not None:
             session.loop.call_later(again, check)
         else:
-            session.attached(Gateway).tidy(parent)
+            session.attached(Gateway).delete_if_empty(parent)
 
     session.loop.call_later(seconds, check)

@@ -6,14 +6,14 @@ Runs on the protocol's thread. Whose end that is, and what it means, the rule an
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.queue import rules
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, Node, Watch
+from django_zklock.zk.gateway import Gateway, Node, NodeReply, Watch
 
 
 class Successor(Protocol):
@@ -65,7 +65,7 @@ class Predecessors:
             watch.cancel()
 
     def _watch(self, name: str) -> None:
-        def on_read(answer: Any) -> None:
+        def on_read(answer: NodeReply) -> None:
             if isinstance(answer, Node):
                 self._successor.on_ahead_read(answer)
                 if answer.version:
@@ -97,7 +97,7 @@ class Predecessors:
     def _heed_limit(self) -> None:
         """Watch the directory, whose data is written whenever the limit is changed, and have the queue looked at."""
 
-        def on_read(answer: Any) -> None:
+        def on_read(answer: NodeReply) -> None:
             if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):
                 self._successor.on_refused(answer)  # nobody would tell of a change
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.execution import work
@@ -17,10 +16,10 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.queue import nodes, signs
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway
+from django_zklock.zk.gateway import Gateway, NamesReply, WriteReply
 from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.loop import Timer
-from django_zklock.zk.session import Observer, Session
+from django_zklock.zk.session import Session, SessionObserver
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -28,14 +27,14 @@ AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
-class Member(Observer):
+class Member(SessionObserver):
     """Who has a node in a queue, or is about to."""
 
     def on_failure(self, error: Exception) -> None:
         """It failed on the session's news."""
 
 
-class Registry(Observer):
+class Registry(SessionObserver):
     """The members of one session's queues, the nodes on their way out, and the audit that finds any other."""
 
     def __init__(self, session: Session) -> None:
@@ -117,8 +116,8 @@ class Registry(Observer):
     def on_suspect(self, reason: str) -> None:
         self._tell(lambda member: member.on_suspect(reason))
 
-    def on_vouched(self) -> None:
-        self._tell(lambda member: member.on_vouched())
+    def on_confirmed(self) -> None:
+        self._tell(lambda member: member.on_confirmed())
 
     def on_lease_over(self) -> None:
         self._tell(lambda member: member.on_lease_over())
@@ -143,9 +142,9 @@ class Registry(Observer):
 
     def audit(self) -> None:
         """Delete the nodes of this session that nobody here knows of; a server before 3.6 can't list them."""
-        self.gateway.own_nodes(self.session.options.base, self._on_own_nodes)
+        self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
-    def _on_own_nodes(self, answer: Any) -> None:
+    def _on_own_nodes(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
             return
         for path in answer:
@@ -211,7 +210,7 @@ class Departure:
             faultpoints.reach("before_delete")
             changes = self._replacement.changes() if self._replacement is not None else ()
             if changes:
-                self._registry.gateway.change(changes, self._on_replaced)
+                self._registry.gateway.commit(changes, self._on_replaced)
             else:
                 self._registry.gateway.delete(self._path, self._on_deleted)
             faultpoints.reach("after_delete_sent")
@@ -223,7 +222,7 @@ class Departure:
             self._replacement.end_in_time(self._registry.session)
         self._report(True)
 
-    def _on_listed(self, answer: Any) -> None:
+    def _on_listed(self, answer: NamesReply) -> None:
         self._busy = False
         if isinstance(answer, NodeMissing):
             self.finish()
@@ -237,15 +236,15 @@ class Departure:
             else:
                 self.finish()
 
-    def _on_deleted(self, answer: Any) -> None:
+    def _on_deleted(self, answer: WriteReply) -> None:
         self._busy = False
         if isinstance(answer, ZkError):
             self._again(answer)
         else:
-            self._registry.gateway.tidy(self._parent)
+            self._registry.gateway.delete_if_empty(self._parent)
             self.finish()
 
-    def _on_replaced(self, answer: Any) -> None:
+    def _on_replaced(self, answer: WriteReply) -> None:
         """The node is gone, and another in its place; or it was gone by then, perhaps by an own try before."""
         self._busy = False
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 
 from django_zklock import signals
 from django_zklock.execution import work
+from django_zklock.locks.notify import send_about
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.telling import tell
 from django_zklock.queue import revocations
 from django_zklock.zk.gateway import Gateway, Node
 
@@ -33,7 +33,7 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
     if found == grant.release_request:
         return  # the watch was set anew
     grant.request_release(found)
-    tell(grant, signals.lock_release_requested, by=found.by, reason=found.reason)
+    send_about(grant, signals.lock_release_requested, by=found.by, reason=found.reason)
     logger.warning(
         "the holder of lock %s is asked to release by %s%s",
         grant.key,

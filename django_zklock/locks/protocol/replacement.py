@@ -21,8 +21,8 @@ from django_zklock.queue import guids, operators
 from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Kind, Payload, prefix
 from django_zklock.queue.segments import SEQUENCE_DIGITS
-from django_zklock.zk.changes import Change, Make, Remove
 from django_zklock.zk.gateway import Node
+from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Replacement:
         name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
         self._path = f"{request.parent}/{name}"
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[Operation, ...]:
         """Return the transaction that replaces the znode; nothing if the time is over, so the znode can just go."""
         payload = Payload.decode(self._own.data)
         least, label = self._request.min_hold, self._request.operator
@@ -58,7 +58,7 @@ class Replacement:
             seconds=self._seconds,
             minimum=label is None,
         )
-        return (Remove(path=self._own.path), Make(path=self._path, data=data))
+        return (Delete(path=self._own.path), Create(path=self._path, data=data))
 
     def end_in_time(self, session: Session) -> None:
         """Have this process end the hold, if it was made."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from django_zklock.execution import work
 
 logger = logging.getLogger("django_zklock.locks")
+
+_Reply = TypeVar("_Reply")
 
 
 class Turns:
@@ -32,11 +34,11 @@ class Turns:
         """Have all answers that are still to come dropped."""
         self._turn += 1
 
-    def pass_on(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
+    def pass_on(self, call: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
         """Return `call`, to be called with an answer, if that comes in the present turn."""
         turn = self._turn
 
-        def guarded(answer: Any) -> None:
+        def guarded(answer: _Reply) -> None:
             if turn == self._turn:
                 self.run(call, answer)
 

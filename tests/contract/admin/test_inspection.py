@@ -26,7 +26,7 @@ from django_zklock.locks import looking
 from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
-from django_zklock.zk.awaiting import Awaiting
+from django_zklock.zk.requests import OnConnected
 
 pytestmark = pytest.mark.zookeeper
 
@@ -448,7 +448,7 @@ def test_who_gave_up_during_an_outage_is_waited_for_no_more(zoo: Zoo, proxy: Pro
     fresh()
     proxy.refuse = True
     proxy.cut_all()
-    awaiting = session().attached(Awaiting)
+    awaiting = session().attached(OnConnected)
     for _ in range(3):
         snapshot(max_age=0, patience=0.05)
         with pytest.raises(ZooKeeperUnavailable):

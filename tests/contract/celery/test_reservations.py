@@ -17,7 +17,7 @@ from django_zklock.operations.reservations import Attached, Reserved, Taken
 from django_zklock.queue import reservations as rules
 from django_zklock.queue.reservations import Reservation
 from django_zklock.zk import process
-from django_zklock.zk.gateway import Family
+from django_zklock.zk.gateway import DirectoryState
 
 pytestmark = pytest.mark.zookeeper
 
@@ -256,11 +256,11 @@ def test_what_a_paused_process_read_is_not_taken_for_what_is_there_now(zoo: Zoo)
     assert reservations.start("a/b", "two") is not None
 
 
-def family(zoo: Zoo) -> Family:
+def family(zoo: Zoo) -> DirectoryState:
     """What a look at the reservation shows."""
     path = rules.place(zoo.base, "a/b")
     data, stat = zoo.client.get(path)
-    return Family(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
+    return DirectoryState(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
 
 
 def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo) -> None:

@@ -19,7 +19,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.ticks import Demoted, Ledger, Tick, go_on
 from django_zklock.locks.election.leader import Leader
-from django_zklock.zk.records import Record
+from django_zklock.zk.gateway import Node
 
 pytestmark = pytest.mark.zookeeper
 
@@ -148,7 +148,7 @@ def test_a_record_that_somebody_else_wrote_ends_the_lead(zoo: Zoo, candidate: Ma
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.set(f"{zoo.base}/!beat/nightly/report", b"{}")
-    with pytest.raises(Demoted, match="somebody else"):
+    with pytest.raises(Demoted, match="another process"):
         ledger.take(entry())
 
 
@@ -258,8 +258,9 @@ def records(zoo: Zoo) -> list[Tick]:
     folder = f"{zoo.base}/!beat/nightly"
     found = []
     for name in zoo.client.get_children(folder):
-        data, stat = zoo.client.get(f"{folder}/{name}")
-        tick = Tick.decode(Record(data, stat.version))
+        path = f"{folder}/{name}"
+        data, stat = zoo.client.get(path)
+        tick = Tick.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
         assert tick is not None
         found.append(tick)
     return found

@@ -1,4 +1,4 @@
-"""How far the tokens of an ensemble have come, as a quorum says it."""
+"""The last zxid of the ensemble, confirmed by a quorum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_zklock.testing.ensemble import free_ports
 
 
 def test_it_lies_between_the_tokens_before_and_after(zoo: Zoo) -> None:
-    """No token above it was given before the question, and each that is given after it is higher."""
+    """Tokens from before the request are not above it, and later tokens are higher."""
     with zk_lock("a") as first:
         reached = horizon.ask(first)
         assert reached is not None
@@ -23,8 +23,8 @@ def test_it_lies_between_the_tokens_before_and_after(zoo: Zoo) -> None:
         assert second.token > again
 
 
-def test_another_clients_writes_count(zoo: Zoo) -> None:
-    """It is the ensemble's, and not what this session happens to have seen."""
+def test_writes_of_other_clients_count(zoo: Zoo) -> None:
+    """It is the ensemble's last zxid, not the last one that this session has seen."""
     with zk_lock("a") as hold:
         path = zoo.client.create(f"{zoo.chroot}/foreign", makepath=True)
         theirs = zoo.client.get(path)[1].czxid
@@ -33,8 +33,8 @@ def test_another_clients_writes_count(zoo: Zoo) -> None:
         assert reached > theirs
 
 
-def test_without_an_answer_nothing_is_said(zoo: Zoo) -> None:
-    """A guess would be a wrong alarm, or none."""
+def test_without_a_connection_it_is_an_error(zoo: Zoo) -> None:
+    """A guess could raise a false alarm, or miss a real one."""
     (port,) = free_ports(1)
     with zoo.configured(f"127.0.0.1:{port}"), pytest.raises(ZooKeeperUnavailable, match="connection refused"):
         horizon.current()

@@ -27,7 +27,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks.election.leader import STOPPED
-from django_zklock.locks.hold import live_holds
+from django_zklock.locks.table import held_locks
 from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = pytest.mark.zookeeper
@@ -42,8 +42,8 @@ LATER = ROOM
 def nothing_is_left() -> Iterator[None]:
     """No block is open at the end, and no hold listed."""
     yield
-    assert not live_holds._guards
-    assert not live_holds.all()
+    assert not held_locks._guards
+    assert not held_locks.all()
 
 
 class Terms:
@@ -467,7 +467,7 @@ def test_settings_that_contradict_a_lead_are_refused(zoo: Zoo) -> None:
     for options in ({"kind": "read"}, {"limit": 2}, {"atomic": True}):
         with (
             override_settings(ZKLOCK=zoo.settings(LOCKS={"lead": {"path": "lead", **options}})),
-            pytest.raises(ValueError, match="one candidate's at a time"),
+            pytest.raises(ValueError, match="leader locks cannot set"),
         ):
             zk_leader("lead").run(lambda hold: None)
 

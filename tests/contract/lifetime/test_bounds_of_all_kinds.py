@@ -14,10 +14,9 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks.attempt import Attempt
-from django_zklock.locks.hold import share_with_readers
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.held import share_with_readers
 from django_zklock.locks.protocol.contender import Outcome
-from django_zklock.locks.taking import let_go
 from django_zklock.operations import hold_lock
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind, Payload
@@ -138,7 +137,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
     zoo.client.delete(theirs)
     hold = waiter.result()
     assert hold
-    let_go(hold, 0)
+    hold._held.release_to(0)
 
 
 # --- a writer that reads ----------------------------------------------------------------------------------------------
@@ -179,11 +178,11 @@ def test_of_two_that_leave_at_once_none_lets_readers_in(zoo: Zoo) -> None:
     """Who is not the last by its own count finds nobody left: what it makes of that changes no rest of the other."""
     with ReadWriteLock("k", min_hold=0).write() as hold:
         grant = hold._grant
-        claims = dict(grant.claims)
-        grant.claims.clear()
-        share_with_readers(hold._contender, grant)
-        grant.claims.update(claims)
-        del claims
+        parts = dict(grant.parts)
+        grant.parts.clear()
+        share_with_readers(hold._held.contender, grant)
+        grant.parts.update(parts)
+        del parts
         assert hold.kind == "write"
 
 
@@ -195,10 +194,10 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
     connected()
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    attempt = Attempt(process.current(), lock._terms(), waiter, timeout=1)
-    attempt.contender.start()
-    eventually(lambda: attempt.grant)
-    attempt.contender.abandon()  # as whoever is struck, or cancelled, before it has looked
+    acquisition = Acquisition(lock.terms)
+    acquisition.start(process.current(), waiter, 1, 0)
+    eventually(lambda: acquisition.grant)
+    acquisition.abandon()  # as whoever is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)
 
 

@@ -1,4 +1,4 @@
-"""A hold is trusted for as long as a quorum has vouched for it lately, and not a moment longer."""
+"""A hold is trusted while its lease lasts, and not a moment longer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def go_away(proxy: Proxy) -> None:
 
 @pytest.mark.scenario("F4")
 def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
-    """With abort_on="lost" the work goes on through a cut, and the lease is extended again afterwards."""
+    """With abort_on="lost" the work continues through a cut, and the lease is extended afterwards."""
     with zk_lock("a", abort_on="lost") as hold:
         go_away(proxy)
         eventually(lambda: not session().connected)
@@ -55,14 +55,14 @@ def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
         proxy.heal()
         eventually(lambda: session().connected and not session().suspect)
         until = time.monotonic() + LEASE
-        while time.monotonic() < until:  # the old lease would be over by now
+        while time.monotonic() < until:  # the old lease would be over by then
             hold.check()
             time.sleep(0.02)
         assert token_of(zoo, hold) == hold.token
 
 
-def test_a_suspended_hold_is_not_trusted_until_it_is_vouched_for(zoo: Zoo, proxy: Proxy) -> None:
-    """`check()` refuses from the cut to the next acknowledged heartbeat; a hold from `acquire` is then good again."""
+def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
+    """`check()` raises from the cut until the next acknowledged heartbeat. The hold is good again after that."""
     lock = zk_lock("a")
     hold = lock.acquire()
     assert hold
@@ -85,7 +85,7 @@ def test_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy
 
 
 def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """Who grants a suspension some seconds is not stopped when it is over before; each has the whole grace."""
+    """A suspension that is over within the grace stops nothing, and each suspension has the whole grace."""
     with zk_lock("a", grace=1.2) as hold:
         for _ in range(3):
             cut(proxy)
@@ -105,7 +105,7 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
 
 @pytest.mark.scenario("F5")
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """The work is told at the end of the lease, not when ZooKeeper is back; and the lock can be taken again then."""
+    """The work is aborted at the end of the lease, not when ZooKeeper is back. Then the lock can be acquired again."""
     lock = zk_lock("a", abort_on="lost", timeout=10)
     hold, why = lose(lock, lambda hold: go_away(proxy), LEASE + LATER)
     assert "lease" in why
@@ -119,7 +119,7 @@ def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
 
 @pytest.mark.scenario("F5")
 def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
-    """Its session may survive the outage, and its node: the hold does not come back."""
+    """Even if its session and its node survive the outage, the hold does not come back."""
     lock = zk_lock("a", abort_on="never")
     hold = lock.acquire()
     assert hold
@@ -144,7 +144,7 @@ def test_a_lost_hold_stays_lost(zoo: Zoo, proxy: Proxy) -> None:
 @pytest.mark.scenario("F30")
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
 def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, direction: str) -> None:
-    """What was sent counts for nothing, nor do writes that were carried out: only what was acknowledged does."""
+    """Only acknowledged writes extend the lease, not those that were sent or carried out."""
 
     def half_open(hold: Hold) -> None:
         proxy.wait_for(lambda: proxy.counts[MULTI])
@@ -153,8 +153,8 @@ def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, directi
     lose(zk_lock("a", abort_on="lost"), half_open, LEASE + LATER)
 
 
-def test_a_busy_process_notices_a_blackhole(zoo: Zoo, proxy: Proxy) -> None:
-    """The dead-man's timer of kazoo is restarted by each request, so a client in use would never notice."""
+def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy) -> None:
+    """Each request restarts kazoo's own timer, so kazoo would never notice on a busy connection."""
     before = proxy.connected
 
     def work() -> None:
@@ -172,16 +172,16 @@ def test_a_busy_process_notices_a_blackhole(zoo: Zoo, proxy: Proxy) -> None:
 # --- the session, and the node ----------------------------------------------------------------------------------------
 
 
-def test_a_holder_is_told_at_once_that_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
-    """There is no lease to wait for: the session is over."""
+def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:
+    """The lease does not matter, because the session is over."""
     hold, why = lose(zk_lock("a", abort_on="lost"), lambda hold: expire(zoo), LEASE / 2)
     assert "session" in why
     with zk_lock("a", timeout=5) as again:
         assert again.token > hold.token
 
 
-def test_a_waiter_queues_again_when_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
-    """By itself, until its deadline; it is in the queue once, and in the new session."""
+def test_a_waiter_enters_the_queue_again_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:
+    """It does so until its deadline, and is in the queue once, in the new session."""
 
     def take() -> int:
         with zk_lock("a", timeout=10) as hold:
@@ -198,8 +198,8 @@ def test_a_waiter_queues_again_when_its_session_expired(zoo: Zoo, proxy: Proxy) 
     assert waiter.result()
 
 
-def test_a_waiter_with_no_time_left_is_told_in_time_though_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
-    """Queueing again does not start the wait anew."""
+def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
+    """Entering the queue again does not restart the timeout."""
     with zoo.hold_elsewhere("a"):
         waiter = Elsewhere(lambda: zk_lock("a").acquire(timeout=1.5))
         zoo.wait_contenders("a", 2)
@@ -210,8 +210,8 @@ def test_a_waiter_with_no_time_left_is_told_in_time_though_its_session_expired(z
 
 @pytest.mark.scenario("F59")
 @pytest.mark.parametrize("after", [0, 0.5], ids=["at once", "later"])
-def test_a_holder_is_told_that_its_node_was_deleted(zoo: Zoo, proxy: Proxy, after: float) -> None:
-    """Within a second, and the work is stopped."""
+def test_a_hold_is_lost_when_its_node_is_deleted(zoo: Zoo, proxy: Proxy, after: float) -> None:
+    """The work is aborted within a second."""
 
     def delete(hold: Hold) -> None:
         time.sleep(after)
@@ -223,8 +223,8 @@ def test_a_holder_is_told_that_its_node_was_deleted(zoo: Zoo, proxy: Proxy, afte
         assert again.token > hold.token
 
 
-def test_a_waiter_queues_again_when_its_node_was_deleted(zoo: Zoo, proxy: Proxy) -> None:
-    """At the end of the queue; that it was thrown out is no answer to its caller."""
+def test_a_waiter_enters_the_queue_again_when_its_node_is_deleted(zoo: Zoo, proxy: Proxy) -> None:
+    """It enters at the end of the queue, and its caller does not notice."""
 
     def take() -> None:
         with zk_lock("a", timeout=10) as hold:
@@ -239,8 +239,8 @@ def test_a_waiter_queues_again_when_its_node_was_deleted(zoo: Zoo, proxy: Proxy)
     waiter.result()
 
 
-def test_a_lease_that_ran_out_unseen_does_not_come_back(zoo: Zoo, proxy: Proxy) -> None:
-    """A process that was paused may hear of an acknowledgement before its own timer tells it that the time is up."""
+def test_a_lease_that_ended_unnoticed_does_not_come_back(zoo: Zoo, proxy: Proxy) -> None:
+    """A paused process may read an acknowledgement before its own timer reports the end of the lease."""
     lock = zk_lock("a", abort_on="never")
     hold = lock.acquire()
     assert hold
@@ -257,10 +257,10 @@ def test_a_lease_that_ran_out_unseen_does_not_come_back(zoo: Zoo, proxy: Proxy) 
     lock.release()
 
 
-def test_a_protocol_that_fails_gives_no_lock_away_unsaid(
+def test_a_hold_is_lost_before_its_node_is_deleted_after_a_failure_of_the_protocol(
     zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Should the code that watches over a held node fail, its holder hears of it before the node goes."""
+    """If the code that watches a held node fails, the hold is lost before the node is deleted."""
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("a defect")
@@ -268,8 +268,8 @@ def test_a_protocol_that_fails_gives_no_lock_away_unsaid(
     lock = zk_lock("a", abort_on="never")
     hold = lock.acquire()
     assert hold
-    assert isinstance(hold._contender, Contender)
-    place = hold._contender._place
+    assert isinstance(hold._held.contender, Contender)
+    place = hold._held.contender._place
     assert place
     eventually(lambda: place._watch and client()._data_watchers.get(hold.path))
     monkeypatch.setattr(Gateway, "read", fail)
@@ -281,12 +281,12 @@ def test_a_protocol_that_fails_gives_no_lock_away_unsaid(
 
 
 class Broken:
-    """What watches over a hold, and fails whenever it is told something."""
+    """An observer of a grant that fails at every call."""
 
     def on_suspect(self, reason: str) -> None:
         raise RuntimeError("broken")
 
-    def on_vouched(self) -> None:
+    def on_confirmed(self) -> None:
         raise RuntimeError("broken")
 
     def on_lost(self, reason: str) -> None:
@@ -296,8 +296,8 @@ class Broken:
         raise RuntimeError("broken")
 
 
-def test_trouble_with_one_hold_keeps_no_news_from_another(zoo: Zoo, proxy: Proxy) -> None:
-    """The first of two holds cannot be told; the second still is, of a cut, of its end, and of an expired session."""
+def test_a_failing_observer_of_one_hold_does_not_affect_another_hold(zoo: Zoo, proxy: Proxy) -> None:
+    """The second hold still learns of a cut, of the end of the lease, and of an expired session."""
     with zk_lock("first", abort_on="never") as first, zk_lock("second", abort_on="never") as second:
         session().post(first._grant.attach, Broken())
         cut(proxy)

@@ -17,8 +17,9 @@ from support.faults import cut, proxied
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
-from django_zklock.locks.hold import live_holds
+from django_zklock.execution.waiters import TaskWaiter
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -44,7 +45,7 @@ async def test_tasks_of_one_thread_exclude_each_other(zoo: Zoo, shared: bool) ->
     await asyncio.gather(*(work() for _ in range(10)))
     assert most == 1
     assert not one._blocks
-    assert not live_holds._guards
+    assert not held_locks._guards
 
 
 @pytest.mark.scenario("F61", "F62")
@@ -152,16 +153,18 @@ async def test_cancel_while_granted_leaves_no_contender(zoo: Zoo) -> None:
         task = asyncio.create_task(work())
         await asyncio.to_thread(zoo.wait_contenders, "cross", 2)
         release = asyncio.create_task(asyncio.sleep(0.0002 * count))
-        await asyncio.gather(lock_release(lock), release)
+        await asyncio.gather(release_lock(), release)
         task.cancel()
         await asyncio.wait([task])
     zoo.assert_empty()
 
 
-async def lock_release(lock: Lock) -> None:
+async def release_lock() -> None:
     """Release for the main task, from a coroutine that gather makes a task of its own."""
-    (hold,) = live_holds._kept.values()
-    await lock._arelease(hold, 0)
+    (held,) = held_locks.kept()
+    waiter = TaskWaiter[bool]()
+    held.release_to(0, waiter.set)
+    await waiter.wait(5)
 
 
 async def test_asyncio_timeout_around_a_wait_is_a_timeout(zoo: Zoo) -> None:
@@ -215,7 +218,7 @@ async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
         await asyncio.to_thread(int)
         before = threading.active_count()
         with zoo.hold_elsewhere("crowd"):
-            tasks = [asyncio.create_task(Lock("crowd", timeout=None).__aenter__()) for _ in range(30)]
+            tasks = [asyncio.ensure_future(Lock("crowd", timeout=None).__aenter__()) for _ in range(30)]
             await asyncio.to_thread(zoo.wait_contenders, "crowd", 31, 20)
             assert threading.active_count() == before
             for task in tasks:

@@ -31,7 +31,7 @@ from django_zklock.queue.limits import Record
 from django_zklock.queue.order import Queue
 from django_zklock.queue.signs import Limit
 from django_zklock.signals import limit_changed
-from django_zklock.zk.gateway import Family
+from django_zklock.zk.gateway import DirectoryState
 
 pytestmark = pytest.mark.zookeeper
 
@@ -302,11 +302,13 @@ class Race:
         self.setting.limits = dict.fromkeys(zoo.children("k"), 3)
 
     def look(self) -> Any:
-        family: Family = self.client.request(lambda gateway, done: gateway.look(self.client.parent, done))
+        family: DirectoryState = self.client.request(
+            lambda gateway, done: gateway.read_directory(self.client.parent, done)
+        )
         return self.setting(family, 0)
 
     def write(self, step: Any) -> bool:
-        answer = self.client.request(lambda gateway, done: gateway.change(step.changes, done))
+        answer = self.client.request(lambda gateway, done: gateway.commit(step.operations, done))
         return answer is None
 
 

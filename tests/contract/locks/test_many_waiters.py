@@ -1,4 +1,4 @@
-"""Hundreds of waiters in one process: few nodes, few requests, no harm to other locks, and everybody's turn comes."""
+"""Hundreds of waiters in one process: few nodes, few requests, no harm to other locks, and all are granted."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ async def test_max_waiters_refuses_no_reader_where_all_read(zoo: Zoo) -> None:
 
 
 def read_many(count: int, answers: list[object]) -> None:
-    """Ask so many things at once, on the protocol's thread."""
+    """Send so many reads at once, on the protocol's thread."""
 
     def ask() -> None:
         gateway = session().attached(Gateway)
@@ -341,8 +341,8 @@ def read_many(count: int, answers: list[object]) -> None:
     session().post(ask)
 
 
-def test_one_that_fails_at_the_end_of_a_session_does_not_keep_it_from_ending(zoo: Zoo) -> None:
-    """What waits for an answer is told that the session is over. Trouble there is logged, and all goes on."""
+def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) -> None:
+    """Requests without a reply fail when the session is closed. An exception in a callback is logged."""
 
     def fail(answer: object) -> None:
         raise RuntimeError(answer)
@@ -356,11 +356,11 @@ def test_one_that_fails_at_the_end_of_a_session_does_not_keep_it_from_ending(zoo
         eventually(lambda: found.closing)
         proxy.hang = False
         closing.result()
-        assert found._done.is_set()
+        assert found._closed.is_set()
 
 
-def test_a_heartbeat_is_not_behind_a_flood(zoo: Zoo) -> None:
-    """A bounded number of requests has no answer yet; what keeps the lease is sent before those that wait."""
+def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None:
+    """A bounded number of requests is in flight. A heartbeat is sent before the requests that wait."""
     with warmed(zoo, "a") as proxy, zk_lock("a", abort_on="never"):
         answers: list[object] = []
         proxy.hang = True
@@ -375,17 +375,17 @@ def test_a_heartbeat_is_not_behind_a_flood(zoo: Zoo) -> None:
 
 
 @pytest.mark.chaos  # it judges time
-def test_a_slow_flood_of_answers_is_no_stall(zoo: Zoo) -> None:
-    """The connection is given up when no answer comes at all, not when the oldest request waits for its turn."""
+def test_a_slow_flood_of_replies_is_no_stall(zoo: Zoo) -> None:
+    """The connection is dropped when no reply arrives at all, not when the oldest request is only queued."""
     with proxied(zoo, 10) as proxy, zk_lock("a", abort_on="lost") as hold:
         connection = proxy.connected
         share = session().timeout * STALL_SHARE
         answers: list[object] = []
-        proxy.delay = 0.01  # so the server's answers come in many pieces
+        proxy.delay = 0.01  # the server's replies arrive in many pieces
         slow = threading.Event()
 
         def ask_on(answer: object) -> None:
-            # Each answer leads to one more request, behind all that are under way.
+            # Each reply leads to one more request, behind all that are in flight.
             answers.append(answer)
             if not slow.is_set():
                 session().attached(Gateway).read(f"{session().options.base}/nothing", ask_on)

@@ -14,9 +14,8 @@ from support.faults import within
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotHeld
-from django_zklock.locks.hold import live_holds
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.taking import let_go
+from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -213,7 +212,7 @@ def test_one_object_serves_many_threads(zoo: Zoo) -> None:
     assert len(done) == 8
     assert most == 1
     assert not lock._blocks
-    assert not live_holds._guards
+    assert not held_locks._guards
 
 
 def test_waiters_are_served_in_the_order_they_came(zoo: Zoo) -> None:
@@ -242,8 +241,8 @@ def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> No
     for _ in range(5):
         assert in_thread(lambda: lock.acquire(False)) is None
         assert isinstance(in_thread(lock.release), LockNotHeld)
-    (hold,) = live_holds._kept.values()
-    let_go(hold, 0)  # its owner is gone, so nobody else can
+    (held,) = held_locks.kept()
+    held.release_to(0)  # its owner is gone, so nobody else can
 
 
 def test_a_generator_that_is_dropped_lets_go(zoo: Zoo) -> None:
@@ -290,7 +289,7 @@ def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo: Zoo) -> None:
     lock = Lock("dropped")
     hold = lock.acquire()
     assert hold
-    live_holds.remove(hold)
+    held_locks.remove(hold._held)
     with pytest.warns(ResourceWarning, match="dropped"):
         del hold
     eventually(lambda: not zoo.children("dropped"), 2)

@@ -126,7 +126,7 @@ def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, capl
         hold.add_release_request_callback(fail)
         request_release("k", "enough", by="anna")
         (record,) = eventually(lambda: [each for each in caplog.records if each.exc_info])
-    assert "callback of the hold of k " in record.message
+    assert "callback of the hold on 'k' " in record.message
     assert "fail" in record.message
 
 

@@ -1,4 +1,4 @@
-"""The private names of kazoo that `zk` leans on: a release of kazoo that changes one fails here, not in production."""
+"""The private names of kazoo that `zk` uses. A release of kazoo that changes one fails here, not in production."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.zk import process
-from django_zklock.zk.client import Client, Options
+from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.gateway import Gateway
 
 pytestmark = pytest.mark.zookeeper
 
 
-def test_the_client_has_what_is_reached_into() -> None:
+def test_the_client_has_the_private_attributes() -> None:
     """Every private attribute that is used exists on a client that was never started."""
-    client = Client(Options(hosts=(("127.0.0.1", 1),)))
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     for name in (
         "_queue",
         "_pending",
@@ -57,52 +57,52 @@ def test_the_client_has_what_is_reached_into() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_called_or_overridden_takes_what_it_did(method: Callable[..., Any], parameters: list[str]) -> None:
-    """Every private method that is called or overridden has the parameters it is known by."""
+def test_the_private_methods_have_the_known_parameters(method: Callable[..., Any], parameters: list[str]) -> None:
+    """Every private method that is called or overridden has the same parameters as before."""
     assert list(inspect.signature(method).parameters) == ["self", *parameters]
 
 
 def test_the_negotiated_timeout_is_read_from_the_connect_reply(zoo: Zoo) -> None:
-    """A session timeout beyond the server's maximum is cut by the server, and that is what counts."""
+    """The server cuts a session timeout above its maximum, and the lease is based on the result."""
     with zoo.configured(session_timeout=3600), zk_lock("a") as hold:
         assert process.current().timeout == 10.0  # 20 ticks of 0.5 s
         assert 3.0 < hold.lease_remaining <= 4.0
 
 
-def ask(verb: Any, *arguments: Any) -> Any:
-    """Call a verb of the gateway on its thread, and return what it answers."""
-    answers: list[Any] = []
-    process.current().post(verb, *arguments, answers.append)
-    return eventually(lambda: answers)[0]
+def ask(method: Any, *arguments: Any) -> Any:
+    """Call a method of the gateway on its thread, and return the reply."""
+    replies: list[Any] = []
+    process.current().post(method, *arguments, replies.append)
+    return eventually(lambda: replies)[0]
 
 
-def test_requests_that_kazoo_has_no_verb_for_work(zoo: Zoo) -> None:
-    """Containers are made and the own ephemeral nodes are listed, as the real server understands it."""
+def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
+    """The server understands our requests for containers and for the ephemeral nodes of the session."""
     with zk_lock("deep/er") as hold:
         gateway = Gateway(process.current())
-        assert ask(gateway.own_nodes, zoo.base) == [hold.path]
-        assert ask(gateway.make_parents, f"{zoo.base}/x/y/z") is None
+        assert ask(gateway.own_ephemerals, zoo.base) == [hold.path]
+        assert ask(gateway.ensure_path, f"{zoo.base}/x/y/z") is None
         assert zoo.client.exists(f"{zoo.base}/x/y/z")
-        assert ask(gateway.make_parents, f"{zoo.base}/x/y/z") is None, "there already is as good as made"
-    # The server shows a container like any node (an owner of 0); that it reaps them tells.
+        assert ask(gateway.ensure_path, f"{zoo.base}/x/y/z") is None, "an existing path is no error"
+    # A container looks like any other node (its owner is 0). Only its deletion by the server shows that it is one.
     eventually(lambda: not zoo.client.exists(f"{zoo.base}/deep"), message="the empty parents are not reaped")
 
 
-def test_a_transaction_of_checks_vouches_and_names_what_is_missing(zoo: Zoo) -> None:
-    """The heartbeat's request changes nothing, succeeds when all nodes are there, and names the first that is not."""
+def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
+    """The heartbeat's request changes nothing, succeeds if all nodes exist, and returns the first that does not."""
     with zk_lock("a") as hold:
         gateway = Gateway(process.current())
         before = zoo.client.get(hold.path)[1]
-        assert ask(gateway.vouch, [hold.path]) is None
-        assert ask(gateway.vouch, [hold.path, hold.path + "x"]) == hold.path + "x"
+        assert ask(gateway.quorum_check, [hold.path]) is None
+        assert ask(gateway.quorum_check, [hold.path, hold.path + "x"]) == hold.path + "x"
         assert zoo.client.get(hold.path)[1] == before
 
 
 @pytest.mark.parametrize(("asked", "warned"), [(2.01, False), (3600, True)])
-def test_a_session_timeout_is_warned_of_that_is_not_the_one_asked_for(
+def test_a_session_timeout_other_than_the_requested_one_is_logged(
     zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, warned: bool
 ) -> None:
-    """The wire carries whole milliseconds, and what is lost by that is worth no word."""
+    """The wire carries whole milliseconds. That difference is not logged."""
     with zoo.configured(session_timeout=asked), zk_lock("a"):
         pass
     assert ("asked for a session timeout" in caplog.text) is warned

@@ -1,4 +1,4 @@
-"""A connection that breaks between a request and its reply costs no lock, leaves no node, and grants nothing twice."""
+"""A break between a request and its reply loses no lock, leaves no node, and grants nothing twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
 
 def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
-    """Take the lock, and see that the one node in its queue is the one that was granted."""
+    """Acquire the lock, and check that the only node in its queue is the granted one."""
     with within(timeout), zk_lock(key, timeout=timeout) as hold:
         hold.check()
         assert [f"{zoo.base}/{key}/{name}" for name in zoo.children(key)] == [hold.path]
@@ -37,8 +37,8 @@ def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str)
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, CREATE_CONTAINER])
-def test_making_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """The same when the key, and all above it, is new."""
+def test_creating_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+    """The directory of the key and its parents are created after all."""
     fired = getattr(proxy, when)(opcode)
     take_and_count(zoo, "cold/and/deep")
     assert fired.is_set()
@@ -47,7 +47,7 @@ def test_making_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [SYNC, GET_DATA])
 def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """A cut while the outcome of a create is found out starts that over."""
+    """After a cut while the outcome of a create is read, it is read again."""
     lost = proxy.kill_after_op(CREATE2)
     second = getattr(proxy, when)(opcode)
     take_and_count(zoo)
@@ -56,7 +56,7 @@ def test_recovering_survives_another_cut(zoo: Zoo, proxy: Proxy, opcode: int, wh
 
 
 def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) -> None:
-    """Who gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
+    """A caller that gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
     lost = proxy.kill_after_op(CREATE2)
     proxy.refuse = True
     with within(0.5 + 1), pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, timeout=0.5):
@@ -69,7 +69,7 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
 
 
 def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy) -> None:
-    """The node of an earlier session is nobody's, even if it is found by its guid."""
+    """A node of an earlier session does not count, even if it is found by its guid."""
     lost = proxy.kill_after_op(CREATE2)
     proxy.refuse = True
     waiter = Elsewhere(lambda: take_and_count(zoo, timeout=8))
@@ -82,7 +82,7 @@ def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy
 @pytest.mark.scenario("F9")
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """The node is gone in the end, and the caller is not kept."""
+    """The node is deleted in the end, and the caller does not wait for it."""
     lock = zk_lock(KEY)
     lock.acquire()
     fired = getattr(proxy, when)(DELETE)
@@ -96,7 +96,7 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("others", [1, 3])
 def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, others: int) -> None:
-    """A waiter whose look at the one ahead is cut keeps its place, and is woken all the same."""
+    """A waiter keeps its place when the read of its predecessor is cut, and is woken all the same."""
     holders = [zoo.hold_elsewhere(KEY) for _ in range(others)]
     for holder in holders:
         holder.__enter__()
@@ -110,8 +110,8 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, others: int) 
     waiter.result()
 
 
-def test_the_one_ahead_may_go_during_the_cut(zoo: Zoo, proxy: Proxy) -> None:
-    """A watch that is lost with its connection loses no wake-up."""
+def test_the_predecessor_may_go_during_the_cut(zoo: Zoo, proxy: Proxy) -> None:
+    """A watch that was lost with its connection does not delay the waiter."""
     with zoo.hold_elsewhere(KEY):
         waiter = Elsewhere(lambda: take_and_count(zoo, timeout=12))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
@@ -124,7 +124,7 @@ def test_the_one_ahead_may_go_during_the_cut(zoo: Zoo, proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """The next one, on a new connection, vouches for the lock in time."""
+    """The next one, on a new connection, extends the lease in time."""
     with zk_lock(KEY, abort_on="lost") as hold:
         fired = getattr(proxy, when)(MULTI)
         assert fired.wait(5)
@@ -136,7 +136,7 @@ def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, when: str) -> No
 
 
 def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often the connection broke during a wait, a lost session is still survived."""
+    """After any number of broken connections, the waiter still survives a lost session."""
     monkeypatch.setattr(node, "MAX_ENTRIES", 4)
     with zoo.hold_elsewhere(KEY):
         waiter = Elsewhere(lambda: take_and_count(zoo, timeout=15))
@@ -152,7 +152,7 @@ def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: p
 
 
 def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: Proxy) -> None:
-    """A server that the session moves to would take the end of the earlier one for the answer to the later one."""
+    """The next server of the session would take the result of the earlier request for that of the later one."""
     for _ in range(3):
         take_and_count(zoo)
         proxy.cut_all()

@@ -68,7 +68,7 @@ def test_who_comes_as_the_session_is_closed_hears_of_it(zoo: Zoo) -> None:
         closing = Elsewhere(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-        Contender(session, Lock("late")._terms().request(patient=True), waiter.set).start()
+        Contender(session, Lock("late").terms.request(patient=True), waiter.set).start()
         assert isinstance(waiter.wait(5), ZooKeeperUnavailable)
         closing.result()
 

@@ -1,4 +1,4 @@
-"""A reply that cannot be read, or is no definite refusal, tells nothing: what became of the write is looked up."""
+"""After an unreadable or ambiguous reply to a write, the outcome is read from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from django_zklock.queue import nodes
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
 
-HEADER = 16  # bytes: the request's number, the transaction's, and the error's code
+HEADER = 16  # bytes: the id of the request, the zxid, and the error code
 
 Change = Callable[[bytes], bytes]
 
 
 def code(number: int) -> Change:
-    """Have the server answer with an error."""
+    """Replace a reply by an error."""
     return lambda reply: reply[: HEADER - 4] + struct.pack(">i", number)
 
 
 def no_text(at: int) -> Change:
-    """Spoil a text of a reply that begins so many bytes behind the header."""
+    """Corrupt the text of a reply that begins so many bytes after the header."""
     return lambda reply: reply[: HEADER + at] + b"\xff" + reply[HEADER + at + 1 :]
 
 
 def failed_part(number: int) -> Change:
-    """Have a transaction's reply tell of one error, and of nothing that would explain it."""
+    """Let the reply to a transaction contain one error and no explanation."""
     part, end = struct.pack(">i?ii", -1, False, number, number), struct.pack(">i?i", -1, True, -1)
     return lambda reply: reply[: HEADER - 4] + struct.pack(">i", 0) + part + end
 
@@ -67,7 +67,7 @@ def changes(*tables: dict[str, Change]) -> pytest.MarkDecorator:
 @carried_out_or_not
 @changes(UNCLEAR, UNREADABLE)
 def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
-    """Within 2 s the node is found, or made once more; there is never a second one."""
+    """Within 2 s the node is found, or created again. There is never a second one."""
     fired = proxy.alter_reply(CREATE2, change, carried_out=carried_out)
     with within(2), zk_lock(KEY, timeout=2) as hold:
         assert fired.wait(5)
@@ -78,8 +78,8 @@ def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, chang
 
 
 @changes(SOME, UNREADABLE)
-async def test_the_node_of_a_caller_who_gave_up_goes(zoo: Zoo, proxy: Proxy, change: Change) -> None:
-    """However unclear the reply to its create is: it is found and deleted within 2 s."""
+async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+    """After an unclear reply to its create, it is found and deleted within 2 s."""
     proxy.delay_op(CREATE2, 0.2)
     fired = proxy.alter_reply(CREATE2, change)
 
@@ -98,10 +98,10 @@ async def test_the_node_of_a_caller_who_gave_up_goes(zoo: Zoo, proxy: Proxy, cha
 
 @carried_out_or_not
 @changes(SOME)
-def test_a_release_with_an_unclear_reply_is_made_for_sure(
+def test_a_release_with_an_unclear_reply_is_carried_out(
     zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
 ) -> None:
-    """The node is gone within 2 s, and the caller is not kept."""
+    """The node is gone within 2 s, and the caller does not wait for it."""
     lock = zk_lock(KEY)
     lock.acquire()
     fired = proxy.alter_reply(DELETE, change, carried_out=carried_out)
@@ -113,10 +113,10 @@ def test_a_release_with_an_unclear_reply_is_made_for_sure(
 
 @carried_out_or_not
 @changes(SOME, FAILED_PARTS)
-def test_a_break_with_an_unclear_reply_is_made_for_sure(
+def test_a_break_with_an_unclear_reply_is_carried_out(
     zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
 ) -> None:
-    """What a transaction came to is looked up likewise; the error of a part is never taken for success."""
+    """The outcome of a transaction is read too. The error of one operation never counts as success."""
     with zoo.hold_elsewhere(KEY) as path:
         token = zoo.client.exists(path).czxid
         child = nodes.parse(path.rpartition("/")[2])
@@ -130,10 +130,8 @@ def test_a_break_with_an_unclear_reply_is_made_for_sure(
 
 @carried_out_or_not
 @changes({"system error of a part": failed_part(-1)})
-def test_a_limit_with_an_unclear_reply_is_set_for_sure(
-    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
-) -> None:
-    """Once, and the caller learns of no error."""
+def test_a_limit_with_an_unclear_reply_is_set(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
+    """It is set once, and the caller gets no error."""
     fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
     with within(2):
         operations.set_limit(KEY, 3, reason="test", by="test")
@@ -144,8 +142,8 @@ def test_a_limit_with_an_unclear_reply_is_set_for_sure(
 
 
 @changes(FAILED_PARTS)
-def test_a_heartbeat_with_an_unclear_reply_vouches_for_nothing(zoo: Zoo, proxy: Proxy, change: Change) -> None:
-    """It says that a part failed, so it does not extend the lease; the next one, on a new connection, does."""
+def test_a_heartbeat_with_an_unclear_reply_does_not_extend_the_lease(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+    """The reply says that an operation failed. The next heartbeat, on a new connection, extends the lease."""
     with zk_lock(KEY, abort_on="lost") as hold:
         fired = proxy.alter_reply(MULTI, change, carried_out=False)
         assert fired.wait(5)
@@ -165,7 +163,7 @@ def test_a_heartbeat_with_an_unclear_reply_vouches_for_nothing(zoo: Zoo, proxy: 
     ],
 )
 def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, opcode: int, change: Change) -> None:
-    """It might come again on each new connection: the caller is told, its node goes, and the connection stays."""
+    """It may come again on each new connection. The caller gets it, its node is deleted, and the connection stays."""
     with zoo.hold_elsewhere(KEY) as other:
         before = proxy.connected
         fired = proxy.alter_reply(opcode, change)
@@ -177,7 +175,7 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
 
 
 def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
-    """A server that never gives a clear reply is asked again once a second, until the deadline; nothing stays."""
+    """With a server that never gives a clear reply, there is one connection a second until the deadline."""
     for _ in range(50):
         proxy.alter_reply(CREATE2, code(-1), carried_out=False)
     before = proxy.connected

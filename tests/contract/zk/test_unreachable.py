@@ -24,7 +24,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def failure(where: str, *, scheme: str = "zk", patience: float = 1.0, **settings: Any) -> str:
-    """Return what an attempt says when these servers are tried for `patience` seconds."""
+    """Return the error of an acquire that tries these servers for `patience` seconds."""
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": patience, **settings}
     with (
         override_settings(ZKLOCK=zklock),
@@ -37,7 +37,7 @@ def failure(where: str, *, scheme: str = "zk", patience: float = 1.0, **settings
 
 @contextlib.contextmanager
 def answering(answer: bytes | None) -> Iterator[str]:
-    """Accept connections, and answer each with `answer`, or close them at once; None: stay silent."""
+    """Accept connections and reply with `answer`; b"": close them at once; None: send nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as kept:
 
         def serve() -> None:
@@ -69,7 +69,7 @@ def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() 
 
 
 def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
-    """A name that does not exist and a closed port are told apart."""
+    """The message tells a name that does not exist from a closed port."""
     port = free_ports(1)[0]
     said = failure(f"Nowhere.invalid:2181,localhost:{port}", patience=3)
     assert said == (
@@ -88,14 +88,14 @@ def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
     ],
     ids=["silent", "closing", "text", "tls"],
 )
-def test_a_server_of_another_kind_is_told_apart(answer: bytes | None, cause: str) -> None:
-    """What is no ZooKeeper, or speaks TLS, is named as that, not as a server that is down."""
+def test_a_server_of_another_kind_is_recognized(answer: bytes | None, cause: str) -> None:
+    """The message says that the server is no ZooKeeper, or expects TLS, not that it is down."""
     with answering(answer) as where:
         assert failure(where) == f"No connection to ZooKeeper at {where} within N s: {cause}."
 
 
-def test_tls_to_a_port_without_it_is_told(server: Ensemble | DevServer) -> None:
-    """A ZooKeeper that speaks no TLS at this port is named as that."""
+def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) -> None:
+    """The message says that ZooKeeper does not speak TLS at this port."""
     where = server.hosts
     assert failure(where, scheme="zk+tls") == (
         f"No connection to ZooKeeper at {where} within N s: "
@@ -103,15 +103,15 @@ def test_tls_to_a_port_without_it_is_told(server: Ensemble | DevServer) -> None:
     )
 
 
-def test_refused_credentials_are_told(server: Ensemble | DevServer) -> None:
-    """A scheme that the server does not know ends each connection; the message says what to look at."""
+def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> None:
+    """The server closes each connection with an unknown scheme. The message names the setting to check."""
     where = server.hosts
     said = failure(where, AUTH=[("nothing", "user:password")], SESSION_TIMEOUT=2)
     assert said == f'No connection to ZooKeeper at {where} within N s: it refuses the credentials in ZKLOCK["AUTH"].'
 
 
-def test_missing_rights_are_told(server: Ensemble | DevServer) -> None:
-    """The nodes of another user: the error names the setting to check."""
+def test_missing_rights_are_recognized(server: Ensemble | DevServer) -> None:
+    """The nodes belong to another user. The error names the setting to check."""
     url = server.url("/rights")
     with override_settings(ZKLOCK={"URL": url, "AUTH": "a:a"}), zk_lock("a"):
         pass
@@ -124,7 +124,7 @@ def test_missing_rights_are_told(server: Ensemble | DevServer) -> None:
 
 
 def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """However often a server is tried; what kazoo says of each try is there at DEBUG."""
+    """The number of tries does not matter. kazoo's lines about each try have the level DEBUG."""
     port = free_ports(1)[0]
     zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=zklock), caplog.at_level(logging.DEBUG, "django_zklock"):
@@ -149,8 +149,8 @@ def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
     assert {each.levelno for each in tries} == {logging.DEBUG}
 
 
-def test_kazoos_lines_are_gone_above_debug(caplog: pytest.LogCaptureFixture) -> None:
-    """A handler of a project that logs from INFO on gets nothing of each try."""
+def test_kazoos_lines_are_dropped_above_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """A project that logs from INFO on gets no line for each try."""
     with caplog.at_level(logging.INFO, "django_zklock"):
         failure(f"127.0.0.1:{free_ports(1)[0]}")
     assert not [each for each in caplog.records if each.name == "django_zklock.zk.kazoo"]

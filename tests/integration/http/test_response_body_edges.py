@@ -17,7 +17,7 @@ from django_zklock import signals, zk_lock, zk_locked
 from django_zklock.execution import abort
 from django_zklock.http import streaming, transfer
 from django_zklock.http.transfer import Share
-from django_zklock.locks import guard, hold, taking
+from django_zklock.locks import guard, held, table
 from django_zklock.locks.lock import Lock
 
 pytestmark = [
@@ -30,16 +30,16 @@ pytestmark = [
 def functions_of_a_body() -> list[Callable[..., object]]:
     """All functions that a body runs through in its reader's thread, and a block does not."""
     found: list[Callable[..., object]] = [
-        taking.let_go,
+        held.HeldLock.release_to,
         guard.Guard.watch,
         guard.Guard.begin_step,
         guard.Guard.end_step,
         guard.Guard.disarm,
-        hold.Holds.open_block,
-        hold.Holds.close_block,
-        hold.Holds.add,
-        hold.Holds.remove,
-        hold.Hold.__init__,
+        table.HeldLocks.open_block,
+        table.HeldLocks.close_block,
+        table.HeldLocks.add,
+        table.HeldLocks.remove,
+        held.HeldLock.__init__,
     ]
     for module in (streaming, transfer):
         for thing in vars(module).values():
@@ -108,15 +108,15 @@ def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Calla
         end = at + stride
         try:
             zoo.assert_empty()
-            assert not hold.live_holds._kept
-            assert not list(hold.live_holds._blocks.values())
-            assert not hold.live_holds._guards
+            assert not table.held_locks._kept
+            assert not list(table.held_locks._weak.values())
+            assert not table.held_locks._guards
             assert not abort._main_thread_aborts
             with Lock(key, timeout=20):
                 pass
         except Exception as error:
             leaks.append((at, where, repr(error)))
-            hold.live_holds._guards.clear()
+            table.held_locks._guards.clear()
             abort._main_thread_aborts.clear()
     assert end > 100
     assert not leaks, leaks
@@ -174,7 +174,7 @@ def test_two_that_both_find_themselves_the_last_tell_the_end_once(zoo: Zoo) -> N
         taken = mutex.acquire()
         assert taken
         other = Share(mutex, taken)
-        taken._grant.claims.clear()  # as both have left it
+        taken._grant.parts.clear()  # as both have left it
         mutex.release()
         other.end()
         with zk_lock("last"):

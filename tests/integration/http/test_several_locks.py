@@ -92,7 +92,7 @@ def test_settings_and_decorator_share_the_options(zoo: Zoo) -> None:
 
         @zk_locked(["stock", "till"], grace=1)
         def work(sku: int) -> tuple[Any, ...]:
-            return tuple(current_hold(key)._policy for key in (f"stock/{sku}", "till"))
+            return tuple(current_hold(key)._held.policy for key in (f"stock/{sku}", "till"))
 
         stock, till = work(1)
         assert (stock.abort_on, stock.grace) == ("never", 1)

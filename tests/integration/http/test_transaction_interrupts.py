@@ -21,13 +21,13 @@ from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import commit_hooks, transactions
-from django_zklock.locks import blocks, hold, lock, taking
+from django_zklock.locks import base, blocks, held, hold, lock, table
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
 
 
-OURS = functions_of(transactions, commit_hooks, lock, blocks, taking)
+OURS = functions_of(transactions, commit_hooks, lock, base, blocks, held)
 DJANGOS: list[Callable[..., object]] = [
     Atomic.__enter__,
     Atomic.__exit__,
@@ -123,8 +123,8 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
             ledger.assert_idle()
             audit.assert_idle()
             zoo.assert_empty()
-            assert not list(hold.live_holds._blocks.values())
-            assert not hold.live_holds._guards
+            assert not list(table.held_locks._weak.values())
+            assert not table.held_locks._guards
             assert work is not failing or len(ledger.seen()) == before, "half its work was committed"
             with Lock(key, timeout=20, atomic="ledger"):
                 pass
@@ -167,7 +167,7 @@ def test_no_abort_tears_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: b
     done: list[str] = []
 
     def during_commit() -> None:
-        grant = held[0]._grant
+        grant = taken[0]._grant
         grant.session.post(grant.lose, "taken away")
         end = time.monotonic() + 0.3
         while time.monotonic() < end:  # an abort would come at one of these bytecodes
@@ -177,14 +177,14 @@ def test_no_abort_tears_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: b
     def work() -> None:
         with contextlib.suppress(LockLost), contextlib.ExitStack() as stack:
             if inside:
-                held.append(stack.enter_context(Lock("outer")))
+                taken.append(stack.enter_context(Lock("outer")))
             with ledger.ends(during_commit), Lock("inner", atomic="ledger") as own:
-                held.append(own)
+                taken.append(own)
                 ledger.write("x")
         if not main:
             connections["ledger"].close()
 
-    held: list[hold.Hold] = []
+    taken: list[hold.Hold] = []
     if main:
         work()
     else:

@@ -20,7 +20,8 @@ from support.zoo import ROOM, Zoo, namespace
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks.hold import Hold, live_holds
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.table import held_locks
 from django_zklock.testing.server import DevServer
 
 pytestmark = pytest.mark.zookeeper
@@ -319,8 +320,8 @@ def test_a_lock_is_kept_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger
     assert [kept for _, kept in ends] == ([] if end == "close" else [1])
     with pytest.raises(LockNotHeld):
         zk_lock("kept").release()
-    assert not list(live_holds._blocks.values())
-    assert not live_holds._kept
+    assert not list(held_locks._weak.values())
+    assert not held_locks._kept
 
 
 def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> None:

@@ -24,7 +24,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockNotHeld
-from django_zklock.locks.hold import Hold, live_holds
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -117,7 +118,7 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
             noted.clear()
         ledger.assert_idle()
         ledger.close()
-        assert not live_holds._guards
+        assert not held_locks._guards
 
 
 def lose() -> None:

@@ -13,7 +13,7 @@ PRELUDE = """
 import threading, time
 import gevent
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
-from django_zklock.locks.hold import live_holds
+from django_zklock.locks.table import held_locks
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.zk import process
 """
@@ -50,7 +50,7 @@ with lock:
         greenlets.append(gevent.spawn(work, number))
         gevent.sleep(0.02)
 gevent.joinall(greenlets, raise_error=True)
-print(order == list(range(20)), max(most), not lock._blocks, not live_holds._guards)
+print(order == list(range(20)), max(most), not lock._blocks, not held_locks._guards)
 """
     assert run(zoo, script) == ["True 1 True True"]
 
@@ -335,7 +335,7 @@ with rw.write() as hold:
     hold.downgrade()
     reader.join(10)
     print(reader.successful(), hold.kind)
-print(len(live_holds.all()), len(process.current().attached(Registry).members))
+print(len(held_locks.all()), len(process.current().attached(Registry).members))
 """
     assert run(zoo, script) == [
         "[('permit', 2), ('read', 3), ('write', 1)]",

@@ -18,7 +18,7 @@ from support.zoo import Zoo
 
 from django_zklock.execution import waiters
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, taking, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lifetime, lock, table, validation
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
@@ -26,15 +26,15 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, blocks, hold, taking, guard, attempt, waiters, validation, lifetime)
+    return functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, lifetime)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
     gc.collect()
     zoo.assert_empty()
-    assert not hold.live_holds._kept
-    assert not list(hold.live_holds._blocks.values())
-    assert not hold.live_holds._guards
+    assert not table.held_locks._kept
+    assert not list(table.held_locks._weak.values())
+    assert not table.held_locks._guards
 
 
 def work_nested(mutex: Lock) -> None:
@@ -77,7 +77,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock]
                 pass
         except Exception as error:
             leaks.append((at, strike.where, repr(error)))
-            hold.live_holds._kept.clear()
+            table.held_locks._kept.clear()
             gc.collect()
         at += stride
     assert at > 40
@@ -157,7 +157,7 @@ def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Z
                 mutex.acquire()
                 entered = True  # an exception between these two lines would be its caller's to deal with
                 mutex.release()
-        if entered and hold.live_holds.find(current_owner(), "alarm"):
+        if entered and table.held_locks.find(current_owner(), "alarm"):
             mutex.release()
     assert_nothing_held(zoo)
     with Lock("alarm"):

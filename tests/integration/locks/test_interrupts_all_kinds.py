@@ -12,7 +12,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import waiters
-from django_zklock.locks import attempt, blocks, guard, hold, lifetime, lock, taking, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lifetime, lock, table, validation
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operators import is_operator
 
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, blocks, hold, taking, guard, attempt, waiters, validation, lifetime),
+    *functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, lifetime),
     Contender.share,
     Contender.abandon,
 ]
@@ -91,12 +91,12 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
         end = at + stride
         try:
             eventually(lambda key=key: not is_left(zoo, key), 2, "something is left")  # type: ignore[misc]
-            assert not hold.live_holds._kept
-            assert not list(hold.live_holds._blocks.values())
-            assert not hold.live_holds._guards
+            assert not table.held_locks._kept
+            assert not list(table.held_locks._weak.values())
+            assert not table.held_locks._guards
         except AssertionError as error:
             leaks.append((at, where, repr(error)))
-            hold.live_holds._kept.clear()
+            table.held_locks._kept.clear()
             gc.collect()
     assert end > 40
     assert not leaks, leaks[0]

@@ -20,7 +20,7 @@ from support.zoo import Zoo, eventually
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.execution import transactions
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import attempt, blocks, entries, hold, lock, multi, multihold, plans, taking
+from django_zklock.locks import acquisition, base, blocks, held, hold, lock, multi, table
 from django_zklock.locks.lock import zk_lock
 from django_zklock.locks.multi import MultiLock, zk_locks
 
@@ -30,15 +30,15 @@ pytestmark = [
     pytest.mark.timeout(900),  # hundreds of lines, each struck once in a traced interpreter
 ]
 
-FUNCTIONS = functions_of(multi, entries, plans, multihold, lock, blocks, taking)
+FUNCTIONS = functions_of(multi, base, hold, lock, blocks, held, table)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:
     gc.collect()
     eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders left behind")
-    assert not hold.live_holds._kept
-    assert not list(hold.live_holds._blocks.values())
-    assert not hold.live_holds._guards
+    assert not table.held_locks._kept
+    assert not list(table.held_locks._weak.values())
+    assert not table.held_locks._guards
 
 
 def work_block(locks: MultiLock) -> None:
@@ -104,7 +104,7 @@ def test_an_exception_at_any_line_leaves_no_trace_on_a_lock_that_was_held_before
         return found[-1]
 
     found: list[int] = []
-    functions = functions_of(attempt)
+    functions = functions_of(acquisition)
     with zoo.hold_elsewhere("busy"), zk_lock("a") as outer:
         before = observers()
         at = 0
@@ -158,7 +158,7 @@ def sweep(
                 pass
         except BaseException as error:
             leaks.append((at, strike.where, repr(error)))
-            hold.live_holds._kept.clear()
+            table.held_locks._kept.clear()
             gc.collect()
         at += stride
     assert at > 40
@@ -188,9 +188,9 @@ def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> Non
                     SHARED.acquire()
                     entered = True  # an exception between these two lines would be its caller's to deal with
                     SHARED.release()
-        if entered and hold.live_holds.find(current_owner(), "alarm/a"):
+        if entered and table.held_locks.find(current_owner(), "alarm/a"):
             SHARED.release()
-        assert not SHARED._ends._kept
+        assert not SHARED._blocks
     assert_nothing_held(zoo)
     with SHARED:
         pass

@@ -16,7 +16,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
-from django_zklock.locks.hold import live_holds
+from django_zklock.locks.table import held_locks
 from django_zklock.queue.operators import is_operator
 
 pytestmark = pytest.mark.zookeeper
@@ -58,7 +58,7 @@ def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end
     rw.read().release()
     assert zoo.children("k") == []
     assert zoo.reading("k") == []
-    assert not live_holds._kept
+    assert not held_locks._kept
 
 
 def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
@@ -72,7 +72,7 @@ def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: L
         assert not can_read()
         1 / 0  # noqa: B018
     assert zoo.children("k") == []
-    assert not list(live_holds._blocks.values())
+    assert not list(held_locks._weak.values())
 
 
 def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, ledger: Ledger) -> None:

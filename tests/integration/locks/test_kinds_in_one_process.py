@@ -12,9 +12,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotHeld
-from django_zklock.locks.hold import live_holds
 from django_zklock.locks.lifetime import Calendar
 from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -48,7 +48,7 @@ def sizes() -> dict[str, int]:
         "entries": len(session().attached(Calendar)._entries),
         "observers": len(session().observers),
         "watches": sum(map(len, (*client()._data_watchers.values(), *client()._child_watchers.values()))),
-        "holds": len(live_holds._kept) + len(live_holds._blocks) + len(live_holds._guards),
+        "holds": len(held_locks._kept) + len(held_locks._weak) + len(held_locks._guards),
     }
 
 

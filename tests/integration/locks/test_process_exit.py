@@ -85,7 +85,8 @@ sys.stdin.readline()
         assert process.returncode == 0
         assert "shutdown" not in errors
         assert "Traceback" not in errors
-        zoo.assert_empty(0.5)
+        # On a busy machine, a process that has no connection at its end does not always get one in time.
+        zoo.assert_empty(0.5 if connected else 10)
 
 
 def test_the_end_of_a_block_during_the_exit_is_quiet(zoo: Zoo) -> None:

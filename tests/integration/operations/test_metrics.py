@@ -20,7 +20,7 @@ from django_zklock.contrib.metrics import connect, counting, disconnect
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.execution.owner import current_owner
 from django_zklock.http.transfer import Share
-from django_zklock.locks import hold as holds
+from django_zklock.locks import table
 from django_zklock.operations import break_lock, request_release
 
 pytestmark = pytest.mark.zookeeper
@@ -210,7 +210,7 @@ def test_a_hold_that_was_dropped_is_not_counted_for_ever(zoo: Zoo, collected: Co
     del entered
     gc.collect()
     zoo.wait_contenders("k", 0)
-    assert not holds.live_holds.guards(current_owner())  # its block is no more the caller's
+    assert not table.held_locks.guards(current_owner())  # its block is no more the caller's
 
     def gone() -> bool:
         gc.collect()

@@ -158,10 +158,10 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
 def a_read(path: str) -> tuple[object, object]:
     from kazoo.protocol.serialization import GetData
 
-    from django_zklock.zk.session import Reply
+    from django_zklock.zk.session import PendingRequest
 
     request = GetData(path, None)
-    return request, Reply(session(), request, lambda answer: None)
+    return request, PendingRequest(session(), request, lambda answer: None)
 
 
 @pytest.mark.scenario("F16")

@@ -9,9 +9,9 @@ import pytest
 
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.execution.owner import current_owner
+from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant, Policy
-from django_zklock.locks.taking import let_go
 from django_zklock.zk import clock
 
 
@@ -45,7 +45,8 @@ class Leaver:
 
 def hold_of(session: Turbulent, contender: Leaver | None = None) -> tuple[Hold, Grant]:
     grant = Grant(cast("Any", session), "key", "/key/node", 7)
-    return Hold(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never")), grant
+    held = HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never"))
+    return held.hold, grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -83,6 +84,6 @@ def test_a_hold_is_not_valid_from_the_moment_it_is_given_back() -> None:
         seen.append(repr(hold))
 
     contender.on_leave = look
-    let_go(hold, 0)
+    hold._held.release_to(0)
     assert len(seen) == 1
     assert "released" in seen[0]

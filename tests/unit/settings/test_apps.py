@@ -7,7 +7,7 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.apps import client_options
-from django_zklock.zk.client import Options, TlsOptions
+from django_zklock.zk.client import SessionOptions, TlsOptions
 
 
 def test_label_is_short() -> None:
@@ -37,7 +37,7 @@ def test_session_gets_all_that_the_settings_say() -> None:
         "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
     }
     with override_settings(ZKLOCK=raw):
-        assert client_options() == Options(
+        assert client_options() == SessionOptions(
             hosts=(("h1", 2181), ("::1", 2182)),
             base="/app/zklock",
             session_timeout=9.0,

@@ -1,4 +1,4 @@
-"""The loop runs one event at a time, in order, whoever brings it."""
+"""The loop runs one event at a time and in order, whichever thread it comes from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def loop() -> Iterator[Loop]:
     loop.start()
     yield loop
     loop.stop()
-    loop._thread.join(10)  # or another test would see it end
+    loop._thread.join(10)  # or the thread would still be listed in another test
 
 
 def test_events_of_one_thread_run_in_their_order(loop: Loop) -> None:
-    """Posted events run in the order they were posted."""
+    """Posted events run in the order in which they were posted."""
     seen: list[int] = []
     done = threading.Event()
     for number in range(1000):
@@ -31,8 +31,8 @@ def test_events_of_one_thread_run_in_their_order(loop: Loop) -> None:
     assert seen == list(range(1000))
 
 
-def test_delivered_events_keep_their_order_beside_posted_ones(loop: Loop) -> None:
-    """Events of the client's thread keep their order, and no two events run at once, however they come."""
+def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
+    """Events of each thread keep their order, and no two events run at the same time."""
     seen: list[tuple[str, int]] = []
     running: list[int] = []
     overlaps: list[int] = []
@@ -61,8 +61,8 @@ def test_delivered_events_keep_their_order_beside_posted_ones(loop: Loop) -> Non
         assert [number for each, number in seen if each == kind] == list(range(2000))
 
 
-def test_a_delivered_event_is_never_stranded(loop: Loop) -> None:
-    """An event that is delivered while another one runs does not wait for a third."""
+def test_a_delivered_event_runs_without_a_further_event(loop: Loop) -> None:
+    """An event that is delivered while another one runs does not wait for a third one."""
     for _ in range(300):
         started, delivered = threading.Event(), threading.Event()
         loop.post(started.set)
@@ -81,7 +81,7 @@ def test_a_failing_event_does_not_end_the_loop(loop: Loop, caplog: pytest.LogCap
 
 
 def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
-    """Timers run in the order they are due, also when an earlier one comes while the loop sleeps for a later one."""
+    """Timers run in the order in which they are due, even if one is set while the loop sleeps for a later one."""
     seen: list[str] = []
     done = threading.Event()
 
@@ -91,23 +91,23 @@ def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
         loop.call_later(0.05, lambda: seen.append("cancelled")).cancel()
 
     loop.post(arm)
-    # From the client's own thread: the sleeping loop has to hear of it.
+    # This runs on the delivering thread, so the sleeping loop must be woken.
     loop.deliver(lambda: loop.call_later(0.01, lambda: seen.append("early")))
     assert done.wait(10)
     assert seen == ["early", "late"]
 
 
-def test_a_timer_runs_among_what_is_delivered() -> None:
-    """A flood of answers, which the client's thread runs itself, delays no heartbeat, though the loop has no turn."""
-    loop = Loop("test-loop")  # whose thread never runs
+def test_a_timer_runs_between_delivered_events() -> None:
+    """A flood of replies runs on kazoo's thread. It delays no heartbeat, although the loop's thread gets no turn."""
+    loop = Loop("test-loop")  # its thread is never started
     seen: list[str] = []
     loop.deliver(lambda: loop.call_later(0, lambda: seen.append("timer")))
-    loop.deliver(seen.append, "answer")
-    assert seen == ["timer", "answer"]
+    loop.deliver(seen.append, "reply")
+    assert seen == ["timer", "reply"]
 
 
 def test_a_stopped_loop_ends_its_thread() -> None:
-    """After `stop` the thread runs what is queued and ends."""
+    """After `stop`, the thread runs the queued events and ends."""
     loop = Loop("test-loop")
     loop.start()
     seen: list[int] = []
@@ -120,8 +120,8 @@ def test_a_stopped_loop_ends_its_thread() -> None:
     assert not any(thread.name == "test-loop" for thread in threading.enumerate())
 
 
-def test_cancelled_timers_do_not_pile_up(loop: Loop) -> None:
-    """However long they would have run: one that is set and cancelled again and again leaves nothing for days."""
+def test_cancelled_timers_are_removed(loop: Loop) -> None:
+    """Timers of a day that are set and cancelled again and again do not stay in memory for a day."""
     called: list[int] = []
     done = threading.Event()
 

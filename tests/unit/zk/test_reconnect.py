@@ -1,19 +1,19 @@
-"""A client hurries to a new connection only where a lease would be lost without."""
+"""A client reconnects in a hurry only while a lease lasts."""
 
 from __future__ import annotations
 
 import pytest
 from kazoo.retry import KazooRetry
 
-from django_zklock.zk.client import Client, Options
+from django_zklock.zk.client import Client, SessionOptions
 
 
 @pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])
-def test_the_pause_between_two_rounds_is_short_while_a_lease_holds(hurry: bool, longest: float) -> None:
-    """An outage finds most processes idle, and their attempts must not be what the servers come back to."""
-    client = Client(Options(hosts=(("127.0.0.1", 1),), session_timeout=20))
+def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, longest: float) -> None:
+    """Most processes are idle during an outage, and their attempts must not flood the servers when these return."""
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=20))
     client.in_a_hurry = lambda: hurry
     client._connection.negotiated_timeout = 20.0
     retry = KazooRetry()
-    client._connection._connect_loop(retry)  # which does not connect, as the client was never started
+    client._connection._connect_loop(retry)  # it does not connect, because the client was never started
     assert retry.max_delay * (1 + retry.max_jitter) == pytest.approx(longest)

@@ -1,4 +1,4 @@
-"""An answer says no more than it does; one that cannot be taken costs the connection, and nobody waits for it."""
+"""Unreadable and unexpected replies break the connection, and no request waits for a reply for ever."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import GetChildren
 
 from django_zklock.zk import clock
-from django_zklock.zk.client import Client, Options
+from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, translate
 
-UNKNOWN = -999  # an error's code
+UNKNOWN_CODE = -999
 
 
 @pytest.fixture
 def wired() -> Iterator[tuple[Client, socket.socket]]:
-    """A client that takes itself for connected, and the server's end."""
-    client = Client(Options(hosts=(("127.0.0.1", 1),)))
+    """A client that believes to be connected, and the server's end of its socket."""
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     client._connection._socket = ours
@@ -30,8 +30,8 @@ def wired() -> Iterator[tuple[Client, socket.socket]]:
         yield client, theirs
 
 
-class Asked:
-    """Who waits for an answer."""
+class Pending:
+    """A request without a reply."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -40,46 +40,46 @@ class Asked:
         self.errors.append(error)
 
 
-def test_an_answer_to_nothing_breaks_the_connection(wired: tuple[Client, socket.socket]) -> None:
-    """It would end kazoo's thread, and the session with it: its locks would block everybody until it expires."""
+def test_a_reply_without_a_request_breaks_the_connection(wired: tuple[Client, socket.socket]) -> None:
+    """It would end kazoo's thread. The locks of the session would then stay held until it expires."""
     client, server = wired
     server.sendall(struct.pack("!iiqi", 16, 7, 0, 0))
     with pytest.raises(ConnectionDropped):
         client._connection._read_socket(1)
 
 
-def test_who_asked_is_told_of_an_answer_to_another_request(wired: tuple[Client, socket.socket]) -> None:
-    """A request without an answer is taken for a dead connection, again and again while the session lives."""
+def test_a_request_fails_when_the_reply_to_another_one_arrives(wired: tuple[Client, socket.socket]) -> None:
+    """Without an error, the session would take each new connection for dead, because this request has no reply."""
     client, server = wired
-    asked = Asked()
-    client._pending.append((GetChildren("/", None), asked, 7))
+    pending = Pending()
+    client._pending.append((GetChildren("/", None), pending, 7))
     server.sendall(struct.pack("!iiqi", 16, 8, 0, 0))
     with pytest.raises(ConnectionDropped):
         client._connection._read_socket(1)
-    assert asked.errors
+    assert pending.errors
 
 
-@pytest.mark.parametrize("code", [UNKNOWN, kazoo.ConnectionLoss.code])
-def test_who_asked_is_told_of_an_unknown_error(wired: tuple[Client, socket.socket], code: int) -> None:
-    """It is a server error; the connection broke only where kazoo itself says so."""
+@pytest.mark.parametrize("code", [UNKNOWN_CODE, kazoo.ConnectionLoss.code])
+def test_a_request_fails_with_an_unknown_error_code(wired: tuple[Client, socket.socket], code: int) -> None:
+    """It is a server error. The connection is broken only where kazoo itself says so."""
     client, server = wired
-    asked = Asked()
-    client._pending.append((GetChildren("/", None), asked, 7))
+    pending = Pending()
+    client._pending.append((GetChildren("/", None), pending, 7))
     server.sendall(struct.pack("!iiqi", 16, 7, 0, code))
     client._connection._read_socket(1)
-    assert [type(error) for error in asked.errors] == [kazoo.SystemZookeeperError]
+    assert [type(error) for error in pending.errors] == [kazoo.SystemZookeeperError]
 
 
-def test_a_frame_that_cannot_be_read_breaks_the_connection(wired: tuple[Client, socket.socket]) -> None:
-    """It would end kazoo's thread likewise."""
+def test_an_unreadable_frame_breaks_the_connection(wired: tuple[Client, socket.socket]) -> None:
+    """It would end kazoo's thread too."""
     client, server = wired
     server.sendall(struct.pack("!ii", 4, 7))
     with pytest.raises(ConnectionDropped):
         client._connection._read_socket(1)
 
 
-def test_only_a_definite_refusal_says_that_a_write_was_not_carried_out() -> None:
-    """All other errors leave the outcome unknown; a read has none, so its error is passed on."""
+def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
+    """After any other error the outcome is unknown. A read has no outcome, so its error is passed on."""
     unclear = [*range(-5, 0), -7]
     for code, kind in kazoo.EXCEPTIONS.items():
         if code < -100 or code in unclear:
@@ -92,8 +92,8 @@ def test_only_a_definite_refusal_says_that_a_write_was_not_carried_out() -> None
         assert not isinstance(translate(error, read=True), OutcomeUnknown)
 
 
-def test_an_answer_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:
-    """A second one that was sent meanwhile may not have arrived."""
+def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:
+    """A second ping may not have arrived yet."""
     client, server = wired
     heard: list[float] = []
     client.on_pinged = heard.append

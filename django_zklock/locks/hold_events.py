@@ -1,4 +1,4 @@
-"""Knows how who waits for the loss of a hold, or for a request to let go, is woken, or called."""
+"""Wake waiters, and call callbacks, when a lock is lost or its holder is asked to release it."""
 
 from __future__ import annotations
 
@@ -12,57 +12,58 @@ from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.revocations import ReleaseRequest
 
 if TYPE_CHECKING:
+    from django_zklock.locks.held import HeldLock
     from django_zklock.locks.hold import Hold
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-class Alarm(GrantObserver):
-    """Wakes who waits for the loss of a hold, and if so asked for a request to let go, by its end at the latest."""
+class HoldEvent(GrantObserver):
+    """Wakes a waiter when the lock is lost or released, and with `release_requested` at a release request, too."""
 
     def __init__(self, *, release_requested: bool = False) -> None:
         self.waiter = ThreadWaiter[bool]()
         self._release_requested = release_requested
-        self._rung = False
+        self._is_set = False
 
     def on_lost(self, reason: str) -> None:
-        self._ring()
+        self._set()
 
     def on_released(self) -> None:
-        self._ring()
+        self._set()
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         if self._release_requested:
-            self._ring()
+            self._set()
 
-    def _ring(self) -> None:
-        if not self._rung:
-            self._rung = True
+    def _set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
             self.waiter.set(True)
 
 
 class _Callback(GrantObserver):
     """A user's callback; it is called once."""
 
-    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
+    def __init__(self, held: HeldLock, callback: Callable[[Hold], object]) -> None:
         if not callable(callback):
-            raise TypeError(f"a callback is called with the hold, which {callback!r} cannot be.")
-        self._hold = weakref.ref(hold)
-        self._session = hold._grant.session
+            raise TypeError(f"callback must be callable, not {callback!r}.")
+        self._held = weakref.ref(held)
+        self._session = held.grant.session
         self._callback: Callable[[Hold], object] | None = callback
 
     def _call(self) -> None:
         callback, self._callback = self._callback, None
-        hold = self._hold()
-        if hold is not None and callback is not None:
-            self._session.dispatch(_tell, callback, hold)
+        held = self._held()
+        if held is not None and callback is not None:
+            self._session.dispatch(_run, callback, held.hold)
 
 
-def _tell(callback: Callable[[Hold], object], hold: Hold) -> None:
+def _run(callback: Callable[[Hold], object], hold: Hold) -> None:
     try:
         callback(hold)
     except Exception:
-        logger.exception("a callback of the hold of %s failed: %r", hold.key, callback, extra={"lock": hold.key})
+        logger.exception("callback of the hold on %r failed: %r", hold.key, callback, extra={"lock": hold.key})
 
 
 class LostCallback(_Callback):

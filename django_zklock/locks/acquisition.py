@@ -1,0 +1,252 @@
+"""
+One acquisition of one lock: it starts the contender, tells the caller what the outcome means, and can be undone.
+
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the caller. So each
+step is noted here before the next one is done, and `undo` may be called at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from django_zklock import signals
+from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution import abort
+from django_zklock.execution.owner import Owner
+from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.locks import lifetime, notify, table
+from django_zklock.locks.held import HeldLock
+from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.terms import Terms
+from django_zklock.queue.nodes import Kind
+from django_zklock.zk.session import Session
+
+Waiter: TypeAlias = "ThreadWaiter[Outcome] | TaskWaiter[Outcome]"
+
+
+class Acquisition:
+    """One owner's acquisition of one lock, as far as it has come."""
+
+    __slots__ = (
+        "_answered",
+        "_began",
+        "_companions",
+        "_session",
+        "contender",
+        "count",
+        "grant",
+        "held",
+        "patience",
+        "terms",
+        "timeout",
+        "waiter",
+    )
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.held: HeldLock | None = None
+        self.count = 0  # of the held lock, before this
+        self.contender: Contender | None = None
+        self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
+        self._answered = False  # protocol's thread only
+        self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
+
+    # --- in the caller --------------------------------------------------------------------------------------------
+
+    def reenter(self, owner: Owner, *, keep: bool) -> bool:
+        """Take again what the owner holds already; return whether it does."""
+        terms = self.terms
+        reads = terms.kind is Kind.READ
+        held = table.held_locks.find(owner, terms.key, reads=reads) or table.held_locks.find(owner, terms.key)
+        if held is None:
+            return False
+        part = held.part_for(terms.kind)
+        if not terms.reentrant:
+            raise LockBusy(
+                f"The lock {terms.key!r} is not reentrant and its owner has it already; waiting would never end.",
+                lock=terms.key,
+            )
+        self.count = part.count
+        self.held = part
+        part.count = self.count + 1
+        part.acquired += keep
+        if keep or part is not held:
+            table.held_locks.add(part, keep=keep)  # it may be released after the block that took it first
+        return True
+
+    def start(
+        self,
+        session: Session,
+        waiter: Waiter,
+        timeout: float | None,
+        patience: float,
+        needed: Iterable[Grant] = (),
+        *,
+        only_look: bool = False,
+    ) -> None:
+        """
+        Start the contender; `waiter` gets its outcome.
+
+        `timeout` is in seconds. `patience` is how long ZooKeeper's first answer may take beyond that. The acquisition
+        is called off if one of the `needed` grants is lost, because it would be of no use without them.
+        """
+        self.waiter = waiter
+        self.timeout = timeout
+        self.patience = patience
+        self._session = session
+        self._began = time.monotonic()
+        patient = not only_look and (timeout is None or timeout > 0)
+        deadline = None if timeout is None else self._began + timeout
+        request = self.terms.request(patient=patient, deadline=deadline, only_look=only_look)
+        self.contender = contender = Contender(session, request, self._answer)
+        if notify.has_receivers(signals.lock_waiting):
+            contender.on_queued = self._notify_waiting
+        contender.start()
+        companions = [_Companion(self, grant) for grant in needed]
+        if companions:
+            session.post(self._accompany, companions)
+
+    @property
+    def extra_patience(self) -> float:
+        """Seconds to wait after the timeout: for ZooKeeper's first answer, never for the lock."""
+        return 0.0 if self.contender is None or self.contender.placed else self.patience
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the acquisition started."""
+        return time.monotonic() - self._began
+
+    def conclude(self, outcome: Outcome | None, owner: Owner, *, keep: bool) -> None:
+        """List the lock as held by `owner`, or raise what the outcome means."""
+        if not isinstance(outcome, Grant):
+            raise self.failure(outcome)
+        contender = self.contender
+        assert contender is not None
+        lifetime.bound(outcome, contender, self.terms)
+        self.held = held = HeldLock(contender, outcome, owner, self.terms.policy)
+        held.acquired = int(keep)
+        table.held_locks.add(held, keep=keep)
+        notify.send(held, signals.lock_acquired, waited=self.waited)
+        if keep and notify.has_receivers(signals.lock_lost):
+            outcome.session.post(outcome.attach, notify.LossReport(held))
+
+    def failure(self, outcome: Outcome | None) -> Exception:
+        """Return the error that an outcome other than a grant means. None: there was no outcome in time."""
+        key = self.terms.key
+        if isinstance(outcome, Exception):
+            return outcome
+        if isinstance(outcome, Busy) and outcome.waiters is not None:
+            return LockBusy(
+                f"{outcome.waiters} callers wait for the lock {key!r} already; "
+                f"max_waiters is {self.terms.max_waiters}.",
+                lock=key,
+            )
+        if isinstance(outcome, (Busy, Free)):
+            return LockBusy(self._why_busy(), lock=key)
+        ahead = self._ahead()  # it is in no queue any more when it has given up
+        self.abandon()
+        if self.contender is None or not self.contender.placed:
+            return ZooKeeperUnavailable(self._session.explain(self.waited), lock=key)
+        return LockTimeout(f"The lock {key!r} was not free within {self.waited:.1f} s{ahead}.", lock=key)
+
+    def give_up(self, error: BaseException) -> None:
+        """Leave the queue because of an error, and report contention."""
+        self.abandon()
+        if isinstance(error, LockNotAcquired) and self.contender is not None:
+            notify.send_from(
+                self._session,
+                signals.lock_contended,
+                lock=self.terms.key,
+                waited=self.waited if self.timeout else 0.0,
+                template=self.terms.template,
+                kind=self.terms.kind.word,
+            )
+
+    @abort.shielded
+    def undo(self) -> None:
+        """Give back what was taken; doing it again changes nothing."""
+        if self.held is not None:
+            self.held.release_to(self.count)
+
+    def abandon(self) -> None:
+        """Leave the queue; doing it again changes nothing."""
+        if self.contender is not None:
+            self.contender.abandon()
+            self._session.post(self._part)
+
+    def _why_busy(self) -> str:
+        if self.terms.kind is Kind.LEASE and getattr(self.contender, "operator", None) is None:
+            return f"No permit of {self.terms.key!r} is free{self._ahead()}."
+        return f"The lock {self.terms.key!r} is held by {self._holder}."
+
+    @property
+    def _holder(self) -> str:
+        operator = self.contender.operator if self.contender is not None else None
+        return str(operator or self._one_ahead or "somebody else")
+
+    def _ahead(self) -> str:
+        if self.contender is not None and self.contender.in_line:
+            return "; many callers of this process wait for it, too"
+        if self.contender is not None and self.contender.operator is not None:
+            return f"; ahead is the hold of {self._holder}"
+        return f"; the one ahead is {self._one_ahead}" if self._one_ahead else ""
+
+    @property
+    def _one_ahead(self) -> str:
+        """A description of the contender just ahead; empty if that is not known."""
+        ahead = self.contender.ahead if self.contender is not None else None
+        return "" if ahead is None else f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"
+
+    # --- on the protocol's thread ---------------------------------------------------------------------------------
+
+    def _answer(self, outcome: Outcome) -> None:
+        if self._answered:
+            return  # called off, and on its way out
+        self._answered = True
+        self._part()
+        if isinstance(outcome, Grant):
+            self.grant = outcome
+        if not self.waiter.set(outcome):
+            self.abandon()
+
+    def call_off(self, error: ZkLockError) -> None:
+        """Leave, and have the caller raise `error`, unless there is an outcome already."""
+        if not self._answered:
+            self.abandon()
+            self._answer(error)
+
+    def _accompany(self, companions: list[_Companion]) -> None:
+        for companion in companions:
+            if not self._answered:
+                self._companions = (*self._companions, companion)
+                companion.grant.attach(companion)
+
+    def _part(self) -> None:
+        companions, self._companions = self._companions, ()
+        for companion in companions:
+            companion.grant.detach(companion)
+
+    def _notify_waiting(self) -> None:
+        contender = self.contender
+        if contender is not None:
+            notify.send_from(
+                self._session,
+                signals.lock_waiting,
+                lock=self.terms.key,
+                ahead=self._one_ahead,
+                about=contender.request.about,
+            )
+
+
+class _Companion(GrantObserver):
+    """Calls an acquisition off when a lock is lost that the caller needs together with it."""
+
+    def __init__(self, acquisition: Acquisition, grant: Grant) -> None:
+        self.grant = grant
+        self._acquisition = acquisition
+
+    def on_lost(self, reason: str) -> None:
+        self._acquisition.call_off(self.grant.loss(reason))

@@ -1,0 +1,419 @@
+"""
+How locks are acquired and released: one lock, or several as one.
+
+Only the waiting differs between threads and coroutines. So what waits is a `Routine`: a thread drives it by `run`, with
+a waiter that blocks the thread, and a coroutine awaits it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_zklock.exceptions import (
+    LockLost,
+    LockNotAcquired,
+    LockNotHeld,
+    LockTimeout,
+    ZkLockError,
+    ZooKeeperUnavailable,
+)
+from django_zklock.execution import abort
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.transactions import Transaction
+from django_zklock.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.locks import table
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.blocks import Block, Blocks, Exit, Part, await_all, release_all, wait_all
+from django_zklock.locks.guard import Guard
+from django_zklock.locks.held import HeldLock
+from django_zklock.locks.looking import look
+from django_zklock.locks.terms import Terms
+from django_zklock.locks.validation import (
+    not_held,
+    refuse_atomic,
+    refuse_open_transaction,
+    refuse_own_task,
+    refuse_running_loop,
+    threading_timeout,
+)
+from django_zklock.queue.nodes import Kind
+from django_zklock.zk import process
+
+SHORTEST_WAIT = 0.001  # seconds; who wants to wait still waits for the last lock when the time is short
+
+AnyHold = TypeVar("AnyHold")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    What one entry takes, in which order, and on which terms.
+
+    The order is that of the keys, which all processes share. A caller that waits for a key has smaller ones only, and
+    those ahead of it have that key or wait for it: no two callers can wait for each other.
+    """
+
+    terms: tuple[Terms, ...]
+    timeout: float | None  # seconds, for all locks together
+    atomic: tuple[str, ...]  # the databases on which the block is a transaction
+    names: Mapping[str, str]  # the keys, by the names that were given
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(terms.key for terms in self.terms)
+
+
+class Deadline:
+    """The time to wait for the locks of one entry."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._began = time.monotonic()
+
+    @property
+    def waited(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_over(self) -> bool:
+        return self._timeout is not None and self.waited >= self._timeout
+
+    def left_for(self, terms: Terms) -> tuple[float | None, float]:
+        """Return the seconds left to wait for one lock, and those that ZooKeeper's first answer may take beyond."""
+        if not self._timeout:  # no limit, or no wait
+            return self._timeout, terms.patience
+        left = self._timeout - self.waited
+        return max(left, SHORTEST_WAIT), max(0.0, min(terms.patience, terms.patience + left))
+
+
+class Entry:
+    """What one call has taken so far."""
+
+    __slots__ = ("acquisitions", "block")
+
+    def __init__(self) -> None:
+        self.acquisitions: list[Acquisition] = []  # in the order of the plan; the last one may be under way
+        self.block: Block | None = None
+
+    @property
+    def held(self) -> tuple[HeldLock, ...]:
+        return tuple(each.held for each in self.acquisitions if each.held is not None)
+
+    @abort.shielded
+    def undo(self) -> None:
+        """Give back all that was taken, the last one first; doing it again changes nothing."""
+        try:
+            for acquisition in reversed(self.acquisitions):
+                acquisition.undo()
+        except BaseException:
+            for acquisition in reversed(self.acquisitions):
+                acquisition.undo()
+            raise
+
+
+class LockBase(Generic[AnyHold]):
+    """What one lock and several locks have in common."""
+
+    def __init__(self) -> None:
+        self._blocks = Blocks()
+
+    def _plan(self) -> Plan:
+        """Return what is to be taken now. Raises `InvalidLockName`."""
+        raise NotImplementedError
+
+    def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> AnyHold:
+        """Return the held locks as the caller sees them."""
+        raise NotImplementedError
+
+    # --- as threading.Lock and RLock ------------------------------------------------------------------------------
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
+        """
+        Acquire, as `threading.RLock.acquire` does; return the hold, or None if it was not acquired in time.
+
+        `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
+        acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
+        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer.
+        """
+        refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
+        return run(self._acquire(ThreadWaiter, threading_timeout(blocking, timeout)))
+
+    async def aacquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
+        """
+        Acquire as `acquire` does; waiting costs no thread.
+
+        The calling task becomes the owner. So do not make this call a task of its own: that would own the lock and end.
+        """
+        refuse_own_task(self.aacquire)
+        return await Awaited(self._acquire(TaskWaiter, threading_timeout(blocking, timeout)))
+
+    def _acquire(self, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
+        entry = Entry()
+        try:
+            plan = self._plan()
+            refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.terms[-1].key, plan.atomic)
+            yield from self._take(entry, plan, timeout, waiter, keep=True)
+            return self._begin(plan, entry)
+        except LockNotAcquired:
+            return None
+        except BaseException:
+            entry.undo()
+            raise
+
+    @abort.shielded
+    def release(self) -> None:
+        """
+        Release, once for each time it was acquired.
+
+        Waits at most a second for ZooKeeper's confirmation. If that does not come, the node is deleted as soon as
+        ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
+        one of several: then all stay held. An exception that strikes meanwhile, such as a soft time limit, does not
+        prevent the release.
+        """
+        parts: list[Part] = []
+        try:
+            refuse_running_loop("release", "await lock.arelease()")
+            parts += self._to_release()
+            wait_all(release_all(parts, ThreadWaiter[bool]))
+        except (LockNotHeld, SynchronousOnlyOperation):
+            raise
+        except BaseException:
+            release_all(parts or self._to_release())
+            raise
+
+    async def arelease(self) -> None:
+        """Release as `release` does."""
+        await await_all(release_all(self._to_release(), TaskWaiter[bool]))
+
+    @abort.shielded
+    def _to_release(self) -> list[Part]:
+        """Return what the caller holds, in the order of the plan. Raises `LockNotHeld`."""
+        parts = []
+        for terms in self._plan().terms:
+            held = _find(terms)
+            if held is None or held.count <= 0:  # the part of a transaction is not released here
+                raise not_held(terms.key)
+            parts.append(Part(held, terms.release))
+        for part in parts:
+            part.count = part.held.count - 1
+            part.held.acquired -= 1
+        return parts
+
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
+        refuse_running_loop("locked", "await lock.alocked()")
+        return any(_find(terms) is not None or run(look(terms, ThreadWaiter())) for terms in self._plan().terms)
+
+    async def alocked(self) -> bool:
+        """Return what `locked` returns."""
+        for terms in self._plan().terms:
+            if _find(terms) is not None or await Awaited(look(terms, TaskWaiter())):
+                return True
+        return False
+
+    def owned(self) -> bool:
+        """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
+        return all((held := _find(terms)) is not None and held.count > 0 for terms in self._plan().terms)
+
+    # --- with and async with --------------------------------------------------------------------------------------
+
+    def __enter__(self) -> AnyHold:
+        refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
+        return run(self._enter(ThreadWaiter))
+
+    def __aenter__(self) -> Awaited[AnyHold]:
+        return Awaited(self._enter(TaskWaiter))
+
+    def _enter(self, waiter: type[Any]) -> Routine[AnyHold]:
+        entry = Entry()
+        try:
+            plan = self._plan()
+            if waiter is not ThreadWaiter:
+                refuse_atomic("async code", plan.terms[-1].key, plan.atomic)
+            yield from self._take(entry, plan, plan.timeout, waiter)
+            self._open(entry, plan)
+            return self._begin(plan, entry)
+        except BaseException as error:  # noqa: BLE001 - raised again, or what it means
+            failed = self._back_out(entry, error)
+            try:
+                if failed is not error:
+                    raise failed from error
+                raise
+            finally:
+                del failed  # it refers to this frame
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit()
+
+    @abort.shielded
+    def _leave(self, error: BaseException | None) -> None:
+        """End the innermost block of the caller, which `error` has ended."""
+        failed, waiters = self._end(error, ThreadWaiter[bool])
+        try:
+            wait_all(waiters)
+            _raise_unless(failed, error)
+        finally:
+            del failed
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failed, waiters = self._end(error, TaskWaiter[bool])
+        try:
+            if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
+                await await_all(waiters)
+            _raise_unless(failed, error)
+        finally:
+            del failed
+
+    @abort.shielded
+    def _end(self, error: BaseException | None, new_waiter: type[Any]) -> tuple[BaseException | None, list[Any]]:
+        """End a block without waiting; return the error that goes on, and what waits for the confirmation."""
+        block: Block | None = None
+        try:
+            block = self._blocks.innermost()
+            failed = self._blocks.close(block, error)
+            return failed, release_all(block.parts, new_waiter)
+        except BaseException:
+            self._blocks.close_anyway(block or self._blocks.innermost())
+            raise
+
+    # --- small parts ----------------------------------------------------------------------------------------------
+
+    def _take(
+        self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
+    ) -> Routine[None]:
+        """
+        Take all locks of a plan, within `timeout` seconds; `entry` has what was taken, also if this raises.
+
+        If one of several is lost while the next is waited for, nothing was done under it: all are taken again.
+        """
+        owner = current_owner()
+        deadline = Deadline(timeout)
+        fresh = _fresh(plan, owner)
+        while True:
+            try:
+                for terms in plan.terms:
+                    acquisition = Acquisition(terms)
+                    entry.acquisitions.append(acquisition)
+                    if acquisition.reenter(owner, keep=keep):
+                        continue
+                    try:
+                        _start(acquisition, entry, plan, deadline, waiter)
+                        outcome = yield from acquisition.waiter.outcome(acquisition.timeout)
+                        if outcome is None:
+                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_patience)
+                        acquisition.conclude(outcome, owner, keep=keep)
+                    except BaseException as error:
+                        acquisition.give_up(error)
+                        raise
+                _check_all(entry.held[:-1])
+                return
+            except BaseException as error:
+                entry.undo()
+                if not _may_try_again(error, fresh, deadline):
+                    explained = _explained(error, plan, fresh, deadline)
+                    if explained is not None:
+                        raise explained from error
+                    raise
+                entry.acquisitions.clear()
+
+    @abort.shielded
+    def _open(self, entry: Entry, plan: Plan) -> None:
+        owner = current_owner()
+        parts = tuple(
+            Part(held, terms.release, Guard(held.grant, terms.policy, owner))
+            for held, terms in zip(entry.held, plan.terms, strict=True)
+        )
+        entry.block = Block(owner, parts, Transaction(plan.atomic) if plan.atomic else None)
+        self._blocks.open(entry.block)
+        for part in parts:
+            if part.guard is not None:
+                part.guard.arm()
+        if entry.block.transaction is not None:
+            entry.block.transaction.begin()
+
+    def _begin(self, plan: Plan, entry: Entry) -> AnyHold:
+        """The work begins for which the locks were taken."""
+        for held in entry.held:
+            held.grant.begun = True
+        return self._view(plan, entry.held)
+
+    @abort.shielded
+    def _back_out(self, entry: Entry, error: BaseException) -> BaseException:
+        """Undo an entry that did not succeed; return what is to be raised."""
+        try:
+            return (self._blocks.close(entry.block, error) if entry.block is not None else None) or error
+        finally:
+            entry.undo()
+            self._blocks.expect_none()
+
+
+def _find(terms: Terms) -> HeldLock | None:
+    return table.held_locks.find(current_owner(), terms.key, reads=terms.kind is Kind.READ)
+
+
+def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: type[Any]) -> None:
+    terms = acquisition.terms
+    if waiter is ThreadWaiter:
+        refuse_open_transaction(terms, plan.atomic if terms is plan.terms[-1] else ())
+    timeout, patience = deadline.left_for(terms)
+    needed = [held.grant for held in entry.held]
+    acquisition.start(process.current(), waiter(), timeout, patience, needed)
+
+
+def _fresh(plan: Plan, owner: Owner) -> frozenset[str]:
+    """Return the keys that this call takes first, if it takes several."""
+    if len(plan.terms) == 1:
+        return frozenset()
+    return frozenset(key for key in plan.keys if table.held_locks.find(owner, key) is None)
+
+
+def _may_try_again(error: BaseException, fresh: frozenset[str], deadline: Deadline) -> bool:
+    """Return whether a lock was lost that was only just taken, with nothing done under it, and there is time left."""
+    return isinstance(error, LockLost) and error.lock in fresh and not deadline.is_over
+
+
+def _check_all(each: Iterable[HeldLock]) -> None:
+    """Raise `LockLost` if one lock was lost while the next one was waited for."""
+    for held in each:
+        reason = held.grant.why_invalid()
+        if reason is not None:
+            raise held.grant.loss(reason)
+
+
+def _explained(error: BaseException, plan: Plan, fresh: frozenset[str], deadline: Deadline) -> ZkLockError | None:
+    """Return what the failure of one of several locks means for all, or None if it speaks for itself."""
+    if isinstance(error, LockLost) and error.lock in fresh:
+        return ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock)
+    if isinstance(error, LockTimeout) and len(plan.terms) > 1:
+        names = ", ".join(map(repr, plan.keys))
+        return LockTimeout(
+            f"Not all of the locks {names} were free within {deadline.waited:.1f} s. {error}", lock=error.lock
+        )
+    return None
+
+
+def _raise_unless(failed: BaseException | None, error: BaseException | None) -> None:
+    """Raise the error that goes on at the end of a block, unless it is the one that has ended the block."""
+    try:
+        if failed is None or failed is error:
+            return
+        if error is not None and isinstance(failed, ZkLockError):
+            raise failed from error
+        raise failed
+    finally:
+        del failed, error

@@ -1,0 +1,295 @@
+"""
+A lock that one owner holds: how often it was taken, what keeps it, and how it is released.
+
+The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the owner. So each step of
+a release may be done twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+
+from django_zklock import signals
+from django_zklock.conf.options import UNSET, Unset
+from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.execution import abort, commit_hooks, transactions, work
+from django_zklock.execution.owner import Owner
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks import lifetime, notify, table
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.protocol.contender import Contender
+from django_zklock.locks.protocol.grant import Grant, Policy
+from django_zklock.queue.nodes import Kind
+
+logger = logging.getLogger("django_zklock.locks")
+
+RELEASE_PATIENCE = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
+
+
+class HeldLock:
+    """
+    One owner's part of a grant.
+
+    Usually it is the only part. A writer that also reads has two, and a response body may have one of its own. The lock
+    is released with the last part.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_hold",
+        "_reference",
+        "acquired",
+        "contender",
+        "count",
+        "grant",
+        "observer",
+        "owner",
+        "policy",
+        "reads",
+        "work",
+    )
+
+    def __init__(
+        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+    ) -> None:
+        self.contender = contender
+        self.grant = grant
+        self.owner = owner
+        self.policy = policy
+        self.work = work.current()  # in which it was taken
+        self.count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
+        self.acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
+        self.observer: commit_hooks.Witness | None = None  # of open transactions, which keep it. Likewise
+        self.reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
+        self._hold: weakref.ref[Hold] | None = None
+        reference = _release_when_dropped(self)
+        self._reference: weakref.ref[HeldLock] | None = reference  # None once this part of the grant is given back
+        grant.parts[reference] = self.reads
+
+    @property
+    def key(self) -> str:
+        """The key of the lock."""
+        return self.grant.key
+
+    @property
+    def hold(self) -> Hold:
+        """The hold, as users see it: the same object for as long as somebody has it."""
+        found = self._hold() if self._hold is not None else None
+        if found is None:
+            found = Hold(self)
+            self._hold = weakref.ref(found)
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lock was released. A transaction, or the body of a response, may keep it after its block."""
+        return self.count <= 0 and not self.grant.parts
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether neither a block nor a transaction would end this when its lock is lost."""
+        return self.count <= self.acquired and self.observer is None
+
+    def check(self) -> None:
+        """Raise `LockLost` unless the lease is valid now, and `LockNotHeld` if the lock was released."""
+        if self.grant.inherited:
+            raise LockNotHeld(
+                "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
+            )
+        if self.is_over:
+            raise LockNotHeld("The lock was released.", lock=self.key)
+        reason = self.grant.why_invalid()
+        if reason is None and self.policy.abort_on == "suspended":
+            since = self.grant.suspect_since
+            if since is not None and time.monotonic() - since >= self.policy.grace:
+                reason = self.grant.suspect_reason
+        if reason is not None:
+            raise self.grant.loss(reason)
+
+    # --- taking it again ------------------------------------------------------------------------------------------
+
+    def part_for(self, kind: Kind) -> HeldLock:
+        """
+        Return the part with which the owner takes the lock again as this kind: this one, or a new one that only reads.
+
+        Raises `LockUpgradeRefused` if the owner would wait for its own release, and `LockLost` if the lock is lost.
+        """
+        self._refuse_upgrade(kind)
+        reason = self.grant.why_invalid()
+        if reason is not None:
+            raise self.grant.loss(reason)
+        reads = kind is Kind.READ
+        if self.reads is reads:
+            return self
+        part = HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)  # the writer may go first
+        part.count = 0
+        return part
+
+    def _refuse_upgrade(self, kind: Kind) -> None:
+        shared = Kind.READ if self.reads else self.grant.kind
+        if shared in (Kind.LOCK, Kind.WRITE, kind):
+            return
+        held, instead = "a permit of", "Release the permit first."
+        if shared is Kind.READ:
+            held = "a read lock on"
+            instead = (
+                'Release it first, or take it with kind="write" from the start: a writer becomes a reader without a '
+                "gap by hold.downgrade()."
+            )
+        raise LockUpgradeRefused(
+            f"The caller holds {held} {self.key!r}, which it shares with others, and would wait for its own release. "
+            f"{instead}",
+            lock=self.key,
+        )
+
+    def downgrade(self) -> None:
+        """Go on as a reader; see `Hold.downgrade`."""
+        if self.grant.inherited or self.is_over:
+            raise LockNotHeld(lock=self.key)
+        reason = self.grant.why_invalid()
+        if reason is not None:
+            raise self.grant.loss(reason)
+        if self.reads or self.grant.kind is Kind.READ:
+            return
+        if self.grant.kind is not Kind.WRITE:
+            raise ZkLockError(f'The lock {self.key!r} was not taken with kind="write".', lock=self.key)
+        if self.count > 1 or sum(not reads for reads in list(self.grant.parts.values())) > 1:
+            raise ZkLockError(
+                f"The write lock {self.key!r} was taken more than once. Release it until it is held once.",
+                lock=self.key,
+            )
+        try:
+            if self._reference is not None:
+                self.grant.parts[self._reference] = True
+            self.contender.share(asked=True)
+        except BaseException:
+            self.contender.share(asked=True)  # struck half way, so once more
+            raise
+
+    # --- release --------------------------------------------------------------------------------------------------
+
+    @abort.shielded
+    def give_back(self, count: int, release: str | Unset, done: Callable[[bool], object] | None = None) -> None:
+        """
+        Bring the count down to `count`, and release the lock at 0 unless open transactions keep it.
+
+        Waits for nothing, and doing it again changes nothing. `done` is called once, on the protocol's thread: with
+        True when the node is gone, with False when it is clear that this takes a while; at once if the lock stays.
+        """
+        self._keep_for_transactions(count, release)
+        self.release_to(count, done)
+
+    @abort.shielded
+    def _keep_for_transactions(self, count: int, release: str | Unset) -> None:
+        """
+        Have the open transactions keep the lock: else their work would be committed after the release.
+
+        If nothing is said about that, the lock was taken before the transaction began, and is released inside it.
+        """
+        if release == "block" or (release is UNSET and count > 0) or self.grant.inherited:
+            return
+        unfinished = transactions.unfinished()
+        if unfinished:
+            observer = self.observer or commit_hooks.Witness(
+                functools.partial(check_before_commit, self), functools.partial(_transactions_ended, self)
+            )
+            observer.attend(unfinished)
+            self.observer = observer
+
+    @abort.shielded
+    def release_to(self, count: int, done: Callable[[bool], object] | None = None) -> None:
+        """Bring the count down to `count`, and release the lock at 0; see `give_back`."""
+        grant = self.grant
+        if grant.inherited or count > 0 or self.observer is not None:
+            if not grant.inherited:  # else the lock is the parent's
+                self.count = max(count, 0)
+                lifetime.leave_if_overdue(grant, self.contender)
+            if done is not None:
+                done(True)
+            return
+        table.held_locks.remove(self)  # first, or its owner could take again what is on its way out
+        if self.count > 0:
+            self.count = -1  # another thread may check it, and another process have the lock before this one goes on
+        # First drop this part, then look at the others: of two that leave at once, one is the last.
+        if self._reference is not None:
+            grant.parts.pop(self._reference, None)
+        if grant.parts:
+            share_with_readers(self.contender, grant)
+            self.count = 0
+            self._reference = None
+            lifetime.leave_if_overdue(grant, self.contender)
+            if done is not None:
+                done(True)
+            return
+        self.contender.abandon(done)
+        self._reference = None
+        if self.count:
+            self.count = 0
+            if grant.take_end():
+                self._report_end()
+
+    def _report_end(self) -> None:
+        reason = self.grant.why_invalid()
+        if reason is None:
+            notify.send(self, signals.lock_released, held=time.monotonic() - self.grant.since)
+        else:
+            notify.send_lost(self, reason, None)
+
+
+def check_before_commit(held: HeldLock) -> None:
+    """Raise `LockLost` unless the lease is valid now, or the policy is never to stop the work."""
+    if held.policy.abort_on != "never" or held.grant.overdue:
+        held.check()
+
+
+@abort.shielded
+def _transactions_ended(held: HeldLock, observer: commit_hooks.Witness) -> Callable[[], object] | None:
+    """Release a lock that only its transactions have kept; return what waits for ZooKeeper's confirmation."""
+    if held.grant.inherited or (held.observer is not observer and held.count >= 0):
+        return None
+    if held.count == 0:
+        held.count = -1  # only the transactions had it
+    held.observer = None
+    if held.count > 0:
+        return None
+    confirmed: ThreadWaiter[bool] = ThreadWaiter()
+    deadline = time.monotonic() + RELEASE_PATIENCE
+    held.release_to(0, confirmed.set)
+    return lambda: confirmed.wait(deadline - time.monotonic())
+
+
+def share_with_readers(contender: Contender, grant: Grant) -> None:
+    """Let other readers in beside a write lock, once all parts of it only read."""
+    parts = list(grant.parts.values())  # none, if the last one has just gone
+    if grant.kind is Kind.WRITE and parts and all(parts):
+        contender.share()
+
+
+def _release_when_dropped(held: HeldLock) -> weakref.ref[HeldLock]:
+    """
+    Return a reference that releases the lock when the last part of a grant is dropped without being released.
+
+    It is no `__del__`, which would run for every part: Python swallows an exception that a signal's handler raises in
+    one, such as a soft time limit.
+    """
+    contender, grant, finalizing = held.contender, held.grant, sys.is_finalizing
+
+    def on_dropped(reference: weakref.ref[HeldLock]) -> None:
+        if finalizing() or grant.inherited:
+            return  # the session has been closed, or is the parent's
+        grant.parts.pop(reference, None)
+        if grant.parts:
+            share_with_readers(contender, grant)
+            return
+        table.held_locks.drop_blocks(grant)
+        contender.abandon()
+        message = f"the hold of {grant.key!r} was dropped without being released"
+        warnings.warn(message, ResourceWarning, stacklevel=1)
+
+    return weakref.ref(held, on_dropped)

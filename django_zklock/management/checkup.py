@@ -1,0 +1,167 @@
+"""The trials of `zklock doctor`: what the ensemble answers, how fast, and what it lets this client do."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.zk.client import TlsOptions
+from django_zklock.zk.errors import NodeExists, NodeMissing, ZkError
+from django_zklock.zk.gateway import Callback, Gateway
+from django_zklock.zk.multi import Create
+from django_zklock.zk.requests import OnConnected, call
+from django_zklock.zk.session import Session
+
+FOLDER: Final = "!doctor"
+"""The directory of the trials, below the base and deleted at the end. No key of a lock contains this character."""
+NO_TIME: Final = "There was no time for the rest."
+
+_REPLY_LIMIT = 64 * 1024  # bytes of the reply to `srvr`
+
+Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckupResult:
+    """What the trials found; times in seconds. What could not be tried is None or empty."""
+
+    connected: bool = False
+    connect_time: float = 0.0
+    server: str = ""
+    """The connected server, as "address:port"."""
+    session_id: int = 0
+    timeout: float = 0.0
+    """The session timeout, as negotiated."""
+    problem: str = ""
+    """Why the rest is missing."""
+    reads: tuple[float, ...] = ()
+    writes: tuple[float, ...] = ()
+    """Each write is a transaction that a quorum carried out and that changed nothing."""
+    base_acl: tuple[tuple[str, str, str], ...] | None = None
+    """The access list of the root of all locks, as (scheme, id, permissions). None if that znode does not exist yet."""
+    refused: str = ""
+    """What this client may not do, although locks need it."""
+    clock_ahead: float | None = None
+    """Seconds by which the server's clock is ahead of this process's."""
+    clock_error: float = 0.0
+    """Seconds by which `clock_ahead` may be wrong: half of the round trip."""
+
+
+class _Stopped(Exception):
+    """A trial failed, so the rest would fail too."""
+
+
+def check_up(session: Session, rounds: int, patience: float) -> CheckupResult:
+    """Run the trials, for at most `patience` seconds. Time so many `rounds` of reads and of writes."""
+    checkup = _Checkup(session, time.monotonic() + patience)
+    try:
+        checkup.connect()
+        checkup.time_requests(rounds)
+        checkup.read_acl()
+        checkup.try_rights()
+    except ZooKeeperUnavailable as error:
+        checkup.result.problem = NO_TIME if session.connected else str(error)
+    except _Stopped:
+        pass
+    return checkup.result
+
+
+class _Checkup:
+    def __init__(self, session: Session, deadline: float) -> None:
+        self.result = CheckupResult()
+        self._session = session
+        self._base = session.options.base
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        began_at = time.monotonic()
+        self._call(lambda gateway, done: self._session.attached(OnConnected).call(partial(done, None)))
+        self.result.connected = True
+        self.result.connect_time = time.monotonic() - began_at
+        self.result.session_id = self._session.session_id or 0
+        self.result.server = self._session.server
+        self.result.timeout = self._session.timeout
+
+    def time_requests(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.result.reads += (self._time(lambda gateway, done: gateway.read(self._base, done)),)
+        for _ in range(rounds):
+            self.result.writes += (self._time(lambda gateway, done: gateway.last_zxid(done)),)
+
+    def read_acl(self) -> None:
+        reply = self._call(lambda gateway, done: gateway.acl(self._base, done))
+        if isinstance(reply, list):
+            self.result.base_acl = tuple(reply)
+        elif not isinstance(reply, NodeMissing):
+            self.result.refused = "read the access list of the node above all locks"
+
+    def try_rights(self) -> None:
+        folder = f"{self._base}/{FOLDER}"
+        node = f"{folder}/{uuid.uuid4()}"
+        self._must("create nodes below", lambda gateway, done: gateway.ensure_path(folder, done))
+        sent_at = time.time()
+        create = Create(path=node, ephemeral=True)
+        self._must("create nodes below", lambda gateway, done: gateway.commit((create,), done), NodeExists)
+        replied_at = time.time()
+        created = self._must("read nodes below", lambda gateway, done: gateway.read(node, done))
+        # The server stamps the node when the create reaches the leader, somewhere between the two times.
+        self.result.clock_ahead = created.ctime - (sent_at + replied_at) / 2
+        self.result.clock_error = (replied_at - sent_at) / 2 + 0.001
+        self._must("list nodes below", lambda gateway, done: gateway.children(folder, done))
+        self._must("delete nodes below", lambda gateway, done: gateway.delete(node, done))
+        self._call(lambda gateway, done: gateway.delete(folder, done))
+
+    def _call(self, request: Request) -> Any:
+        return call(self._session, request, self._deadline)
+
+    def _time(self, request: Request) -> float:
+        """Return the seconds from a request to its reply, measured on the loop's thread."""
+        seconds = 0.0
+
+        def timed(gateway: Gateway, done: Callback[Any]) -> None:
+            sent_at = time.monotonic()
+
+            def on_reply(reply: object) -> None:
+                nonlocal seconds
+                seconds = time.monotonic() - sent_at
+                done(reply)
+
+            request(gateway, on_reply)
+
+        reply = self._call(timed)
+        if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
+            self.result.problem = f"ZooKeeper did not answer: {reply}"
+            raise _Stopped
+        return seconds
+
+    def _must(self, what: str, request: Request, fine: type[ZkError] | tuple[()] = ()) -> Any:
+        reply = self._call(request)
+        if isinstance(reply, ZkError) and not isinstance(reply, fine):
+            self.result.refused = f"{what} {self._base} ({reply})"
+            raise _Stopped
+        return reply
+
+
+def server_version(hosts: Sequence[tuple[str, int]], patience: float, tls: TlsOptions | None) -> str:
+    """Return the version from the first server that answers the command `srvr`; "" if none does."""
+    for host, port in hosts:
+        try:
+            with socket.create_connection((host, port), patience) as sock:
+                sock.settimeout(patience)
+                stream = sock if tls is None else tls.context().wrap_socket(sock, server_hostname=host)
+                stream.sendall(b"srvr")
+                text = b""
+                while len(text) < _REPLY_LIMIT and (more := stream.recv(4096)):
+                    text += more
+        except OSError:
+            continue
+        first = text.decode(errors="replace").partition("\n")[0]
+        if first.startswith("Zookeeper version: "):
+            return first.removeprefix("Zookeeper version: ").partition("-")[0].partition(",")[0].strip()
+    return ""

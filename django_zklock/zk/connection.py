@@ -1,0 +1,361 @@
+"""
+kazoo's connection handler, adapted: faster reconnects, one write for requests that belong together, strict replies.
+
+`client` lists kazoo's private names that this module uses.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import math
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    ConnectionDropped,
+    ConnectionLoss,
+    SessionExpiredError,
+    SystemZookeeperError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import PING_XID, ConnectionHandler
+from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
+from kazoo.retry import KazooRetry
+
+from django_zklock.execution.owner import gevent_patched
+from django_zklock.zk import clock
+from django_zklock.zk.loop import protocol_thread
+from django_zklock.zk.outage import NO_HOST, SILENT, NotZooKeeper, cause_of
+
+if TYPE_CHECKING:
+    from django_zklock.zk.client import SessionOptions
+
+# kazoo's thread imports this codec when it looks up the first host. A child that is forked at that moment would inherit
+# a half-imported module and could never look up a host.
+codecs.lookup("idna")
+
+FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
+RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
+HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts, which a longer one could sleep through
+ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
+HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while the lease lasts, which is then at least 0.23 of it
+HURRIED_ROUNDS = 2  # rounds of that kind after a break; later rounds give a slow server more time
+
+LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
+
+_LAST_XID = 2**31 - 1
+_ALONE = (None, Auth.type, Close.type)  # requests that kazoo sends in its own way, and its test doubles
+
+
+class _Handler:
+    """
+    Base of the two handlers: callbacks run at once, on the connection's thread.
+
+    kazoo's handlers pass callbacks to two more threads. Our callbacks only deliver an event to the loop and never wait,
+    so they can run where the reply is read. That saves a switch of threads, and replies, watch events and changes of
+    state keep the order in which the server sent them.
+    """
+
+    options: SessionOptions
+    hostname = ""  # of the present host, for its certificate; kazoo before 2.11 does not pass it on
+    host_timeout: float  # seconds in which one host must answer; set by the connection before each try
+    in_handshake = False  # TLS is being set up; read by the connection after a failure
+    _running: bool
+
+    @property
+    def running(self) -> bool:
+        return False  # makes kazoo's results call back at once, too
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **_: object) -> socket.socket:
+        """
+        Connect to one host within its share of the session timeout.
+
+        kazoo would give the first host the whole timeout, so one dead host could cost the session.
+        """
+        sock = socket.create_connection(
+            address, self.host_timeout if timeout is None else min(timeout, self.host_timeout)
+        )
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.options.tls is not None:
+                context = self.options.tls.context()
+                self.in_handshake = True
+                sock = context.wrap_socket(sock, server_hostname=self.hostname)
+                self.in_handshake = False
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+class _ThreadingHandler(_Handler, SequentialThreadingHandler):
+    def __init__(self, options: SessionOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.host_timeout = options.connect_timeout
+
+    def select(self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
+        """Wait like `select.select`, without its limit of 1024 descriptors. kazoo creates a selector each time."""
+        if not hasattr(select, "poll"):
+            return super().select(readers, writers, _, timeout)
+        poller = select.poll()
+        for reader in readers:
+            poller.register(reader, select.POLLIN)
+        for writer in writers:
+            poller.register(writer, select.POLLOUT)
+        ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        if not ready:
+            return [], [], []
+        return (
+            [each for each in readers if each.fileno() in ready],
+            [each for each in writers if each.fileno() in ready],
+            [],
+        )
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
+        thread.start()
+        return thread
+
+
+def new_handler(options: SessionOptions) -> Any:
+    """Return kazoo's handler for this process: with threads, or with greenlets where gevent has patched threads."""
+    if not gevent_patched():
+        return _ThreadingHandler(options)
+    from kazoo.handlers.gevent import SequentialGeventHandler  # noqa: PLC0415 - gevent is optional
+
+    class GeventHandler(_Handler, SequentialGeventHandler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.options = options
+            self.host_timeout = options.connect_timeout
+
+    return GeventHandler()
+
+
+class Connection(ConnectionHandler):
+    """
+    kazoo's connection, with the session timeout that the server granted.
+
+    All pauses are shares of that timeout. If 60 seconds were requested and 10 granted, a pause of a quarter of the
+    requested timeout would outlast the session.
+    """
+
+    negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps only the requested value
+    connect_sent_at = float("-inf")  # on clock.now(), of the last connect that got a reply
+    last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
+    host: tuple[str, int]  # that was tried last, as spelled in the settings
+
+    _last_xid = 0  # the id of the last request, over all connections
+    _tries = 0  # to connect, since the last connection
+    _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._pings: deque[float] = deque()  # when the pings without a reply were sent, on clock.now()
+
+    @property
+    def _xid(self) -> int:
+        """
+        The id of the last request. It continues from one connection to the next; kazoo's own restarts with each.
+
+        When a session moves to another server, that server sees its committed writes. Only the id tells it whether such
+        a write is the request that waits for a reply, or one that was sent to the old server (ZOOKEEPER-2684). With
+        repeated ids, an old write would answer a new request. Then a write from before the break would extend the
+        lease, and a contender would take the znode of another create for its own. The surplus reply would end kazoo's
+        thread.
+        """
+        return self._last_xid
+
+    @_xid.setter
+    def _xid(self, value: int | None) -> None:
+        if value:
+            self._last_xid = value
+
+    def zk_loop(self) -> None:
+        """Run the connection until its client is stopped; on kazoo's thread."""
+        try:
+            super().zk_loop()
+        finally:
+            if self.client._stopped.is_set():
+                self.close()  # the pair of sockets that wakes the thread
+            self.client.on_ended()
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        """
+        Read one frame. Drop the connection if the frame is unreadable, or is not the reply that is due.
+
+        kazoo would end its thread. A server that notices that a session has moved does not answer its write, and may
+        answer the next read before it closes the connection (ZOOKEEPER-710).
+        """
+        try:
+            return super()._read_socket(read_timeout)
+        except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
+            raise ConnectionDropped(f"unreadable reply: {error}") from error
+
+    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
+        """
+        Read a reply. An error code that kazoo does not know becomes a server error.
+
+        kazoo would not pass it on, and the request would have no reply for as long as the session lives. The same holds
+        for the code that kazoo uses for a broken connection, as this connection is not broken.
+        """
+        if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
+            self.logger.warning("ZooKeeper replied with the error code %s", header.err)
+            header = header._replace(err=SystemZookeeperError.code)
+        return super()._read_response(header, buffer, offset)
+
+    def wake(self) -> None:
+        """
+        Wake this connection's thread, so that it looks at the queue.
+
+        It sends one byte, and no more until the thread has looked. The pair of sockets takes less than 300 unread bytes
+        on Linux; then the sender blocks. The sender may be the protocol of hundreds of contenders, on the very thread
+        that would read the bytes, or while that thread is busy reconnecting.
+        """
+        if not self._woken:
+            self._woken = True
+            self._write_sock.send(b"\0")
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        # The last host comes last: if it has just stopped answering, trying it again would only cost time.
+        hosts: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        found = {(host, port) for host, _, port in hosts}
+        for host in self.client.options.hosts:
+            if host not in found:
+                self.client.outage.failed(host, NO_HOST)
+        return sorted(hosts, key=lambda host: host[1:] == self.last_host)
+
+    def _connect_loop(self, retry: KazooRetry) -> Any:
+        share = HURRIED_RETRY_SHARE if self.client.in_a_hurry() else RETRY_SHARE
+        retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
+        try:
+            return super()._connect_loop(retry)
+        finally:
+            self.client.outage.log()
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._pings.clear()
+        hurried = self.negotiated_timeout and self._tries < HURRIED_ROUNDS * len(self.client.options.hosts)
+        share = HURRIED_ROUND_SHARE if hurried else ROUND_SHARE
+        self.handler.host_timeout = self.client.options.host_timeout(self._timeout * share)
+        self.handler.hostname = host
+        self.handler.in_handshake = False
+        self._tries += 1
+        self.host = (host, port)
+        self.client.outage.trying(self.host)
+        try:
+            timeouts = super()._connect(host, hostip, port)
+        except SessionExpiredError:
+            raise  # it comes from a server, so the connection was fine
+        except Exception as error:
+            cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
+            self.client.outage.failed(self.host, cause)
+            raise
+        self.client.outage.over()
+        self._tries = 0
+        self.last_host = (hostip, port)
+        return timeouts
+
+    @property
+    def _timeout(self) -> float:
+        return self.negotiated_timeout or float(self.client.options.session_timeout)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return super()._invoke(timeout, request, xid)
+        self.client.outage.trying(self.host, SILENT)
+        sent_at = clock.now()
+        reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
+        self.connect_sent_at = sent_at
+        self.negotiated_timeout = reply[0].time_out / 1000.0
+        return reply
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        """
+        Send all queued requests in one write.
+
+        kazoo sends one request, and may read a reply before it sends the next. Requests that belong together must leave
+        together, or acquiring a lock would take three round trips whenever this thread is slow.
+        """
+        self._woken = False  # reset before looking: a request that is queued from now on sends another byte
+        queued = self.client._queue.copy()
+        if len(queued) < 2 or any(getattr(request, "type", None) in _ALONE for request, _ in queued):
+            if len(queued) > 1:
+                self.wake()  # for the rest
+            super()._send_request(read_timeout, connect_timeout)
+            return
+        frames = bytearray()
+        sent = []
+        for request, result in queued:
+            self._xid = self._xid % _LAST_XID + 1
+            self.logger.debug("Sending request(xid=%s): %s", self._xid, request)
+            body = int_struct.pack(self._xid) + int_struct.pack(request.type) + bytes(request.serialize())
+            frames += int_struct.pack(len(body)) + body
+            sent.append((request, result, self._xid))
+        self._write(bytes(frames), connect_timeout)
+        for entry in sent:
+            self.client._queue.popleft()
+            self.client._pending.append(entry)
+        self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
+
+    def _send_ping(self, connect_timeout: float) -> None:
+        self._pings.append(clock.now())
+        super()._send_ping(connect_timeout)
+
+    def _read_header(self, timeout: float) -> Any:
+        """
+        Read the header of a reply, and report the reply to a ping.
+
+        Replies to pings arrive in the order of the pings, but do not name them. kazoo may send the next ping before the
+        reply to the last one.
+        """
+        read = super()._read_header(timeout)
+        if read[0].xid == PING_XID and self._pings:
+            self.client.on_pinged(self._pings.popleft())
+        return read
+
+    # kazoo calls select before each read and each write. The next three methods first try without it, as that nearly
+    # always works.
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        if not 0 <= length <= LONGEST_FRAME:
+            raise ConnectionDropped("not a reply of ZooKeeper") from NotZooKeeper(int_struct.pack(length))
+        chunk = self._at_once(self._socket.recv, length)
+        if chunk is None:
+            return bytes(super()._read(length, timeout))
+        if not chunk:
+            raise ConnectionDropped("socket connection broken")
+        rest = length - len(chunk)
+        return bytes(chunk + super()._read(rest, timeout) if rest else chunk)
+
+    def _write(self, message: bytes, timeout: float) -> None:
+        sent = self._at_once(self._socket.send, message) or 0
+        if sent < len(message):
+            super()._write(message[sent:], timeout)
+
+    def _at_once(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Return the result of a call on the socket, or None if the call would block."""
+        try:
+            return call(argument)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as error:
+            raise ConnectionDropped(f"socket connection error: {error.strerror or error}") from error

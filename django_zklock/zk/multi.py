@@ -1,0 +1,43 @@
+"""The operations of a transaction, named as ZooKeeper names them. A transaction carries out all of them or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create a znode. Fails with `NodeExists`, or with `NodeMissing` if it has no parent."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False  # the server appends a number; not together with `ephemeral`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetData:
+    """Replace the data of a znode that has this version. Fails with `Outdated` if it has another one."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a znode that has this version (-1: any). Fails with `NotEmpty` if it has children."""
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Fail with `NodeMissing` unless the znode exists."""
+
+    path: str
+
+
+Operation: TypeAlias = Create | SetData | Delete | Check

@@ -1,0 +1,127 @@
+"""Requests and updates survive a broken connection, and end at their deadline."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import pytest
+from support.faults import Elsewhere, session
+from support.proxy import GET_DATA, MULTI, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.zk.errors import NodeMissing
+from django_zklock.zk.gateway import DirectoryState, Gateway
+from django_zklock.zk.multi import Create, SetData
+from django_zklock.zk.requests import (
+    Commit,
+    Done,
+    FenceGone,
+    OptimisticUpdate,
+    Step,
+    StillThere,
+    WaitUntilGone,
+    call,
+    run,
+    run_all,
+)
+
+pytestmark = pytest.mark.zookeeper
+
+
+def soon(seconds: float = 10) -> float:
+    return time.monotonic() + seconds
+
+
+def counting(path: str) -> OptimisticUpdate:
+    """An update that adds one to the number in a node; its value is the sum."""
+    name = str(uuid.uuid4())
+
+    def decide(found: DirectoryState | None, session_id: int) -> Step:
+        number, writer = found.data.decode().split() if found is not None else ("0", "")
+        if writer == name:
+            return Done(int(number))
+        data = f"{int(number) + 1} {name}".encode()
+        if found is None:
+            return Commit((Create(path=path, data=data),), 1)
+        return Commit((SetData(path=path, data=data, version=found.version),), int(number) + 1)
+
+    return OptimisticUpdate(session(), path, decide)
+
+
+def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
+    zoo.client.create(f"{zoo.base}/node", b"data", makepath=True)
+
+    def read(gateway: Gateway, done: Any) -> None:
+        gateway.read(f"{zoo.base}/node", done)
+
+    fired = proxy.kill_after_op(GET_DATA)
+    assert call(session(), read, soon()).data == b"data"
+    assert fired.is_set()
+
+
+def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
+    """A definite error is a reply. Without any reply, the deadline counts."""
+
+    def read(gateway: Gateway, done: Any) -> None:
+        gateway.read(f"{zoo.base}/missing", done)
+
+    assert isinstance(call(session(), read, soon()), NodeMissing)
+    proxy.hang = True
+    with pytest.raises(ZooKeeperUnavailable):
+        call(session(), read, soon(0.3))
+
+
+@pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
+def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Proxy, strike: str) -> None:
+    """The update recognizes its own work when it reads the node again."""
+    path = f"{zoo.base}/deep/number"
+    assert run(counting(path), soon()) == 1, "the missing directory is created"
+    fired = getattr(proxy, strike)(MULTI)
+    assert run(counting(path), soon()) == 2
+    assert fired.is_set()
+    assert zoo.client.get(path)[0].startswith(b"2 ")
+
+
+def test_updates_at_the_same_time_lose_nothing(zoo: Zoo, proxy: Proxy) -> None:
+    """Of updates that read the same state, one is carried out, and the others read again."""
+    path = f"{zoo.base}/number"
+    assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
+
+
+def test_nothing_is_written_without_the_fence(zoo: Zoo, proxy: Proxy) -> None:
+    """A missing directory is created; a missing fence ends the update."""
+    path = f"{zoo.base}/deep/record"
+    fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
+
+    def decide(found: DirectoryState | None, session_id: int) -> Step:
+        return Done("there") if found is not None else Commit((Create(path=path),), "new")
+
+    def write() -> object:
+        return run(OptimisticUpdate(session(), path, decide, fence=fence), soon())
+
+    assert write() == "new"
+    zoo.client.delete(path)
+    zoo.client.delete(fence)
+    with pytest.raises(FenceGone):
+        write()
+    assert zoo.client.exists(path) is None
+
+
+def test_a_child_that_stays_is_told_from_a_missing_reply(zoo: Zoo, proxy: Proxy) -> None:
+    """An update that waits for a child continues when the child goes, and raises `StillThere` at the deadline."""
+    path = f"{zoo.base}/directory"
+    zoo.client.create(f"{path}/child", makepath=True)
+
+    def decide(found: DirectoryState | None, session_id: int) -> Step:
+        return WaitUntilGone("child") if found is not None and "child" in found.children else Done("gone")
+
+    with pytest.raises(StillThere):
+        run(OptimisticUpdate(session(), path, decide), soon(0.3))
+    waiting = OptimisticUpdate(session(), path, decide)
+    waiter = Elsewhere(lambda: run(waiting, soon()))
+    eventually(lambda: waiting.waiting)
+    zoo.client.delete(f"{path}/child")
+    assert waiter.result() == "gone"
