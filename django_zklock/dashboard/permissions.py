@@ -1,4 +1,4 @@
-"""Knows who may see locks and step in. Nothing of them can be added, changed or deleted in the database."""
+"""The permissions of the pages. Locks cannot be added, changed or deleted in the database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 
 class Permissions:
-    """What the pages ask before anything else; a part of `LockAdminMixin`."""
+    """The permissions that a page demands before anything else; a part of `LockAdminMixin`."""
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         return False
@@ -22,23 +22,25 @@ class Permissions:
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return _has(request, "zklock.view_lock")
+        return _has(request, "view")
+
+    # A user who may not see locks may not act on them either.
 
     def has_break_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether this user may break locks; who may not see them may not break them either."""
-        return self.has_view_permission(request) and _has(request, "zklock.break_lock")
+        """Return True if this user may break locks."""
+        return _has(request, "view", "break")
 
     def has_hold_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether this user may take locks as an operator."""
-        return self.has_view_permission(request) and _has(request, "zklock.hold_lock")
+        """Return True if this user may hold locks as an operator."""
+        return _has(request, "view", "hold")
 
     def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether this user may set how many permits a semaphore has."""
-        return self.has_view_permission(request) and _has(request, "zklock.limit_lock")
+        """Return True if this user may set the limit of a semaphore."""
+        return _has(request, "view", "limit")
 
     def has_request_release_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return True if this user may send release requests."""
-        return self.has_view_permission(request) and _has(request, "zklock.request_release_lock")
+        return _has(request, "view", "request_release")
 
     def demand(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""
@@ -46,6 +48,6 @@ class Permissions:
             raise PermissionDenied(_("You may not do this."))
 
 
-def _has(request: HttpRequest, permission: str) -> bool:
+def _has(request: HttpRequest, *actions: str) -> bool:
     user: Any = request.user
-    return bool(user.has_perm(permission))
+    return bool(user.has_perms([f"zklock.{action}_lock" for action in actions]))

@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
+from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
 from django_zklock.locks import looking
 from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.queue import guids, nodes
@@ -332,7 +332,7 @@ def test_what_anybody_wrote_is_capped_and_prints(zoo: Zoo, data: bytes) -> None:
 def test_ages_are_told_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader whose clock is an hour wrong tells the same ages, and leaves nothing behind for having asked."""
     contender(zoo, "k")
-    monkeypatch.setattr(servertime, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 3600))
     found = fresh()
     assert found.locks[0].holders[0].age < 60
     assert abs((found.taken_at - found.locks[0].holders[0].came).total_seconds()) < 60
@@ -592,11 +592,12 @@ def test_who_waits_in_a_circle_is_named(zoo: Zoo, take_crosswise: Callable[[], C
     assert first.who != second.who
 
 
-def test_a_survey_tells_of_every_contender(zoo: Zoo) -> None:
-    """Of however many, with what each says of itself."""
+def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
+    """However many there are."""
     names = [contender(zoo, "k", pid=place + 1) for place in range(60)]
     join(zoo, "odd", "who-knows-")
-    found = survey(5)
-    assert [each.name for each in found.queues["k"]] == names
-    assert [each.payload.pid for each in found.queues["k"] if each.payload] == list(range(1, 61))
-    assert "no known client writes" in found.problem
+    lock, odd = fresh(max_locks=None, max_waiters=None).locks
+    contenders = (*lock.holders, *lock.waiters)
+    assert [each.name for each in contenders] == names
+    assert [each.pid for each in contenders] == list(range(1, 61))
+    assert "no known client writes" in odd.problem

@@ -15,7 +15,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = pytest.mark.zookeeper
 
@@ -64,18 +64,18 @@ def test_without_a_yes_nothing_is_broken(zoo: Zoo, answer: io.StringIO, typed: s
     answer.seek(0)
     with zk_lock("k") as hold:
         status, _, message = ending("break", "k", WHY)
-        assert (status, message) == (Exit.FAILED, "Nothing was changed.")
+        assert (status, message) == (ExitCode.FAILED, "Nothing was changed.")
         hold.check()
 
 
 def test_a_break_that_does_not_ask_names_whom_it_means(zoo: Zoo) -> None:
     """By the token; another holder's lock is not broken, and a reason there has to be."""
     with zk_lock("k") as hold:
-        assert ending("break", "k", WHY, "--no-input")[0] == Exit.USAGE
-        assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == Exit.USAGE
-        assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == Exit.CHANGED
+        assert ending("break", "k", WHY, "--no-input")[0] == ExitCode.USAGE
+        assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == ExitCode.USAGE
+        assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == ExitCode.CHANGED
         hold.check()
-    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == Exit.FREE
+    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == ExitCode.FREE
     with zoo.hold_elsewhere("k") as path:
         token = zoo.client.exists(path).czxid
         done = as_json("break", "k", WHY, "--no-input", f"--token={token}")
@@ -93,10 +93,10 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
         pass
     assert "the deploy hangs" in zklock("list")
     assert as_json("show", "k")["holders"][0]["operator"]["token"] == held["token"]
-    assert ending("hold", "k", "--for=1m", WHY)[0] == Exit.BUSY
+    assert ending("hold", "k", "--for=1m", WHY)[0] == ExitCode.BUSY
     assert "has ended" in zklock("end-hold", "k")
     with zk_lock("k", timeout=5):
-        assert ending("end-hold", "k")[0] == Exit.FREE
+        assert ending("end-hold", "k")[0] == ExitCode.FREE
 
 
 def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
@@ -104,7 +104,7 @@ def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
     text = zklock("hold", "k", "--for=1m", WHY)
     match = re.search(r"zklock (end-hold k --token (\d+))", text)
     assert match is not None
-    assert ending("end-hold", "k", "--token", int(match[2]) - 1)[0] == Exit.CHANGED
+    assert ending("end-hold", "k", "--token", int(match[2]) - 1)[0] == ExitCode.CHANGED
     assert json.loads(zklock(*match[1].split(), "--json"))["ended"] is True
     eventually(lambda: not zoo.contenders())
 
@@ -115,5 +115,5 @@ def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
     ids=["no-reason", "blank-reason", "too-long"],
 )
 def test_what_makes_no_hold_is_refused(zoo: Zoo, arguments: list[str]) -> None:
-    assert ending(*arguments)[0] in (Exit.FAILED, Exit.USAGE)
+    assert ending(*arguments)[0] in (ExitCode.FAILED, ExitCode.USAGE)
     assert not zoo.contenders()

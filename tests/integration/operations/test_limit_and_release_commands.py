@@ -11,7 +11,7 @@ from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 from django_zklock.queue.signs import Limit
 
@@ -44,7 +44,7 @@ def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
 @pytest.mark.parametrize("wrong", [["3"], ["--clear"], ["3", "--clear", WHY], ["0", WHY], ["10001", WHY]])
 def test_a_limit_that_makes_no_sense_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
     """Nor does one without a reason."""
-    assert ending("limit", "k", *wrong)[0] == Exit.USAGE
+    assert ending("limit", "k", *wrong)[0] == ExitCode.USAGE
     assert as_json("limit", "k")["limit_set"] is None
 
 
@@ -109,11 +109,11 @@ def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
 
 def test_nobody_is_asked_where_nobody_is(zoo: Zoo) -> None:
     """The status says whether nobody holds the lock, or another one."""
-    assert ending("request-release", "k", WHY)[0] == Exit.FREE
+    assert ending("request-release", "k", WHY)[0] == ExitCode.FREE
     with taken("k", 1, 1):
-        assert ending("request-release", "k")[0] == Exit.USAGE
-        assert ending("request-release", "k", WHY, "--token=7")[0] == Exit.CHANGED
-        assert ending("request-release", "k", WHY, "--guid=7")[0] == Exit.CHANGED
+        assert ending("request-release", "k")[0] == ExitCode.USAGE
+        assert ending("request-release", "k", WHY, "--token=7")[0] == ExitCode.CHANGED
+        assert ending("request-release", "k", WHY, "--guid=7")[0] == ExitCode.CHANGED
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["without LOGGING", "with a handler for the audit"])

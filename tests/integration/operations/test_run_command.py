@@ -19,7 +19,7 @@ from support.locking import MANAGE, ending, environment
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -93,7 +93,7 @@ def test_the_command_runs_under_the_lock_with_its_own_input_output_and_status(zo
 def test_a_lock_that_is_not_to_be_had_ends_with_a_status_of_its_own(zoo: Zoo, tmp_path: Path) -> None:
     """75, or the one asked for; the command is not run."""
     with zoo.hold_elsewhere("k"):
-        for options, wanted in ((["--timeout=0"], Exit.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
+        for options, wanted in ((["--timeout=0"], ExitCode.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
             status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
             assert status == wanted, message
             assert "k" in message
@@ -139,7 +139,9 @@ def test_a_command_that_a_signal_ended_shows_as_in_a_shell(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "status"), [("/nowhere/at-all", Exit.NOT_FOUND), ("/etc/passwd", Exit.NOT_RUN)], ids=["none", "no-exec"]
+    ("command", "status"),
+    [("/nowhere/at-all", ExitCode.NOT_FOUND), ("/etc/passwd", ExitCode.NOT_RUN)],
+    ids=["none", "no-exec"],
 )
 def test_what_cannot_be_run_ends_as_in_a_shell(zoo: Zoo, command: str, status: int) -> None:
     found, _, message = ending("run", "k", "--", command)
@@ -155,7 +157,7 @@ def test_a_lost_lock_stops_the_command_and_all_it_started(zoo: Zoo, run: Run, tm
     (path,) = zoo.contenders()
     zoo.client.delete(path)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == Exit.LOST, err
+    assert process.returncode == ExitCode.LOST, err
     assert "was lost" in err
     eventually(lambda: gone(inner), 5)
 
@@ -231,7 +233,7 @@ def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensembl
     finally:
         server.resume()
     process.communicate(timeout=20)
-    assert process.returncode == Exit.LOST
+    assert process.returncode == ExitCode.LOST
 
 
 def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
@@ -300,7 +302,7 @@ def test_a_command_that_is_stopped_at_the_terminal_goes_on_as_a_job(zoo: Zoo) ->
 def test_a_key_that_was_copied_from_the_list_is_that_lock(zoo: Zoo) -> None:
     """What is escaped in a key is not escaped once more; a template's fields may be given."""
     for arguments in (["files/a%20b"], ["files/a b"], ["files/{name}", "--field=name=a b"]):
-        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == Exit.DONE
+        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == ExitCode.OK
 
 
 def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run) -> None:
@@ -311,12 +313,12 @@ def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run)
     zoo.client.delete(f"{zoo.base}/k/{name}")
     wait_told_of_loss(process)
     _, err = process.communicate("\n", timeout=20)
-    assert process.returncode == Exit.LOST, err
+    assert process.returncode == ExitCode.LOST, err
 
 
 @pytest.mark.parametrize("arguments", [["k"], ["k", "--"]])
 def test_what_says_nothing_to_run_is_a_wrong_use(zoo: Zoo, arguments: list[str]) -> None:
-    assert ending("run", *arguments)[0] == Exit.USAGE
+    assert ending("run", *arguments)[0] == ExitCode.USAGE
 
 
 def test_a_command_may_have_one_of_several_permits(zoo: Zoo, run: Run) -> None:
@@ -324,7 +326,7 @@ def test_a_command_may_have_one_of_several_permits(zoo: Zoo, run: Run) -> None:
     two = [run("k", "--limit", "2", "--", "sleep", "60") for _ in range(2)]
     zoo.wait_contenders("k", 2, 20)
     third = run("k", "--limit", "2", "--timeout", "0", "--", "true")
-    assert third.wait(20) == Exit.BUSY
+    assert third.wait(20) == ExitCode.BUSY
     for process in two:
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
@@ -345,7 +347,7 @@ def test_a_short_command_keeps_others_out_for_a_time(zoo: Zoo, run: Run) -> None
     """With `--min-hold`, though its process has ended: hosts that are late find the lock held."""
     assert run("k", "--min-hold", "1m", "--", "true").wait(20) == 0
     late = run("k", "--timeout", "0", "--", "true")
-    assert late.wait(20) == Exit.BUSY
+    assert late.wait(20) == ExitCode.BUSY
     assert late.stderr is not None
     assert "held for at least 60 s" in late.stderr.read()
     for name in zoo.children("k"):
@@ -362,7 +364,7 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     child = pid_in(mark)
     with zoo.configured(), zk_lock("k", timeout=20):
         assert gone(child)
-    assert process.wait(20) == Exit.LOST
+    assert process.wait(20) == ExitCode.LOST
     assert process.stderr is not None
     *_, report, told = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 0.5 s"
@@ -375,17 +377,17 @@ def test_the_bounds_of_the_settings_hold_for_commands(zoo: Zoo, tmp_path: Path) 
     with zoo.configured(LOCKS={"bounded": {"path": "bounded", "max_hold": 0.5}}):
         status, _, told = ending("run", "bounded", "--kill-after=1s", "--", "sh", "-c", STUBBORN.format(mark))
         assert gone(pid_in(mark))
-    assert status == Exit.LOST, told
+    assert status == ExitCode.LOST, told
     assert "it was held for longer than max_hold, 0.5 s" in told
 
 
 def test_options_that_contradict_each_other_are_refused(zoo: Zoo, run: Run) -> None:
     """Before anything is taken, with what is to be changed."""
     process = run("k", "--limit", "2", "--kind", "read", "--", "true")
-    assert process.wait(20) == Exit.USAGE
+    assert process.wait(20) == ExitCode.USAGE
     assert process.stderr is not None
     assert 'limit=2 and kind="read"' in process.stderr.read()
-    assert run("k", "--limit", "0", "--", "true").wait(20) == Exit.USAGE
+    assert run("k", "--limit", "0", "--", "true").wait(20) == ExitCode.USAGE
     with zoo.configured(LOCKS={"k": {"path": "k", "limit": 2}}):
-        assert ending("run", "k", "--kind=read", "--", "true")[0] == Exit.USAGE
+        assert ending("run", "k", "--kind=read", "--", "true")[0] == ExitCode.USAGE
         assert ending("run", "k", "--kind=read", "--limit=none", "--", "true")[0] == 0

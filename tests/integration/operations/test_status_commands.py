@@ -17,7 +17,7 @@ from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.queue import nodes
 from django_zklock.queue.reservations import Reservation, State
 from django_zklock.testing.ensemble import free_ports
@@ -71,7 +71,7 @@ def test_show_names_the_holder_and_who_waits_in_order(zoo: Zoo) -> None:
         assert "holds" in text
         assert hold.key in text
     status, _, message = ending("show", "inventory/a b")
-    assert (status, message) == (Exit.FREE, "Nobody holds inventory/a%20b, or waits for it.")
+    assert (status, message) == (ExitCode.FREE, "Nobody holds 'inventory/a%20b' or waits for it.")
 
 
 def test_show_tells_of_an_entry_that_needs_fields(zoo: Zoo) -> None:
@@ -81,7 +81,7 @@ def test_show_tells_of_an_entry_that_needs_fields(zoo: Zoo) -> None:
     with zoo.configured(LOCKS=locks):
         told = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
         assert ending("show", "inventory")[2] == told
-        told = f"Nobody holds goods, or waits for it. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
+        told = f"Nobody holds 'goods' or waits for it. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
         assert ending("show", "goods")[2] == told
 
 
@@ -105,7 +105,7 @@ def test_without_a_connection_the_number_of_locks_is_unknown(zoo: Zoo) -> None:
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.2"}):
         status, text, message = ending("status", "--patience=300ms")
-    assert status == Exit.AWAY
+    assert status == ExitCode.UNAVAILABLE
     assert "number of locks unknown: not connected" in text
     assert "locks held" not in text
     assert message.startswith(f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused.")
@@ -214,12 +214,12 @@ def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
     odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
     try:
         status, text, _ = ending("doctor")
-        assert status == Exit.FAILED
+        assert status == ExitCode.FAILED
         assert any("orphan" in line and "stuck" in line for line in text.splitlines()), text
         assert any("queue" in line and "odd" in line for line in text.splitlines()), text
         zoo.client.delete(odd)
-        assert ending("doctor")[0] == Exit.DONE
-        assert ending("doctor", "--strict")[0] == Exit.FAILED
+        assert ending("doctor")[0] == ExitCode.OK
+        assert ending("doctor", "--strict")[0] == ExitCode.FAILED
     finally:
         for path in (stays, odd):
             if zoo.client.exists(path):
@@ -233,7 +233,7 @@ def test_the_doctor_takes_no_hold_of_an_operator_for_an_orphan(zoo: Zoo) -> None
     try:
         assert "orphan" not in ending("doctor")[1]
     finally:
-        assert ending("end-hold", "drained")[0] == Exit.DONE
+        assert ending("end-hold", "drained")[0] == ExitCode.OK
 
 
 def test_the_doctor_says_what_this_client_may_not_do(zoo: Zoo) -> None:
@@ -243,7 +243,7 @@ def test_the_doctor_says_what_this_client_may_not_do(zoo: Zoo) -> None:
     zoo.client.ensure_path(zoo.chroot)
     zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)])
     status, text, _ = ending("doctor")
-    assert status == Exit.FAILED
+    assert status == ExitCode.FAILED
     assert "may not create nodes below" in text
 
 
@@ -255,7 +255,7 @@ def test_without_zookeeper_it_says_so_in_time(zoo: Zoo, command: list[str]) -> N
         patience = ["--patience=300ms"] if command[0] != "run" else []
         with within(4):
             status, _, message = ending(command[0], *patience, *command[1:])
-        assert status == Exit.AWAY, message
+        assert status == ExitCode.UNAVAILABLE, message
         assert message
 
 
@@ -268,10 +268,10 @@ def test_the_doctor_names_reservations_that_nothing_comes_of(zoo: Zoo) -> None:
     found = {check["text"]: check["result"] for check in as_json("doctor")["checks"] if "reserv" in check["name"]}
     assert found == {
         "2 of unique tasks.": "info",
-        "without life, for the next publisher to take over: dead/one": "info",
+        "dead, so the next publisher takes it over: dead/one": "info",
     }
     zoo.client.set(f"{zoo.base}/!unique/live", b"\x1b[2J")
     status, text, _ = ending("doctor")
-    assert status == Exit.FAILED
+    assert status == ExitCode.FAILED
     assert any("live: cannot be read" in line for line in text.splitlines()), text
     zoo.client.delete(f"{zoo.base}/!unique", recursive=True)
