@@ -30,8 +30,8 @@ class LockAdminMixin(Columns, LockViews):
     The pages of the locks, to be listed before a `ModelAdmin` class.
 
     Each action needs a permission: `zklock.view_lock`, `zklock.break_lock`, `zklock.hold_lock` (hold a lock as an
-    operator), `zklock.limit_lock` (set the limit of a semaphore), `zklock.request_release_lock` (send release requests).
-    Nothing can be added, changed or deleted in the database.
+    operator), `zklock.limit_lock` (set the limit of a semaphore), `zklock.request_release_lock` (send a release
+    request). Nothing can be added, changed or deleted in the database.
     """
 
     long_held: float = 60.0

@@ -352,8 +352,24 @@ def test_what_may_be_the_key_of_a_lock_is_one(key: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["", "/", "/a", "a/", "a//b", ".", "a/..", "a/./b", "!x", "a/!x", "a\x00", "\ud800", "a\u202eb", "k" * 1001]
-    + ["order/1234567890", "a\u200b"],
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "a/..",
+        "a/./b",
+        "!x",
+        "a/!x",
+        "a\x00",
+        "\ud800",
+        "a\u202eb",
+        "a\u200b",
+        "k" * 1001,
+        "order/1234567890",
+    ],
 )
 def test_what_cannot_be_the_key_of_a_lock_is_refused(key: str) -> None:
     """By one rule for the admin, the command, inspection and operations."""
