@@ -40,7 +40,7 @@ def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, 
     opened_in_time(viewer, LIST)
     banner = viewer.page.get_by_role("alert")
     assert "ZooKeeper" in banner.inner_text()
-    assert "was last seen" in viewer.page.locator("#zklock-status").inner_text()
+    assert "This state is" in viewer.page.locator("#zklock-status").inner_text()
     assert viewer.shown_keys() == before
     viewer.picture(f"away-{outage}")
     viewer.assert_accessible()

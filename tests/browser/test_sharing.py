@@ -45,7 +45,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     operator.follow("Set limit…")
     assert "No limit is set" in operator.page.locator("#content").inner_text()
     operator.limit(2, "the second printer is back")
-    assert "is 2 now" in operator.messages()
+    assert "is now 2" in operator.messages()
     others[0].hear("held", KEY)
     operator.open_lock(NODE)
     text = operator.page.locator("#content").inner_text()

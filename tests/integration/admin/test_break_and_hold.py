@@ -173,11 +173,11 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert "olga holds it until" in page
     assert "deploy of 2.3" in page
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
-    token = response.context["lock"].holders[0].token
+    token = response.context["lock"].holders[0].info.token
     assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
     eventually(lambda: not zoo.children("k"))
     assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
-    assert "ended already" in said(operator)
+    assert "already ended" in said(operator)
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
     assert "deploy of 2.3" in messages[0]
     assert len(messages) == 2
@@ -186,15 +186,15 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
 def test_an_operator_is_told_what_was_done_and_what_to_do(zoo: Zoo, operator: Client) -> None:
     """A key is shown as it is, a template is to be filled in, and an empty history says what it would list."""
     assert hold_by_form(operator, "inventory/chair") == 302
-    assert "The lock 'inventory/chair' is yours until" in said(operator)
+    assert "You hold the lock 'inventory/chair' until" in said(operator)
     given = {"key": "inventory/{sku}", "minutes": "5", "wait": "0", "reason": "r"}
     page = operator.post(f"{LIST}hold/", given).content.decode()
     assert "is a template: fill in {sku}, for example inventory/4711." in page
     assert ">Cancel</a>" in page
     page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
-    assert "This page lists what was done to this lock in the admin: nothing so far." in page
+    assert "This page lists the actions on this lock in the admin. There are none." in page
     assert "change history" not in page
-    token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].token
+    token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].info.token
     operator.post(f"{LIST}end-hold/", {"key": "inventory/chair", "token": token})
 
 
@@ -212,7 +212,7 @@ def test_a_hold_whose_time_is_over_is_none_any_more(zoo: Zoo, operator: Client) 
         assert (shown.state, shown.holders, shown.waiting) == ("passing", (), 1)
         assert "olga held it until" in response.content.decode()
         assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
-        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.over[0].token})
+        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.over[0].info.token})
         assert zoo.children("k") == [path.rpartition("/")[2]]
 
 

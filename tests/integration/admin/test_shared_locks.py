@@ -61,7 +61,7 @@ def said(client: Client) -> str:
 
 def targets(client: Client) -> dict[int, str]:
     """Return by token whom the page of the lock is about, as its forms would send it."""
-    return {row.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
+    return {row.info.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
 
 
 def set_to(client: Client, **form: Any) -> Any:
@@ -82,7 +82,7 @@ def test_the_list_says_how_many_permits_are_in_use(zoo: Zoo, printing: list[Hold
 def test_the_page_of_a_semaphore_shows_all_who_have_permits(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
     """And since a limit was set, by whom and why."""
     shown = operator.get(f"{LIST}printers/change/").context["lock"]
-    assert sorted(row.token for row in shown.holders) == sorted(hold.token for hold in printing)
+    assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
     assert {row.role for row in (*shown.holders, *shown.waiters)} == {"permit"}
     assert (shown.kind_label, shown.limit_set) == ("2 of 2 permits", "")
     assert "Permits in use: 2 of 2" in shown.reasons[0]
@@ -116,12 +116,12 @@ def test_a_limit_is_set_and_cleared_with_a_reason(
     assert found.by.rstrip("…") in caplog.text
     page = operator.get(f"{LIST}limit/?key=printers").content.decode()
     assert "a new one" in page
-    assert "is 3 now" in page
+    assert "is now 3" in page
     assert set_to(operator, permits="", clear="Clear it", reason="it is gone")["Location"]
     assert limit_of("printers") is None
     assert "was cleared" in said(operator)
     set_to(operator, permits="", clear="Clear it")
-    assert "had no limit" in said(operator)
+    assert "No limit was set" in said(operator)
     history = [entry.get_change_message() for entry in LogEntry.objects.order_by("id")]
     assert history == ["Limit set to 3: a new one", "Limit cleared: it is gone"]
 
@@ -171,12 +171,12 @@ def test_nobody_is_asked_without_a_reason_nor_after_it_let_go(zoo: Zoo, operator
     with zk_lock("printers", limit=2) as hold:
         target = targets(operator)[hold.token]
         operator.post(f"{LIST}request-release/", {"target": target, "reason": "  "})
-        assert "please say why" in said(operator)
+        assert "please give a reason" in said(operator)
     with zk_lock("printers", limit=2) as hold:
         operator.post(f"{LIST}request-release/", {"target": target, "reason": "x"})
         assert "changed hands" in said(operator)
         operator.post(f"{LIST}request-release/", {"target": "nonsense", "reason": "x"})
-        assert "Nobody was chosen" in said(operator)
+        assert "No holder was chosen" in said(operator)
         assert hold.release_requested is None
     assert not LogEntry.objects.exists()
 
