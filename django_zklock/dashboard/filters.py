@@ -108,14 +108,9 @@ class HostFilter(_LockFilter):
     parameter_name = "host"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        found = {
-            holder.host
-            for lock in model_admin.get_queryset(request)
-            if lock.info is not None
-            for holder in lock.info.holders
-            if holder.host
-        }
-        return [(host, clean(host, 60)) for host in sorted(found)[:MAX_HOSTS]]
+        locks = model_admin.snapshot(request).locks
+        hosts = {holder.host for lock in locks for holder in lock.holders if holder.host}
+        return [(host, clean(host, 60)) for host in sorted(hosts)[:MAX_HOSTS]]
 
     def admits(self, info: LockInfo, value: str) -> bool:
         return any(holder.host == value for holder in info.holders)

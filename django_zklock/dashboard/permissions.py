@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
+
+VIEW: Final = "zklock.view_lock"
 
 
 class Permissions:
@@ -22,25 +24,25 @@ class Permissions:
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return _has(request, "view")
+        return _has(request, VIEW)
 
     # A user who may not see locks may not act on them either.
 
     def has_break_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return True if this user may break locks."""
-        return _has(request, "view", "break")
+        return _has(request, VIEW, "zklock.break_lock")
 
     def has_hold_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return True if this user may hold locks as an operator."""
-        return _has(request, "view", "hold")
+        return _has(request, VIEW, "zklock.hold_lock")
 
     def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return True if this user may set the limit of a semaphore."""
-        return _has(request, "view", "limit")
+        return _has(request, VIEW, "zklock.limit_lock")
 
     def has_request_release_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return True if this user may send release requests."""
-        return _has(request, "view", "request_release")
+        return _has(request, VIEW, "zklock.request_release_lock")
 
     def demand(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""
@@ -48,6 +50,6 @@ class Permissions:
             raise PermissionDenied(_("You may not do this."))
 
 
-def _has(request: HttpRequest, *actions: str) -> bool:
+def _has(request: HttpRequest, *permissions: str) -> bool:
     user: Any = request.user
-    return bool(user.has_perms([f"zklock.{action}_lock" for action in actions]))
+    return bool(user.has_perms(permissions))

@@ -52,7 +52,7 @@ def find_cycles(found: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
     For each lock in a cycle, one of the shortest cycles through it is returned, and each cycle once. A semaphore is
     part of a cycle only if all holders of its permits are: any other one will release a permit.
     """
-    following = _possible_cycles(_stuck(found, locks))
+    following = _possible_cycles(_stuck(found, locks)) if found else {}
     named: dict[frozenset[Wait], tuple[Wait, ...]] = {}
     covered: set[str] = set()
     for key in sorted(following)[:MAX_STARTS]:

@@ -56,36 +56,47 @@ class _QueueDescription:
         self._queue = queue
         self._since = since
         self._held = frozenset(result.holders(key))
-        self._over = {child.name for child in queue if (key, child.name) in result.over}
 
     def lock(self) -> LockInfo | None:
         """Return the lock, or None if it is free."""
-        result, queue, held = self._result, self._queue, self._held
-        nodes = {place: self._node(child.name) for place, child in enumerate(queue)}
-        gone = {
-            place
-            for place, child in enumerate(queue)
-            if child.name in self._over or ((self._key, child.name) in result.nodes and nodes[place] is None)
-        }
-        if len(gone) == len(queue):
+        key, queue = self._key, self._queue
+        holders: list[ContenderInfo] = []
+        waiters: list[ContenderInfo] = []
+        over: list[ContenderInfo] = []
+        waiting = 0
+        problem = ""
+        for place, child in enumerate(queue.children):
+            is_read = (key, child.name) in self._result.nodes
+            node = self._node(child.name)
+            if is_read and node is None:
+                continue  # it has gone since its directory was listed
+            info = None if node is None else self._contender(place, node)
+            if (key, child.name) in self._result.over:
+                group = over
+            elif place in self._held:
+                group = holders
+                problem = problem if is_read else "The znode of its holder was not read."
+            else:
+                group = waiters
+                waiting += 1
+            if info is not None:
+                group.append(info)
+        if not (holders or waiting or problem):
             return None
-        contenders = {place: self._contender(place, node) for place, node in nodes.items() if node is not None}
-        waiters = tuple(each for place, each in contenders.items() if place not in held and place not in gone)
-        unread = any((self._key, queue[place].name) not in result.nodes for place in held)
-        limits = result.limits(self._key)
+        limits = self._result.limits(key)
         return LockInfo(
-            key=self._key,
-            path=path(result.base, self._key),
+            key=key,
+            path=path(self._result.base, key),
             kind=standing.kind(queue),
-            holders=tuple(each for place, each in contenders.items() if place in held),
-            waiters=waiters[: result.max_waiters],
-            waiting=sum(place not in held and place not in gone for place in range(len(queue))),
+            holders=tuple(holders),
+            waiters=tuple(waiters[: self._result.max_waiters]),
+            waiting=waiting,
             longest_wait=max((each.age for each in waiters), default=None),
-            problem="The znode of its holder was not read." if unread else "",
+            problem=problem,
             limit=max(limits.values(), default=None) if queue.limit is None else queue.limit.value,
             limit_set=self._limit_set(),
-            own_limits=self._own_limits([each for place, each in contenders.items() if place not in gone]),
-            over=tuple(each for each in contenders.values() if each.name in self._over),
+            own_limits=self._own_limits([*holders, *waiters]),
+            over=tuple(over),
         )
 
     def _node(self, name: str) -> Node | None:
@@ -100,8 +111,8 @@ class _QueueDescription:
         return tuple(sorted(limits)) if len(limits) > 1 else ()
 
     def _contender(self, place: int, node: Node) -> ContenderInfo:
-        child = self._queue[place]
-        over = child.name in self._over
+        child = self._queue.children[place]
+        over = (self._key, child.name) in self._result.over
         waits_behind = "" if over else standing.behind(self._queue, place, self._held)
         held_since = None
         if not waits_behind and not over:

@@ -88,11 +88,13 @@ class ScanResult:
     def free(self) -> int:
         """The number of queues with nothing but holds that are over."""
         keys = {key for key, _ in self.over if key in self.queues}
-        return sum(all((key, child.name) in self.over for child in self.queues[key]) for key in keys)
+        return sum(all((key, child.name) in self.over for child in self.queues[key].children) for key in keys)
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the places of the holders in a queue."""
         places = standing.held(self.queues[key], self.limits(key))
+        if not self.over:
+            return places
         return tuple(place for place in places if (key, self.queues[key][place].name) not in self.over)
 
     def limits(self, key: str) -> Limits:
@@ -100,7 +102,7 @@ class ScanResult:
         queue = self.queues[key]
         if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
             return standing.UNKNOWN
-        found = ((child.name, self.nodes.get((key, child.name))) for child in queue)
+        found = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
         return {name: own_limit(node.data) for name, node in found if node is not None}
 
 
@@ -273,7 +275,9 @@ class Scan:
         for key, queue in self._queues.items():
             holders = standing.holders(queue)
             end = len(queue) if limits.max_waiters is None else holders + max(1, limits.max_waiters)
-            reads += [(max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue[:end])]
+            reads += [
+                (max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue.children[:end])
+            ]
         reads.sort()
         if limits.max_waiters is not None:
             del reads[max(MAX_READS, sum(place < 2 for place, _, _ in reads)) :]
@@ -310,7 +314,7 @@ class Scan:
         """
         queue = self._queues[key]
         if queue.limit is None and queue[0].kind is Kind.LEASE:
-            for child in queue[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
+            for child in queue.children[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
                 self._read(key, child.name)
 
     # --- The end ------------------------------------------------------------------------------------------------
