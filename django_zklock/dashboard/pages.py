@@ -1,4 +1,4 @@
-"""What all pages share: addresses, the snapshot of a request, the frame of a page, messages and the history."""
+"""The base of all pages: addresses, the snapshot of a request, the frame of a page, messages and the history."""
 
 from __future__ import annotations
 

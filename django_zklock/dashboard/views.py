@@ -35,7 +35,7 @@ class LockViews(BreakViews, LimitViews):
             path("limit/", view(self.limit_view), name="zklock_lock_limit"),
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
-        # Themes link `original` to its page. A `Crumb` that is no lock links to the list, which comes first here.
+        # Themes link `original` to its page. A `Crumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 

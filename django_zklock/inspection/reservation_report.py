@@ -1,4 +1,4 @@
-"""The reservations of unique tasks that are dead, or that nobody can read."""
+"""Find reservations of unique tasks that are dead or unreadable."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ScanLimits:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a scan has read."""
+    """The result of a scan."""
 
     base: str
     queues: Mapping[str, Queue]
