@@ -30,10 +30,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return typed
 
 
-def test_a_broken_lock_is_lost_to_its_holder_and_goes_to_the_next(
+def test_a_broken_lock_goes_to_the_next_waiter(
     zoo: Zoo, answer: io.StringIO, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It asks first, and names the holder, what it runs and who is next; the audit has who and why."""
+    """It asks first, and names the holder, its work and the next waiter. The audit log has the reason."""
     answer.write("yes\n")
     answer.seek(0)
     script = "with zk_lock('k', timeout=30) as hold: print('mine', hold.token); input()"
@@ -68,8 +68,8 @@ def test_without_a_yes_nothing_is_broken(zoo: Zoo, answer: io.StringIO, typed: s
         hold.check()
 
 
-def test_a_break_that_does_not_ask_names_whom_it_means(zoo: Zoo) -> None:
-    """By the token; another holder's lock is not broken, and a reason there has to be."""
+def test_a_break_without_confirmation_needs_the_token(zoo: Zoo) -> None:
+    """The lock of another holder is not broken. A reason is required, too."""
     with zk_lock("k") as hold:
         assert ending("break", "k", WHY, "--no-input")[0] == ExitCode.USAGE
         assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == ExitCode.USAGE
@@ -84,7 +84,7 @@ def test_a_break_that_does_not_ask_names_whom_it_means(zoo: Zoo) -> None:
 
 
 def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
-    """Nobody gets it meanwhile, and who tries is told by whom and why it is kept."""
+    """A caller that tries to acquire the lock is told the operator and the reason."""
     held = as_json("hold", "k", "--for=10m", WHY)
     assert held["reason"] == "the deploy hangs"
     left = datetime.fromisoformat(held["until"]) - datetime.now(timezone.utc)
@@ -99,8 +99,7 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
         assert ending("end-hold", "k")[0] == ExitCode.FREE
 
 
-def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
-    """By its token; with that of another one, nothing is ended."""
+def test_a_hold_is_ended_by_its_token(zoo: Zoo) -> None:
     text = zklock("hold", "k", "--for=1m", WHY)
     match = re.search(r"zklock (end-hold k --token (\d+))", text)
     assert match is not None
@@ -114,6 +113,6 @@ def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
     [["hold", "k", "--for=1m"], ["hold", "k", "--for=1m", "--reason= "], ["hold", "k", "--for=30d", WHY]],
     ids=["no-reason", "blank-reason", "too-long"],
 )
-def test_what_makes_no_hold_is_refused(zoo: Zoo, arguments: list[str]) -> None:
+def test_an_invalid_hold_is_refused(zoo: Zoo, arguments: list[str]) -> None:
     assert ending(*arguments)[0] in (ExitCode.FAILED, ExitCode.USAGE)
     assert not zoo.contenders()

@@ -1,4 +1,4 @@
-"""The parts of the dashboard that need no ZooKeeper: lists, words, links, targets, permissions without a table."""
+"""The parts of the admin that need no ZooKeeper."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def locks() -> LockQuerySet:
     return LockQuerySet(Lock, locks=[Lock(key=key) for key in ("b", "a", "C")])
 
 
-def test_list_does_what_a_change_list_asks_for(locks: LockQuerySet) -> None:
-    """Filter, order, slice, count: without a database."""
+def test_the_queryset_does_what_a_change_list_needs(locks: LockQuerySet) -> None:
     assert keys(locks.order_by("key")) == ["C", "a", "b"]
     assert keys(locks.order_by("-pk")) == ["b", "a", "C"]
     assert keys(locks.filter(pk__in=["a", "b"])) == ["b", "a"]
@@ -90,14 +89,13 @@ def test_list_does_what_a_change_list_asks_for(locks: LockQuerySet) -> None:
         lambda locks: locks.iterator(),
     ],
 )
-def test_list_never_asks_the_database(locks: LockQuerySet, ask: Any) -> None:
-    """What would be a query is an error that says so, not one about a missing table."""
+def test_the_queryset_never_queries_the_database(locks: LockQuerySet, ask: Any) -> None:
     with pytest.raises(NotSupportedError, match="no table"):
         ask(locks)
 
 
-def test_lookups_without_a_meaning_are_errors_that_the_admin_knows(locks: LockQuerySet) -> None:
-    """It leads back to the whole list then."""
+def test_unknown_lookups_raise_field_errors(locks: LockQuerySet) -> None:
+    """The admin handles these."""
     for condition in ({"held": 1}, {"key__regex": "a"}, {"pk__gt": 1}):
         with pytest.raises(FieldError):
             locks.filter(**condition)
@@ -128,7 +126,7 @@ def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:
     assert state_of(replace(INFO, **change), 60.0)[0] == state
 
 
-def test_why_somebody_waits_is_said_in_sentences() -> None:
+def test_the_reasons_for_waiting_are_sentences() -> None:
     assert formatting.reasons(INFO) == [
         "web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.",
         "3 waiters, first come, first served.",
@@ -139,8 +137,7 @@ def test_why_somebody_waits_is_said_in_sentences() -> None:
     assert "different limits in their code (2, 3)" in formatting.reasons(replace(INFO, own_limits=(2, 3)))[-1]
 
 
-def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
-    """A value is escaped whole, so that it stays where the template has it."""
+def test_the_values_of_links_are_escaped() -> None:
     templates = {"Flower": "https://flower/task/{id}", "Logs": "/logs?host={host}&pid={pid}", "None": "/x/{queue}"}
     with override_settings(ZKLOCK={"URL": "zk://h", "ADMIN_LINKS": templates}):
         assert links("k", HOLDER) == [
@@ -174,16 +171,14 @@ def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
         {"a": "https://x/{"},
     ],
 )
-def test_links_that_cannot_be_filled_are_errors(wrong: object) -> None:
-    """Only addresses of the web, and of this site, with plain names in braces."""
+def test_invalid_links_are_errors(wrong: object) -> None:
     raw = {"URL": "zk://h", "ADMIN_LINKS": wrong}
     assert [problem.id for problem in conf.problems(raw)] == ["E012"]
     with override_settings(ZKLOCK=raw), pytest.raises(ImproperlyConfigured, match="ADMIN_LINKS"):
         conf.current()
 
 
-def test_commands_are_quoted_and_left_out_if_they_would_not_print() -> None:
-    """What is copied into a shell does there what it says."""
+def test_shell_commands_are_quoted_and_printable() -> None:
     evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
     with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
         shown = detail("k", replace(INFO, holders=(evil,)), long_held=60)
@@ -193,12 +188,11 @@ def test_commands_are_quoted_and_left_out_if_they_would_not_print() -> None:
 
 
 @pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])
-def test_a_target_is_read_as_it_was_written(target: Target) -> None:
+def test_a_target_is_parsed_from_its_text(target: Target) -> None:
     assert Target.parse(str(target)) == target
 
 
 def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
-    """`makemigrations --check` is quiet, and what can be granted is there after `migrate`."""
     out = io.StringIO()
     call_command("makemigrations", "--check", "--dry-run", stdout=out)
     assert "No changes" in out.getvalue()
