@@ -99,12 +99,12 @@ def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
         if options.path is None or not isinstance(options.limit, int):
             continue
         before, other = seen.setdefault(options.path, (where, options))
-        if (other.limit, other.layout) != (options.limit, options.layout):
+        if other.limit != options.limit:
             found.append(
                 checks.Warning(
-                    f"{where} and {before} are semaphores of one path, with another limit or layout.",
-                    hint="Each goes by its own limit, and one of another layout counts other permits, so more may be "
-                    "let in than either says. Give both the same, or one of them another path.",
+                    f"{where} and {before} are semaphores of one path with different limits.",
+                    hint="Each goes by its own limit, so more may be let in than one of them says. Give both the same "
+                    "limit, or one of them another path.",
                     id="zklock.W007",
                 )
             )

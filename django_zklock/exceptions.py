@@ -44,16 +44,12 @@ class LockChangedHands(ZkLockError):
     """The given holder does not hold the lock (any more). Look up the current holder."""
 
 
-class NotRevocable(ZkLockError):
-    """The holder cannot be asked to let go: it is a client, or a person's hold, that would never hear of it."""
+class ReleaseRequestUnsupported(ZkLockError):
+    """The holder receives no release requests: it is an operator hold, or of a client that does not know them."""
 
 
 class LockUpgradeRefused(ZkLockError, RuntimeError):
     """The owner shares the lock with others and cannot acquire it exclusively: it would wait for itself."""
-
-
-class LimitMismatch(ZkLockError, ValueError):
-    """The semaphore has another number of permits in ZooKeeper than the caller says, and its processes rely on that."""
 
 
 class LockInTransaction(ZkLockError, RuntimeError):

@@ -28,7 +28,7 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
     `template` and `kind` are those of a `Hold`. Not sent when ZooKeeper did not answer.
 
-`lock_revoke_requested(lock, hold, by, reason)`
+`lock_release_requested(lock, hold, by, reason)`
     The holder, in this process, is asked to release. `by` and `reason` are texts for a log. Sent once for each request
     that the holder has seen; of two requests at the same moment it may see only the later one.
 
@@ -62,7 +62,7 @@ lock_released = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
 lock_waiting = Signal()
-lock_revoke_requested = Signal()
+lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
 limit_changed = Signal()

@@ -21,7 +21,7 @@ ON_LOST: Final = ("fail", "retry")
 ABORT_ON: Final = ("suspended", "lost", "never")
 RELEASE: Final = ("block", "on_commit")
 KIND: Final = ("lock", "read", "write")
-LAYOUT: Final = ("own", "curator", "kazoo")
+COMPAT: Final = ("curator", "kazoo")
 MOST_PERMITS: Final = 10_000
 _SHOWN: Final = 60  # characters of a value that is refused
 
@@ -62,13 +62,13 @@ class LockOptions:
     """`lock`, or a side of a read-write lock: `read` or `write`."""
     limit: int | Unset | None = UNSET
     """How many may hold it at a time, as permits of a semaphore; None: it is no semaphore."""
-    layout: str | Unset = UNSET
-    """Whose recipe the nodes in ZooKeeper are written like, so that its processes see them."""
+    compat: str | Unset | None = UNSET
+    """The client whose processes share the queue: `curator` or `kazoo`; None: only ours."""
     max_hold: float | Unset | None = UNSET
     """Seconds after which the work is stopped and the hold is lost; None: never."""
     warn_after: float | Unset | None = UNSET
     """Seconds of holding after which a warning is logged and a signal sent; None: never."""
-    hold_at_least: float | Unset = UNSET
+    min_hold: float | Unset = UNSET
     """Seconds from the grant during which nobody else gets the lock, even if the work is done before."""
     max_waiters: int | Unset | None = UNSET
     """How many may wait for the lock; further callers are refused at once. None: any number."""
@@ -118,13 +118,16 @@ def given_options(**options: object) -> LockOptions:
 
 def contradiction(options: LockOptions) -> str:
     """Return what is wrong with options each of which is fine, and which cannot be had together; empty if nothing."""
-    longest, least = options.max_hold, options.hold_at_least
+    longest, least = options.max_hold, options.min_hold
     if isinstance(options.limit, int) and options.kind in ("read", "write"):
         return f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
-    if options.layout in ("kazoo", "curator") and least not in (UNSET, 0):
-        return f'hold_at_least and layout="{options.layout}", but other clients would not know when that time is over'
+    if isinstance(options.compat, str) and least not in (UNSET, 0):
+        return f'min_hold and compat="{options.compat}", but other clients would not know when that time is over'
+    if isinstance(options.compat, str) and isinstance(options.limit, int):
+        both = f'limit={options.limit} and compat="{options.compat}"'
+        return f"{both}, but semaphores cannot share a queue with other clients"
     if isinstance(longest, float) and isinstance(least, float) and longest < least:
-        return f"max_hold={longest:g}, which is less than hold_at_least={least:g}"
+        return f"max_hold={longest:g}, which is less than min_hold={least:g}"
     return ""
 
 
@@ -203,7 +206,7 @@ def _aliases(value: object) -> tuple[str, ...] | Unset:
     return tuple(dict.fromkeys(aliases))
 
 
-def _one_of(words: tuple[str, ...], value: object) -> object:
+def _one_of(words: tuple[str | None, ...], value: object) -> object:
     return value if value in words else UNSET
 
 
@@ -220,13 +223,13 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "release": (functools.partial(_one_of, RELEASE), f"one of: {', '.join(RELEASE)}"),
     "kind": (functools.partial(_one_of, KIND), f"one of: {', '.join(KIND)}"),
     "limit": (_permits, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
-    "layout": (functools.partial(_one_of, LAYOUT), f"one of: {', '.join(LAYOUT)}"),
+    "compat": (functools.partial(_one_of, (*COMPAT, None)), f"one of: {', '.join(COMPAT)}; or None (our own names)"),
     "max_hold": (_span, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
     "warn_after": (
         _span,
         f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})",
     ),
-    "hold_at_least": (_least, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
+    "min_hold": (_least, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
     "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
     "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),
     "skip_value": (_json, "a value that JSON can represent; leave it out to have a skipped task end as REVOKED"),

@@ -183,7 +183,7 @@ _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), .
 _SHORTEST_KEY: Final = 32  # characters; who has a token may try keys on it for as long as he likes
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
-_UNDONE: Final = '"layout": "own", "max_hold": None or "hold_at_least": 0'
+_UNDONE: Final = '"compat": None, "max_hold": None or "min_hold": 0'
 _NOWHERE: Final = address.Address(hosts=(), chroot="")
 
 

@@ -46,10 +46,10 @@ _OF_EACH_LOCK = (
     "release",
     "kind",
     "limit",
-    "layout",
+    "compat",
     "max_hold",
     "warn_after",
-    "hold_at_least",
+    "min_hold",
     "max_waiters",
 )
 """Of several locks, each has its own value of these options."""
@@ -67,10 +67,10 @@ def zk_locked(
     release: str | Unset = UNSET,
     kind: str | Unset = UNSET,
     limit: int | Unset | None = UNSET,
-    layout: str | Unset = UNSET,
+    compat: str | Unset | None = UNSET,
     max_hold: float | timedelta | Unset | None = UNSET,
     warn_after: float | timedelta | Unset | None = UNSET,
-    hold_at_least: float | timedelta | Unset = UNSET,
+    min_hold: float | timedelta | Unset = UNSET,
     max_waiters: int | Unset | None = UNSET,
     **task: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -111,10 +111,10 @@ def zk_locked(
         release: as in `Lock`. Default: "on_commit" in a transaction that Django itself opens around a class-based view.
         kind: as in `Lock`.
         limit: as in `Lock`.
-        layout: as in `Lock`.
+        compat: as in `Lock`.
         max_hold: as in `Lock`.
         warn_after: as in `Lock`.
-        hold_at_least: as in `Lock`.
+        min_hold: as in `Lock`.
         max_waiters: as in `Lock`. A call that is refused is a conflict.
         **task: options for Celery tasks.
 
@@ -147,10 +147,10 @@ def zk_locked(
         release=release,
         kind=kind,
         limit=limit,
-        layout=layout,
+        compat=compat,
         max_hold=max_hold,
         warn_after=warn_after,
-        hold_at_least=hold_at_least,
+        min_hold=min_hold,
         max_waiters=max_waiters,
         **{option: given[option] for option in task_options.LOCK_OPTIONS if option in given},
     )

@@ -19,7 +19,6 @@ from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import lifetime, notify, table
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
-from django_zklock.locks.protocol.gated import Gated, make_contender
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.terms import Terms
 from django_zklock.queue.nodes import Kind
@@ -50,7 +49,7 @@ class Acquisition:
         self.terms = terms
         self.held: HeldLock | None = None
         self.count = 0  # of the held lock, before this
-        self.contender: Contender | Gated | None = None
+        self.contender: Contender | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
         self._answered = False  # protocol's thread only
         self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
@@ -103,7 +102,7 @@ class Acquisition:
         patient = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
         request = self.terms.request(patient=patient, deadline=deadline, only_look=only_look)
-        self.contender = contender = make_contender(session, request, self._answer)
+        self.contender = contender = Contender(session, request, self._answer)
         if notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._notify_waiting
         contender.start()

@@ -24,7 +24,6 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import lifetime, notify, table
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.gated import Gated
 from django_zklock.locks.protocol.grant import Grant, Policy
 from django_zklock.queue.nodes import Kind
 
@@ -57,7 +56,7 @@ class HeldLock:
     )
 
     def __init__(
-        self, contender: Contender | Gated, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self.contender = contender
         self.grant = grant
@@ -265,7 +264,7 @@ def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserv
     return lambda: confirmed.wait(deadline - time.monotonic())
 
 
-def share_with_readers(contender: Contender | Gated, grant: Grant) -> None:
+def share_with_readers(contender: Contender, grant: Grant) -> None:
     """Let other readers in beside a write lock, once all parts of it only read."""
     parts = list(grant.parts.values())  # none, if the last one has just gone
     if grant.kind is Kind.WRITE and parts and all(parts):

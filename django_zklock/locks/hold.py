@@ -11,11 +11,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import table
-from django_zklock.locks.hold_events import HoldEvent, LostCallback, RevokeCallback
+from django_zklock.locks.hold_events import HoldEvent, LostCallback, ReleaseRequestCallback
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
@@ -141,40 +141,40 @@ class Hold:
         """
         self._grant.session.post(self._grant.attach, LostCallback(self._held, callback))
 
-    # --- requests to let go -------------------------------------------------------------------------------------
+    # --- release requests ---------------------------------------------------------------------------------------
 
     @property
-    def revoke_requested(self) -> Revocation | None:
+    def release_requested(self) -> ReleaseRequest | None:
         """
-        Who has asked the holder to let go, with `by` and `reason`; None if nobody has. Of several, the last one.
+        The last release request to this hold, with `by` and `reason`, or None.
 
-        It costs no network, so a loop can look at it as often as it likes. Nothing happens to who goes on.
+        It uses no network, so a loop can check it as often as it likes. The holder may ignore the request.
         """
-        return self._grant.revocation
+        return self._grant.release_request
 
-    def wait_revoked(self, timeout: float | None = None) -> Revocation | None:
+    def wait_release_requested(self, timeout: float | None = None) -> ReleaseRequest | None:
         """
-        Wait until somebody asks the holder to let go, at most `timeout` seconds (None: for ever); return the request.
+        Wait for a release request, at most `timeout` seconds (None: without limit); return it.
 
-        Returns as soon as the lock is released or lost, too: None if nobody has asked by then.
+        Returns None when the time is over, or when the lock is released or lost without a request.
         """
         if self._grant.inherited:
             return None  # what runs the protocol runs in the parent
-        event = HoldEvent(revoked=True)
+        event = HoldEvent(release_requested=True)
         self._grant.session.post(self._grant.attach, event)
         try:
             event.waiter.wait(timeout)
         finally:
             self._grant.session.post(self._grant.detach, event)
-        return self.revoke_requested
+        return self.release_requested
 
-    def add_revoke_callback(self, callback: Callable[[Hold], object]) -> None:
+    def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
         """
-        Have `callback(hold)` run once when somebody asks the holder to let go, at once if that has happened already.
+        Call `callback(hold)` once, at the first release request; at once if there was one already.
 
-        It runs on the thread that sends Django's signals, as that of `add_lost_callback` does.
+        It is called on the thread that sends Django's signals, like that of `add_lost_callback`.
         """
-        self._grant.session.post(self._grant.attach, RevokeCallback(self._held, callback))
+        self._grant.session.post(self._grant.attach, ReleaseRequestCallback(self._held, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -300,9 +300,9 @@ class MultiHold:
         return self.lost
 
     @property
-    def revoke_requested(self) -> Revocation | None:
-        """The request to let go of one of the locks, the first there is; None: nobody has asked."""
-        return next((hold.revoke_requested for hold in self._holds if hold.revoke_requested is not None), None)
+    def release_requested(self) -> ReleaseRequest | None:
+        """The first release request to one of the locks, or None."""
+        return next((hold.release_requested for hold in self._holds if hold.release_requested is not None), None)
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""

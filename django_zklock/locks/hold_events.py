@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.grant import GrantObserver
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 
 if TYPE_CHECKING:
     from django_zklock.locks.held import HeldLock
@@ -19,11 +19,11 @@ logger = logging.getLogger("django_zklock.locks")
 
 
 class HoldEvent(GrantObserver):
-    """Wakes a waiter when the lock is lost or released, and on a request to release it if `revoked` is True."""
+    """Wakes a waiter when the lock is lost or released, and with `release_requested` at a release request, too."""
 
-    def __init__(self, *, revoked: bool = False) -> None:
+    def __init__(self, *, release_requested: bool = False) -> None:
         self.waiter = ThreadWaiter[bool]()
-        self._revoked = revoked
+        self._release_requested = release_requested
         self._is_set = False
 
     def on_lost(self, reason: str) -> None:
@@ -32,8 +32,8 @@ class HoldEvent(GrantObserver):
     def on_released(self) -> None:
         self._set()
 
-    def on_revoke(self, request: Revocation) -> None:
-        if self._revoked:
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        if self._release_requested:
             self._set()
 
     def _set(self) -> None:
@@ -73,8 +73,8 @@ class LostCallback(_Callback):
         self._call()
 
 
-class RevokeCallback(_Callback):
-    """One for the first request to let go."""
+class ReleaseRequestCallback(_Callback):
+    """Called at the first release request."""
 
-    def on_revoke(self, request: Revocation) -> None:
+    def on_release_requested(self, request: ReleaseRequest) -> None:
         self._call()

@@ -24,13 +24,12 @@ from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from django_zklock.locks.protocol.contender import Contender
-    from django_zklock.locks.protocol.gated import Gated
     from django_zklock.locks.terms import Terms
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-def bound(grant: Grant, contender: Contender | Gated, terms: Terms) -> None:
+def bound(grant: Grant, contender: Contender, terms: Terms) -> None:
     """
     Have a new grant end, and its holder be warned, in the times that are asked for, if any; from any thread.
 
@@ -46,13 +45,13 @@ def bound(grant: Grant, contender: Contender | Gated, terms: Terms) -> None:
         grant.session.post(Lifetime(grant, contender, terms.warn_after, warn_at).begin)
 
 
-def leave_if_overdue(grant: Grant, contender: Contender | Gated) -> None:
+def leave_if_overdue(grant: Grant, contender: Contender) -> None:
     """Have the node go, if it was held for too long, and no work is left that was to be stopped; from any thread."""
     if grant.overdue:
         grant.session.post(_leave_unless_watched, grant, contender)
 
 
-def _leave_unless_watched(grant: Grant, contender: Contender | Gated) -> None:
+def _leave_unless_watched(grant: Grant, contender: Contender) -> None:
     if not grant.observed_by(Guard, lambda guard: guard.at_work) and all(
         held.is_unwatched for held in grant.parts_held()
     ):
@@ -63,7 +62,7 @@ class Lifetime(GrantObserver):
     """The life of one grant."""
 
     def __init__(
-        self, grant: Grant, contender: Contender | Gated, warn_after: float | None = None, warn_at: float | None = None
+        self, grant: Grant, contender: Contender, warn_after: float | None = None, warn_at: float | None = None
     ) -> None:
         self._grant = grant
         self._contender = contender

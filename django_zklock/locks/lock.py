@@ -49,12 +49,12 @@ class Lock(LockBase[Hold]):
             "write". All are first come, first served, and keep each other out on the same path.
         limit: how many may hold it at a time: a semaphore, with a permit for each. `operations.set_limit` changes
             that for all processes, whatever they say here. Default None: no semaphore.
-        layout: "own" (default), or "curator" or "kazoo": the nodes in ZooKeeper are written as that client's recipe
-            of the same kind writes them, so that its processes take part.
+        compat: "curator" or "kazoo": the znodes get the names of that client's locks, so that its processes share
+            the queue. None (default): only processes of this package do. Not for semaphores.
         max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
             None.
         warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
-        hold_at_least: seconds from the grant during which nobody else gets the lock, even if the work is done before
+        min_hold: seconds from the grant during which nobody else gets the lock, even if the work is done before
             and the process has ended. For jobs that several hosts start at about the same time. Default 0.
         max_waiters: how many callers may wait for the lock. One more raises `LockBusy` at once, and nothing is written.
             Counted are the waiters in ZooKeeper's queue and all of this process. Default None, any number.
@@ -76,10 +76,10 @@ class Lock(LockBase[Hold]):
         release: str | Unset = UNSET,
         kind: str | Unset = UNSET,
         limit: int | Unset | None = UNSET,
-        layout: str | Unset = UNSET,
+        compat: str | Unset | None = UNSET,
         max_hold: float | timedelta | Unset | None = UNSET,
         warn_after: float | timedelta | Unset | None = UNSET,
-        hold_at_least: float | timedelta | Unset = UNSET,
+        min_hold: float | timedelta | Unset = UNSET,
         max_waiters: int | Unset | None = UNSET,
         what: str = "",
         about: Mapping[str, str] | None = None,
@@ -96,10 +96,10 @@ class Lock(LockBase[Hold]):
             release=release,
             kind=kind,
             limit=limit,
-            layout=layout,
+            compat=compat,
             max_hold=max_hold,
             warn_after=warn_after,
-            hold_at_least=hold_at_least,
+            min_hold=min_hold,
             max_waiters=max_waiters,
         )
         self._set(name, options, dict(fields) if fields else _NOTHING, what, dict(about) if about else _NOTHING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -53,9 +53,6 @@ class Contending:
     """None if it is no client of ours, or its node was gone when it was read."""
 
 
-Read: TypeAlias = "Callable[[Iterable[str]], Queue]"
-"""How the names in a directory are read."""
-
 Seen: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
 """A queue, in its order; None for a node that was not read, or was gone by then."""
 
@@ -73,7 +70,7 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
     One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
     """
     terms = lock.terms
-    return _contending(_picture(process.current(), terms.key, terms.queue, read=terms.read).nodes)
+    return _contending(_picture(process.current(), terms.key, terms.parent).nodes)
 
 
 def is_shared(lock: Lock) -> bool:
@@ -101,10 +98,9 @@ def _picture(
     *,
     most: int = MOST_READ,
     patience: float | None = None,
-    read: Read = order.ordered,
 ) -> _Picture:
     waiter: ThreadWaiter[_Picture | ZkLockError] = ThreadWaiter()
-    look_round = _Round(session, key, parent, most, waiter.set, read)
+    look_round = _Round(session, key, parent, most, waiter.set)
     session.post(look_round.begin)
     try:
         found = waiter.wait(session.options.connect_timeout if patience is None else patience)
@@ -144,12 +140,10 @@ class _Round:
         parent: str,
         most: int,
         done: Callable[[_Picture | ZkLockError], object],
-        read: Read = order.ordered,
     ) -> None:
         self._session = session
         self._parent = parent
         self._most = most
-        self._read_names = read
         self._done: Callable[[_Picture | ZkLockError], object] | None = done
         self._turns = Turns(key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}.")))
         self._queue = Queue()
@@ -174,7 +168,7 @@ class _Round:
             self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
             return
         try:
-            self._queue = self._read_names(answer)
+            self._queue = order.ordered(answer)
         except UnreadableQueue as error:
             self._conclude(error)
             return

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -18,9 +18,8 @@ from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import refuse_unknown
 from django_zklock.locks.protocol.grant import Policy
 from django_zklock.locks.protocol.node import Request
-from django_zklock.queue import names, order, rules
+from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.recipes import recipe_of
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
@@ -47,25 +46,14 @@ class Terms:
     release: str | Unset  # `block` or `on_commit`
     kind: Kind
     limit: int | None  # of permits, if it is a semaphore
-    layout: str
+    compat: str | None  # the client whose processes share the queue
     max_hold: float | None
     warn_after: float | None
-    hold_at_least: float
+    min_hold: float
     max_waiters: int | None
     what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
     about: Mapping[str, str]  # the same, item by item
     patience: float = ANSWER_PATIENCE
-
-    @property
-    def queue(self) -> str:
-        """The path of the directory in which those stand who hold the lock."""
-        recipe = recipe_of(self.kind, self.layout)
-        return self.parent if recipe is None else f"{self.parent}{recipe.leases}"
-
-    def read(self, children: Iterable[str]) -> order.Queue:
-        """Return the queue that those in that directory are."""
-        gated = recipe_of(self.kind, self.layout) is not None
-        return order.leases(children) if gated else order.ordered(children)
 
     @property
     def shares(self) -> bool:
@@ -89,12 +77,12 @@ class Terms:
             parent=self.parent,
             rule=self.rule,
             kind=self.kind,
-            layout=self.layout,
-            lasting=self.layout == "kazoo",
+            compat=self.compat,
+            lasting=self.compat == "kazoo",
             patient=patient,
             payload=lambda guid: self._payload(guid, owner, thread, what, about),
             only_look=only_look,
-            hold_at_least=self.hold_at_least,
+            min_hold=self.min_hold,
             max_waiters=self.max_waiters,
             deadline=deadline,
             about=about,
@@ -112,7 +100,6 @@ class Terms:
             template=self.template,
             about=about,
             limit=self.limit or 0,
-            layout=self.layout if recipe_of(self.kind, self.layout) is not None else "",
             owner=owner.number,
         ).encode()
 
@@ -154,10 +141,10 @@ def resolve(
         release=options.release,
         kind=_kind(options),
         limit=None if isinstance(options.limit, Unset) else options.limit,
-        layout="own" if isinstance(options.layout, Unset) else options.layout,
+        compat=None if isinstance(options.compat, Unset) else options.compat,
         max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
         warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
-        hold_at_least=0.0 if isinstance(options.hold_at_least, Unset) else options.hold_at_least,
+        min_hold=0.0 if isinstance(options.min_hold, Unset) else options.min_hold,
         max_waiters=None if isinstance(options.max_waiters, Unset) else options.max_waiters,
         what=what,
         about=about,
@@ -178,5 +165,5 @@ def refuse_contradictions(name: str, options: LockOptions) -> None:
     if problem:
         raise ValueError(
             f"The lock {name!r} has {problem}; change one of them. What its entry or DEFAULTS say, a call undoes by "
-            'limit=None, kind="lock", layout="own", max_hold=None or hold_at_least=0.'
+            'limit=None, kind="lock", compat=None, max_hold=None or min_hold=0.'
         )

@@ -1,4 +1,4 @@
-"""Knows who did what to a lock and why, as the log `zklock.audit` is told; nothing is done here."""
+"""The log `zklock.audit`: who did what to which lock, and why."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django_zklock.zk.gateway import Node
 audit = logging.getLogger("zklock.audit")
 
 MOST: Final = 500
-"""Characters of a reason or a name that are audited."""
+"""Characters of a reason or a name that are logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who held a lock that was broken; what ZooKeeper said of it is cut, and has no control characters."""
+    """The holder of a lock, as its znode describes it. Texts from ZooKeeper are cut and have no control characters."""
 
     name: str
     guid: str
@@ -34,8 +34,8 @@ class Holder:
     about: Mapping[str, str]
 
 
-def named(by: str) -> str:
-    """Return who does it, as it is written. Raises `ValueError` if that is nobody."""
+def check_by(by: str) -> str:
+    """Return the name of the operator, as it is logged. Raises `ValueError` if it is empty."""
     refuse_no_text("by", by, "a text that says who does it")
     found = printable(by.strip(), MOST)
     if not found:
@@ -43,22 +43,22 @@ def named(by: str) -> str:
     return found
 
 
-def reasoned(reason: str) -> str:
-    """Return why, as it is written. Raises `ValueError` if there is no reason."""
-    found = said(reason)
+def check_reason(reason: str) -> str:
+    """Return the reason, as it is logged. Raises `ValueError` if it is empty."""
+    found = check_optional_reason(reason)
     if not found:
         raise ValueError("reason is empty; say why, as others will ask.")
     return found
 
 
-def said(reason: str) -> str:
-    """Return why, as it is written, if anybody has said so."""
+def check_optional_reason(reason: str) -> str:
+    """Return the reason, as it is logged; it may be empty."""
     refuse_no_text("reason", reason, "a text that says why")
     return printable(reason.strip(), MOST)
 
 
 def holder_of(child: Child, node: Node) -> Holder:
-    """Return what a node says of who holds the lock."""
+    """Return the holder that a znode describes."""
     payload = Payload.decode(node.data)
     found = {"token": node.czxid, "session_id": node.owner, "name": child.name, "guid": child.guid}
     if payload is None:
@@ -69,39 +69,39 @@ def holder_of(child: Child, node: Node) -> Holder:
     return Holder(**found, **texts, pid=payload.pid, about=about)  # type: ignore[arg-type]
 
 
-def logged(key: str, by: str, reason: str) -> dict[str, object]:
-    """Return the fields of a record, for handlers that write more than the message."""
+def log_fields(key: str, by: str, reason: str) -> dict[str, object]:
+    """Return the attributes of a record, for handlers that write more than the message."""
     return {"lock": key, "user": by, "host": socket.gethostname(), "reason": reason}
 
 
 def log_break(key: str, holder: Holder, what: str, by: str, reason: str) -> None:
-    """Write that a lock was broken, or what else became of it."""
+    """Log that a lock was broken, or may have been; `what` says which."""
     audit.warning(
-        "lock %s %s by %s: %s; its holder was %s",
-        printable(key),
+        "lock %r %s by %s: %s; its holder was %s",
+        key,
         what,
         by,
         reason,
         _in_words(holder),
-        extra={**logged(key, by, reason), "holder": asdict(holder), "token": holder.token},
+        extra={**log_fields(key, by, reason), "holder": asdict(holder), "token": holder.token},
     )
 
 
 def log_limit(key: str, what: str, by: str, reason: str) -> None:
-    """Write what became of the limit of a semaphore."""
-    audit.warning("the limit of lock %s %s by %s: %s", printable(key), what, by, reason, extra=logged(key, by, reason))
+    """Log a change of the limit of a semaphore; `what` says which."""
+    audit.warning("the limit of lock %r %s by %s: %s", key, what, by, reason, extra=log_fields(key, by, reason))
 
 
-def log_asked(key: str, holder: Holder, by: str, reason: str, *, sure: bool) -> None:
-    """Write that a holder was asked to let go, or may have been."""
+def log_release_request(key: str, holder: Holder, by: str, reason: str, *, sure: bool) -> None:
+    """Log that a holder was asked to release a lock, or may have been."""
     audit.warning(
-        "the holder of lock %s %s asked to let go by %s: %s; it is %s",
-        printable(key),
+        "the holder of lock %r %s asked to release by %s: %s; it is %s",
+        key,
         "was" if sure else "may have been",
         by,
         reason,
         _in_words(holder),
-        extra={**logged(key, by, reason), "holder": asdict(holder), "token": holder.token},
+        extra={**log_fields(key, by, reason), "holder": asdict(holder), "token": holder.token},
     )
 
 

@@ -34,13 +34,13 @@ from __future__ import annotations
 from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.locks.errand import AT_ONCE, Errand, children
+from django_zklock.operations.client import AT_ONCE, QueueClient, children
 from django_zklock.queue import limits, nodes, order, signs, standing
 from django_zklock.queue.limits import Record, SetLimit
-from django_zklock.queue.nodes import Kind
+from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 from django_zklock.queue.signs import Limit
-from django_zklock.zk.gateway import DirectoryState, Gateway
+from django_zklock.zk.gateway import DirectoryState, Gateway, Node
 from django_zklock.zk.multi import Check, Create, Delete, Operation, SetData
 from django_zklock.zk.requests import Commit, Done, Step
 
@@ -52,31 +52,40 @@ MOST_REQUIRED: Final = 256 * 1024
 _PROBE: Final = "!count:"
 
 
-def set_limit(errand: Errand, limit: int, record: Record) -> None:
+def set_limit(client: QueueClient, limit: int, record: Record) -> None:
     """Set the limit. Raises `UnreadableQueue` and `ZooKeeperUnavailable`."""
-    setting = _Setting(errand.parent, limit, record)
-    while not errand.follow(setting):
-        setting.limits.update(errand.limits(setting.unknown))
+    setting = _Setting(client.parent, limit, record)
+    while not client.run(setting):
+        setting.limits.update(client.limits(setting.unknown))
 
 
-def clear_limit(errand: Errand) -> bool:
+def clear_limit(client: QueueClient) -> bool:
     """Have each contender's own limit count again; tell whether another one was set. Raises `ZooKeeperUnavailable`."""
-    clearing = _Clearing(errand.parent)
-    while (done := errand.follow(clearing)) is None:
-        clearing.limits.update(errand.limits(clearing.unknown))
-    errand.session.post(lambda: errand.session.attached(Gateway).delete_if_empty(errand.parent))
+    clearing = _Clearing(client.parent)
+    while (done := client.run(clearing)) is None:
+        clearing.limits.update(client.limits(clearing.unknown))
+    client.session.post(lambda: client.session.attached(Gateway).delete_if_empty(client.parent))
     return done or clearing.tried
 
 
-def limit_of(errand: Errand) -> SetLimit | None:
+def limit_of(client: QueueClient) -> SetLimit | None:
     """Return the limit that is set, or None. Raises `ZooKeeperUnavailable`."""
     while True:
-        found = order.limit_of(errand.follow(children))
+        found = order.limit_of(client.run(children))
         if found is None:
             return None
-        node = errand.read(found.name)
+        node = client.read(found.name)
         if node is not None:  # else it was changed in between
             return limits.set_limit(found.name, node.data, node.ctime)
+
+
+def may_hold(client: QueueClient, queue: Queue, child: Child, node: Node) -> bool:
+    """Tell whether nobody can tell if one that has no permit by the rule has one. Raises `ZooKeeperUnavailable`."""
+    place = queue.place(child.name)
+    if place is None or queue.sign is None or queue.sign.sure:
+        return False
+    sign = client.read(queue.sign.name)
+    return sign is not None and standing.may_hold(queue, place, node.czxid, sign.czxid)
 
 
 class _Changing:

@@ -1,228 +1,190 @@
 """
-Knows how an operator's hold gets into the queue of a lock, to its front, and to its end.
+Hold a lock for a person, for a time.
 
-It is a node of the queue like any, and waits by the same rules; but it is no ephemeral one, so that it outlives the
-process that asked. While it waits it says that it ends soon after its time to wait: if that process dies, it does not
-take the lock later, when nobody knows of it. As its turn comes it is written anew, with its full time.
+The lock is acquired by an ordinary contender. Its znode is ephemeral, so nothing is left if this process dies while it
+waits. Once the lock is granted, one transaction replaces that znode by an operator hold, which belongs to no session
+(`locks.protocol.replacement`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Final
+from functools import partial
 
 from django_zklock import conf
-from django_zklock.exceptions import LockBusy, LockTimeout
-from django_zklock.locks.errand import Errand, Removal
-from django_zklock.locks.protocol.operator_expiry import read_hold
-from django_zklock.queue import nodes, operators, order, rules
-from django_zklock.queue.nodes import Child, Kind, Payload
-from django_zklock.queue.operators import OperatorHold
-from django_zklock.queue.order import Queue
-from django_zklock.queue.printable import printable
-from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
-from django_zklock.zk.gateway import DirectoryState, Node
-from django_zklock.zk.multi import Create, Delete
-from django_zklock.zk.requests import Commit, Done, Step
-
-audit = logging.getLogger("zklock.audit")
-
-SLACK: Final = 10.0
-"""Seconds beyond its time to wait that a hold stays in the queue when the process that asked for it has died."""
+from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.locks.protocol.contender import Contender, Outcome
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.node import Request
+from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
+from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
+from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
+from django_zklock.queue import operators, order, rules
+from django_zklock.queue.names import check_escaped
+from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.operators import LONGEST, HoldLabel, OperatorHold
+from django_zklock.queue.segments import SEQUENCE_DIGITS
 
 
-def take(errand: Errand, *, by: str, reason: str, seconds: float, wait: float) -> OperatorHold:
+def hold_lock(
+    key: str, *, seconds: float, reason: str, by: str, wait: float = 0, patience: float = PATIENCE
+) -> OperatorHold:
     """
-    Bring a hold to the front of the queue within `wait` seconds, and begin its time.
+    Hold a lock for a person, for `seconds` from its grant, for example during a deploy.
 
-    Whatever goes wrong, its node is taken out again. Raises `LockBusy`, `LockTimeout` and `ZooKeeperUnavailable`.
+    The call waits in the queue like any contender, for at most `wait` seconds. Then the hold belongs to no process: it
+    ends by `end_hold`, or by itself, by ZooKeeper's clock. A process that dies while it waits leaves nothing.
+
+    Raises:
+        LockBusy: the lock has a holder, and `wait` is 0.
+        LockTimeout: the lock was not free within `wait` seconds.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time. The lock may be held; then the hold ends by itself.
+        ValueError: `reason` or `by` is empty, or `seconds` is not between 0 and a week.
+
     """
-    declared = conf.current().options_of_key(errand.key).kind
-    kind = Kind.WRITE if declared in ("read", "write") else Kind.LOCK
-    turn = _Turn(errand.parent, kind=kind, by=by, reason=reason, wait=wait > 0)
-    turn.last(wait + SLACK if wait else seconds)
+    refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
+    by, reason = check_by(by), check_reason(reason)
+    what = f"a number above 0 and of at most {LONGEST:.0f}, a week"
+    refuse_no_span("seconds", seconds, what)
+    if not 0 < seconds <= LONGEST:
+        raise ValueError(f"seconds is {what}, not {seconds!r}.")
+    refuse_no_span("wait", wait)
+    refuse_no_span("patience", patience)
+    client = QueueClient(key, patience + wait)
+    check_escaped(key)
+    hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
+    audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
+    return hold
+
+
+def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float = PATIENCE) -> None:
+    """
+    End an operator hold before its time. A hold that `hold_lock` still waits for has no token, and cannot be ended.
+
+    Raises:
+        LockChangedHands: no operator hold of this lock has this token (any more). It may have ended by itself.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time.
+
+    """
+    refuse_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
+    by, reason = check_by(by), check_optional_reason(reason)
+    refuse_no_target(token=token)
+    hold = _delete(QueueClient(key, patience), token)
+    if hold is None:
+        raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
+    audit.warning(
+        "the hold of lock %r by %s was ended by %s%s",
+        key,
+        hold,
+        by,
+        f": {reason}" if reason else "",
+        extra={**log_fields(key, by, reason), "token": token},
+    )
+
+
+def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:
+    """
+    Acquire the lock within `wait` seconds, and leave an operator hold of so many seconds in its queue.
+
+    Raises `LockBusy`, `LockTimeout`, `UnreadableQueue` and `ZooKeeperUnavailable`. After the last one the hold may have
+    been made, if its reply was lost.
+    """
+    waiter: ThreadWaiter[Outcome] = ThreadWaiter()
+    contender = Contender(client.session, _request(client, label, seconds, wait), waiter.set)
     try:
-        place = _first(errand, turn, wait)
-        return _granted(errand, turn, place.name, seconds if wait else None)
-    except BaseException:
-        errand.see_to(turn.leave, lambda value: None)
-        raise
+        contender.start()
+        outcome = waiter.wait(wait)
+        if outcome is None and not contender.placed:
+            outcome = waiter.wait(client.left)  # ZooKeeper has not answered yet
+        if not isinstance(outcome, Grant):
+            raise _not_acquired(client, contender, outcome, wait)
+        outcome.begun = True  # from now on its release leaves the hold
+    finally:
+        contender.abandon()
+    own = outcome.path.rpartition("/")[2]
+    if not client.gone(own, client.left):
+        raise ZooKeeperUnavailable(client.session.explain(), lock=client.key)
+    for name in client.run(children):
+        if name.endswith(own[-SEQUENCE_DIGITS:]) and operators.is_operator(name):
+            hold = _find(client, name)
+            if hold is not None:
+                return hold
+    raise ZooKeeperUnavailable(f"The lock {client.key!r} was lost before it was held. Try again.", lock=client.key)
 
 
-def end_in_time(errand: Errand, hold: OperatorHold) -> None:
-    """Have this process end the hold, if it lives so long; on the protocol's thread."""
-    removal = Removal(errand.parent, hold.path.rpartition("/")[2])
-
-    def done(value: Any) -> None:
-        if value is True:
-            _log_end(errand.key, hold, "is over")
-
-    errand.session.loop.call_later(hold.seconds, lambda: errand.see_to(removal, done))
+def _find(client: QueueClient, name: str) -> OperatorHold | None:
+    """Return the hold that the znode of this name is, or None if it is gone or is no hold."""
+    node = client.read(name)
+    return None if node is None else read_hold(client.key, node)
 
 
-@dataclass(frozen=True, slots=True)
-class _Behind:
-    """It is not the hold's turn before this one is gone."""
-
-    child: str
-    mine: str
-    """The name of the own node; empty if it is not in the queue."""
-    alone: bool
-    """Whether nobody else is in the way."""
-
-
-class _Turn:
-    """The plan of one hold: into the queue, and as far as it can come now."""
-
-    def __init__(self, parent: str, *, kind: Kind, by: str, reason: str, wait: bool) -> None:
-        self.guid = operators.new_guid()
-        self.wait = wait  # else enter an empty queue only
-        self.data = b""  # of the own node
-        self._parent = parent
-        self._kind = kind  # if the queue does not tell
-        self._by = by
-        self._reason = reason
-        self._entered = False
-        self._payload = Payload(
-            guid=self.guid,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            thread=threading.current_thread().name,
-            what="",
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            template="",
-        )
-
-    def last(self, seconds: float) -> None:
-        """Have the node say from now on that the hold ends so long after it is written."""
-        self.data = operators.written(self._payload, by=self._by, reason=self._reason, seconds=seconds)
-
-    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
-        """Answer with the own node if it is first, or who is ahead; True: it was made just now, False: it is gone."""
-        queue = order.ordered(() if found is None else found.children)
-        mine = next((child for child in queue if child.guid == self.guid), None)
-        if mine is not None:
-            self._entered = True
-            verdict = rules.exclusive(queue, mine.name)
-            if isinstance(verdict, rules.WaitFor):
-                return Done(_Behind(verdict.children[0], mine.name, verdict.alone))
-            return Done(mine)
-        if self._entered:
-            return Done(False)
-        if queue and not self.wait:
-            return Done(_Behind(queue[0].name, "", len(queue) == 1))
-        path = f"{self._parent}/{nodes.prefix(self.guid, _kind(queue, self._kind))}"
-        return Commit((Create(path=path, data=self.data, sequential=True),), True)
-
-    def leave(self, found: DirectoryState | None, session_id: int) -> Step:
-        """Take out of the queue what is there of this hold."""
-        names = () if found is None else found.children
-        mine = tuple(Delete(path=f"{self._parent}/{name}") for name in names if nodes.bears(name, self.guid))
-        return Commit(mine, True) if mine else Done(True)
+def _delete(client: QueueClient, token: int) -> OperatorHold | None:
+    """Delete the hold with this token, and return it; None if it is gone."""
+    for name in filter(operators.is_operator, client.run(children)):
+        hold = _find(client, name)
+        if hold is not None and hold.token == token:
+            delete = DeleteNode(client.parent, name)
+            return hold if client.run(delete) or delete.tried else None
+    return None
 
 
-def _kind(queue: Queue, declared: Kind) -> Kind:
+def _request(client: QueueClient, label: HoldLabel, seconds: float, wait: float) -> Request:
+    return Request(
+        key=client.key,
+        parent=client.parent,
+        rule=rules.exclusive,
+        kind=_kind(client),
+        patient=wait > 0,
+        payload=partial(_payload, label, threading.current_thread().name),
+        min_hold=seconds,
+        operator=label,
+        deadline=time.monotonic() + wait,
+    )
+
+
+def _payload(label: HoldLabel, thread: str, guid: str) -> bytes:
+    return Payload(
+        guid=guid,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        thread=thread,
+        what=f"operator {label.by}: {label.reason}",
+        since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        template="",
+    ).encode()
+
+
+def _kind(client: QueueClient) -> Kind:
     """
-    Return the kind of node by which a hold keeps out everybody, in this queue and later.
+    Return the kind of znode that keeps everybody out of this queue.
 
-    Ours keep each other out whatever they are. Apache Curator's recipes see only nodes of their own kind, so beside
-    those who read and write the hold is one who writes.
+    Contenders of ours keep each other out, whatever their kinds. The recipes of Apache Curator see only znodes of their
+    own kind, so in the queue of a read-write lock the hold is a writer.
     """
-    if any(child.kind is Kind.LOCK and child.by_curator for child in queue):
+    queue = order.ordered(client.run(children))
+    if any(child.by_curator and child.kind is Kind.LOCK for child in queue):
         return Kind.LOCK
-    return Kind.WRITE if any(child.kind in (Kind.READ, Kind.WRITE) for child in queue) else declared
+    declared = conf.current().options_of_key(client.key).kind
+    read_write = declared in ("read", "write") or any(child.kind in (Kind.READ, Kind.WRITE) for child in queue)
+    return Kind.WRITE if read_write else Kind.LOCK
 
 
-def _first(errand: Errand, turn: _Turn, wait: float) -> Child:
-    """Return the hold's node once it is first in the queue. Raises `LockBusy` and `LockTimeout`."""
-    deadline = time.monotonic() + wait
-    while True:
-        found = errand.follow(turn)
-        if isinstance(found, Child):
-            return found
-        if isinstance(found, _Behind):
-            ahead = _await(errand, turn, found, deadline)
-            if ahead is None:
-                continue
-            if wait:
-                raise LockTimeout(
-                    f"The lock {errand.key!r} was not free within {wait:g} s; it is held by {ahead}.", lock=errand.key
-                )
-            raise LockBusy(f"The lock {errand.key!r} is held by {ahead}.", lock=errand.key)
-        if not found:
-            raise _taken_out(errand)
-
-
-def _await(errand: Errand, turn: _Turn, behind: _Behind, deadline: float) -> str | None:
-    """Wait for the one ahead to go, and return None if it is worth while to look again; else who that is, in words."""
-    node = errand.read(behind.child) if operators.is_operator(behind.child) else None
-    hold = None if node is None else read_hold(errand.key, node)
-    patience = deadline - time.monotonic()
-    if hold is not None and behind.mine:
-        lasts = hold.until.timestamp() - _stamp(errand, turn, behind.mine)
-        if lasts <= 0:
-            _end(errand, hold)
-            return None
-        patience = min(patience, lasts)
-    elif hold is not None and behind.alone and not turn.wait:
-        turn.wait = True  # that it is over can be proven from within the queue alone
-        return None
-    if patience > 0 and (errand.gone(behind.child, patience) or time.monotonic() < deadline):
-        return None
-    return str(hold or "somebody else")
-
-
-def _stamp(errand: Errand, turn: _Turn, mine: str) -> float:
-    """Return the time by the server's clock, as a write of the own node tells it."""
-    answer = errand.ask(lambda gateway, done: gateway.write(f"{errand.parent}/{mine}", turn.data, -1, done))
-    if isinstance(answer, Node):
-        return answer.mtime
-    raise _taken_out(errand) if isinstance(answer, NodeMissing) else errand.about(answer)
-
-
-def _end(errand: Errand, hold: OperatorHold) -> None:
-    """End a hold that is over."""
-    removal = Delete(path=hold.path, version=hold.version)
-    answer = errand.ask(lambda gateway, done: gateway.commit((removal,), done))
-    if answer is None:
-        _log_end(errand.key, hold, "is over, and was ended by the next in the queue")
-    elif not isinstance(answer, (NodeMissing, Outdated)):
-        raise errand.about(answer)
-
-
-def _granted(errand: Errand, turn: _Turn, name: str, seconds: float | None) -> OperatorHold:
-    """Return the hold that is first in the queue, with its time begun anew if it is to last so many seconds."""
-    anew = seconds is not None
-    if seconds is not None:
-        turn.last(seconds)
-    while True:
-        node = errand.read(name)
-        if node is not None and anew:
-            found = node
-            answer = errand.ask(
-                lambda gateway, done, found=found: gateway.write(found.path, turn.data, found.version, done)  # type: ignore[misc]
-            )
-            if isinstance(answer, Outdated):
-                anew = False  # by an own write whose answer was lost
-                continue
-            if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
-                raise errand.about(answer)
-            node = answer if isinstance(answer, Node) else None
-        hold = None if node is None else read_hold(errand.key, node)
-        if hold is None:
-            raise _taken_out(errand)
-        return hold
-
-
-def _log_end(key: str, hold: OperatorHold, what: str) -> None:
-    audit.info("the hold of lock %s by %s %s", printable(key), hold, what, extra={"lock": key, "token": hold.token})
-
-
-def _taken_out(errand: Errand) -> LockTimeout:
-    return LockTimeout(f"The hold of {errand.key!r} was taken out of the queue by somebody else.", lock=errand.key)
+def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | None, wait: float) -> ZkLockError:
+    """Return the error that tells why the lock was not acquired."""
+    if isinstance(outcome, ZkLockError):
+        return client.about(outcome)
+    if not contender.placed:
+        return ZooKeeperUnavailable(client.session.explain(), lock=client.key)
+    ahead = contender.ahead
+    holder = str(contender.operator or ("another process" if ahead is None else f"{ahead.what!r} on {ahead.host}"))
+    if not wait:
+        return LockBusy(f"The lock {client.key!r} is held by {holder}.", lock=client.key)
+    return LockTimeout(
+        f"The lock {client.key!r} was not free within {wait:g} s. Ahead in the queue: {holder}.", lock=client.key
+    )

@@ -1,113 +1,159 @@
-"""Knows how a holder is asked to let go of a lock: by a word in its node, which it watches."""
+"""Ask the holders of a lock to release it: write a request into their znodes, which they watch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from django_zklock.exceptions import LockChangedHands, NotRevocable
-from django_zklock.locks.errand import Errand
-from django_zklock.locks.protocol.leases import Ranks, ranks
-from django_zklock.locks.protocol.operator_expiry import read_hold
-from django_zklock.queue import operators, revocations
-from django_zklock.queue.nodes import Child, Kind, Payload
-from django_zklock.queue.revocations import Revocation
+from django_zklock.exceptions import LockChangedHands, ReleaseRequestUnsupported
+from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
+from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_release_request
+from django_zklock.operations.client import PATIENCE, QueueClient, children
+from django_zklock.operations.limits import may_hold
+from django_zklock.queue import operators, order, revocations, standing
+from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue.order import Queue
+from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.zk.gateway import Node
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseRequested:
+    """A lock whose holders were asked to release it."""
+
+    key: str
+    holders: tuple[Holder, ...]
+    """The holders that were asked."""
+    reason: str
+    by: str
+
+
+def request_release(
+    key: str, reason: str, *, by: str, guid: str = "", token: int = 0, patience: float = PATIENCE
+) -> ReleaseRequested:
+    """
+    Ask the holder of a lock to release it, or all holders if several share it. No work is aborted.
+
+    The holder sees the request in `hold.release_requested` and by the signal `lock_release_requested`. It releases when
+    its work allows. The same request again changes nothing; a later one replaces it. Each request is written to the log
+    `zklock.audit`.
+
+    Args:
+        key: of the lock.
+        reason: why, for the audit and for the holder; required.
+        by: who asks.
+        guid: of the one holder to ask; empty: all of them.
+        token: of that holder's znode, if it is known.
+        patience: seconds to wait for ZooKeeper.
+
+    Raises:
+        LockChangedHands: the lock has no holder, or not the one that is named (any more).
+        ReleaseRequestUnsupported: the holder is of a client that receives no requests, or is an operator hold.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time. If the request was sent, the holder may be asked.
+        ValueError: `reason` or `by` is empty.
+
+    """
+    refuse_running_loop("request_release", "await sync_to_async(request_release)(...)")
+    by, reason = check_by(by), check_reason(reason)
+    refuse_no_target(token=token, guid=guid)
+    client = QueueClient(key, patience)
+    targets: list[_Target] = []
+    try:
+        _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
+    finally:
+        holders = tuple(holder_of(each.child, each.node) for each in targets)
+        for holder, each in zip(holders, targets, strict=True):
+            log_release_request(key, holder, by, reason, sure=each.sure)
+    return ReleaseRequested(key=key, holders=holders, reason=reason, by=by)
+
+
 @dataclass(slots=True)
-class Asked:
-    """A holder that was asked."""
+class _Target:
+    """A holder that was asked, or may have been."""
 
     child: Child
     node: Node
     """As it was before."""
     sure: bool = False
-    """Whether ZooKeeper has said so."""
+    """Whether ZooKeeper has confirmed the write."""
 
 
-def ask(errand: Errand, told: list[Asked], *, by: str, reason: str, guid: str = "", token: int = 0) -> None:
+def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, guid: str, token: int) -> None:
     """
-    Ask the holders of a lock, or the one with this guid and token; put them into `told`, whatever happens.
+    Ask the holders, or the one with this guid and token. Put them into `targets`, whatever happens.
 
-    A node that holds a lock does so until it is gone, so nobody else can be asked by mistake. Raises
-    `LockChangedHands`, `NotRevocable` and `ZooKeeperUnavailable`.
+    A znode that holds a lock does so until it is deleted, so no waiter can be asked by mistake.
     """
-    request = revocations.revocation(
+    request = revocations.release_request(
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
-    found = ranks(errand)
-    errand = found.errand
-    refused: NotRevocable | None = None
-    holders = found.held()
+    queue = order.ordered(client.run(children))
+    unsupported: ReleaseRequestUnsupported | None = None
+    holders = tuple(queue[place] for place in standing.held(queue, client.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
-        holders = _perhaps(found, guid)
+        holders = _possible_holders(client, queue, guid)
     for child in holders:
         if guid and child.guid != guid:
             continue
         try:
-            _ask_one(errand, told, child, request, token)
-        except NotRevocable as error:
-            refused = error  # others of those who share it may hear
-    if refused is not None and not told:
-        raise refused
-    if not told:
+            _write(client, targets, child, request, token)
+        except ReleaseRequestUnsupported as error:
+            unsupported = error  # the other holders may be able to receive the request
+    if unsupported is not None and not targets:
+        raise unsupported
+    if not targets:
         raise LockChangedHands(
-            f"The lock {errand.key!r} is not held by that one any more."
+            f"The lock {client.key!r} is no longer held by that contender."
             if guid or token
-            else f"Nobody holds the lock {errand.key!r}.",
-            lock=errand.key,
+            else f"The lock {client.key!r} has no holder.",
+            lock=client.key,
         )
 
 
-def _perhaps(found: Ranks, guid: str) -> tuple[Child, ...]:
-    """Return the one with this guid if nobody can tell whether it has a permit."""
-    meant = [child for child in found.queue if child.guid == guid]
-    nodes = [(child, found.errand.read(child.name)) for child in meant]
-    return tuple(child for child, node in nodes if node is not None and found.may_hold(child, node))
+def _possible_holders(client: QueueClient, queue: Queue, guid: str) -> tuple[Child, ...]:
+    """Return the contender with this guid if it may hold a permit."""
+    meant = [child for child in queue if child.guid == guid]
+    nodes = [(child, client.read(child.name)) for child in meant]
+    return tuple(child for child, node in nodes if node is not None and may_hold(client, queue, child, node))
 
 
-def _ask_one(errand: Errand, told: list[Asked], child: Child, request: Revocation, token: int) -> None:
-    """Write the request into the node, over whatever somebody else has written meanwhile."""
-    asked: Asked | None = None
-    while (node := errand.read(child.name)) is not None and token in (0, node.czxid):
-        _refuse(errand.key, child, node)
-        if asked is None:
-            asked = Asked(child, node)
-            told.append(asked)
+def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> None:
+    """Write the request into the znode, and again if another client has written it meanwhile."""
+    target: _Target | None = None
+    while (node := client.read(child.name)) is not None and token in (0, node.czxid):
+        _refuse_unsupported(client.key, child, node)
+        if target is None:
+            target = _Target(child, node)
+            targets.append(target)
         answer: object = node
-        # Else somebody has asked so before; or an own write did, whose answer was lost.
+        # Else the same request is there, perhaps by a write of this call whose reply was lost.
         if not request.same(revocations.requested(node.data)) and node.data != revocations.CURATOR:
             data = revocations.with_request(node.data, request)
-            answer = errand.ask(
+            answer = client.request(
                 lambda gateway, done, node=node, data=data: gateway.write(node.path, data, node.version, done)  # type: ignore[misc]
             )
         if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, Outdated)):
-            told.remove(asked)
-            raise errand.about(answer)
+            targets.remove(target)
+            raise client.about(answer)
         if isinstance(answer, Node):
-            asked.sure = True
+            target.sure = True
             return
-    if asked is not None:
-        told.remove(asked)  # it let go by itself
+    if target is not None:
+        targets.remove(target)  # it has released by itself
 
 
-def _refuse(key: str, child: Child, node: Node) -> None:
-    """Raise `NotRevocable` if nobody would hear of it."""
+def _refuse_unsupported(key: str, child: Child, node: Node) -> None:
+    """Raise `ReleaseRequestUnsupported` if the holder would never see the request."""
     if operators.is_operator(child.name):
         hold = read_hold(key, node)
-        raise NotRevocable(
-            f"The lock {key!r} is held by {hold or 'an operator'}, whom no program asks; end that by end_hold.",
+        raise ReleaseRequestUnsupported(
+            f"The lock {key!r} is held by {hold or 'an operator'}, and no program would see the request. "
+            "End it with end_hold.",
             lock=key,
         )
-    stranger = Payload.decode(node.data) is None
-    if stranger and child.kind is Kind.LEASE and child.in_grammar_of_curator:
-        raise NotRevocable(
-            f"The lock {key!r} is held by a semaphore of Curator's, which does not hear that it is asked to let go.",
-            lock=key,
-        )
-    if stranger and not child.name.startswith("_c_"):
-        raise NotRevocable(
-            f"The lock {key!r} is held by a client of kazoo, which does not hear that it is asked to let go.", lock=key
+    if Payload.decode(node.data) is None and not child.in_grammar_of_curator:
+        raise ReleaseRequestUnsupported(
+            f"The lock {key!r} is held by a client of kazoo, which receives no release requests.", lock=key
         )

@@ -1,4 +1,4 @@
-"""The note that is left when a lock is broken, so that the one who had it learns by whom and why."""
+"""The record of a break: it tells the holder of a broken lock who broke it, and why."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from django_zklock.queue.names import path
 from django_zklock.queue.printable import printable
 
 DIRECTORY: Final = "!broken"
-"""No segment of a key begins so: `!` is percent-encoded in them."""
+"""No segment of a key begins like this, as `!` is percent-encoded there."""
 
 _READABLE: Final = 4096
 _MOST: Final = 160  # characters that are kept of a text
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """By whom a lock was broken, and why."""
+class BreakRecord:
+    """Who broke a lock, and why."""
 
     by: str
     reason: str
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    """Of the break, by which its author finds it again after a lost answer."""
+    """Unique for each break. By it the call recognizes its own break after a lost reply."""
 
     def encode(self) -> bytes:
         """Return JSON."""
@@ -32,8 +32,8 @@ class Note:
         return json.dumps(found, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Note | None:
-        """Return the note in `data`, None if there is none; never raises."""
+    def decode(cls, data: bytes) -> BreakRecord | None:
+        """Return the record in `data`, or None; never raises."""
         try:
             found = json.loads(data) if len(data) <= _READABLE else None
         except (ValueError, RecursionError):
@@ -51,10 +51,10 @@ class Note:
 
 
 def directory(base: str) -> str:
-    """Return the path of the directory of all notes."""
+    """Return the path of the directory of all records."""
     return path(base, DIRECTORY)
 
 
-def place(base: str, name: str) -> str:
-    """Return the path of the note about the node of this name; no two nodes have had the same."""
-    return f"{directory(base)}/{name}.note"  # so that it does not end like a contender
+def record_path(base: str, name: str) -> str:
+    """Return the path of the record for a holder's znode. No two znodes have the same name."""
+    return f"{directory(base)}/{name}.note"  # with a suffix, or the name would be that of a contender

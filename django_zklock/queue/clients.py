@@ -45,7 +45,7 @@ def client_of(child: Child, payload: Payload | None) -> str:
 def said(data: bytes) -> Said:
     """Return what another client than ours wrote into its node."""
     if data == revocations.CURATOR:
-        return Said()  # who asked it to let go wrote over it
+        return Said()  # a release request of Curator's has replaced it
     text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
     try:
         return Said(host=printable(str(ipaddress.ip_address(text)), _SHORT))

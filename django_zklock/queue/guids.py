@@ -15,8 +15,8 @@ class Mark(enum.Enum):
 
     OWN = "0c1a"
     """A contender of this package."""
-    RESTS = "0e57"
-    """The same, and its end is no grant for the next: a node of the same number may stand in for it."""
+    REPLACEABLE = "0e57"
+    """The same. When it releases, an operator hold with the same sequence number may replace its node."""
     OPERATOR = "0be7"
     """An operator's hold."""
 

@@ -20,7 +20,7 @@ _READABLE = 64 * 1024
 # A guid and a time are of no use when cut, and have at most 36 characters. The other texts are cut to the first limit
 # that fits; the last one always does, as JSON writes no character in more than six bytes.
 _KEPT = frozenset({"guid", "since"})
-_OPTIONAL = frozenset({"limit", "layout", "owner"})
+_OPTIONAL = frozenset({"limit", "owner"})
 _SHORT = 40
 _LIMITS = (512, 256, 128, 64, 32, 16)
 _MOST_ITEMS = 8
@@ -68,9 +68,9 @@ class Child:
     sequence: int
 
     @property
-    def rests(self) -> bool:
-        """Whether its end is no grant for the next: another node may stand in for it by then."""
-        return guids.mark_of(self.guid) is guids.Mark.RESTS
+    def replaceable(self) -> bool:
+        """Whether its delete is no grant for the next contender: an operator hold may have replaced it."""
+        return guids.mark_of(self.guid) is guids.Mark.REPLACEABLE
 
     @property
     def by_us(self) -> bool:
@@ -88,15 +88,15 @@ class Child:
         return self.in_grammar_of_curator and not self.by_us
 
 
-def prefix(guid: str, kind: Kind = Kind.LOCK, layout: str = "own") -> str:
+def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
     """
     Return the name to create a contender with; the server appends the sequence number.
 
     This is Apache Curator's grammar (its protected mode), so that its `InterProcessMutex` and
-    `InterProcessReadWriteLock` take part in the same queue. `guid` is a UUID in its 36 characters, by which a create
-    with a lost reply is found. The layout "kazoo" is the grammar of kazoo's recipes, which do not see the other one.
+    `InterProcessReadWriteLock` share the queue. With compat="kazoo" it is that of kazoo, which cannot see Curator's.
+    `guid` is a UUID of 36 characters. A create with a lost reply is found by it.
     """
-    if layout == "kazoo":
+    if compat == "kazoo":
         return f"{guid.replace('-', '')}{_KAZOO_RECIPES[kind]}"
     return f"{_CURATOR_START}{guid}-{kind.value}"
 
@@ -136,7 +136,13 @@ def parse(name: str) -> Child | None:
             "it is; find out who made it, and delete it or give that program another path."
         )
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
-    return Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
+    child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
+    if child.kind is Kind.LEASE and not child.by_us:
+        raise UnreadableQueue(
+            f"The queue of the lock holds {shown(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
+            "share a queue with other clients. Give one of the programs another path."
+        )
+    return child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +164,6 @@ class Payload:
     its method and route."""
     limit: int = 0
     """How many permits there are, as this contender knows; 0 if it wants none."""
-    layout: str = ""
-    """By whose recipe it wants a permit, if that has a gate (`queue.recipes`); else empty."""
     owner: int = 0
     """The number of the thread, greenlet or asyncio task that it is for, unique in its session; 0 if unknown."""
 
@@ -205,7 +209,6 @@ class Payload:
             template=_text(found.get("template")),
             about=_items(found.get("about")),
             limit=_number(found.get("limit")),
-            layout=_text(found.get("layout")),
             owner=_number(found.get("owner")),
         )
 

@@ -1,20 +1,26 @@
-"""An operator's hold: how its node in a queue is told from others, what is written into it, and when it is over."""
+"""
+The operator hold: a znode in a queue that lasts without a session, until a time by ZooKeeper's clock.
+
+Its guid bears a mark, so a listing shows it. Its payload says who holds the lock, why, and for how many seconds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.nodes import Payload, parse
+from django_zklock.queue.nodes import Child, Payload, parse
+from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
 
 OPERATOR: Final = "operator"
 REASON: Final = "reason"
 SECONDS: Final = "seconds"
-RESTS: Final = "rests"
+MINIMUM: Final = "minimum"
 
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
@@ -24,52 +30,57 @@ MAX_REASON: Final = 160
 """Characters of a reason that are kept in the node."""
 
 
+@dataclass(frozen=True, slots=True)
+class HoldLabel:
+    """What a person says of a hold."""
+
+    by: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorHold:
     """
-    A lock that a person keeps for a time, such as to drain a deploy, whatever becomes of the process that asked.
+    A lock that is held for a time and belongs to no session: by a person, or as a minimum hold (`min_hold`).
 
-    It ends `seconds` after its node was last written, by the server's clock. No text in it has control characters.
+    It ends `seconds` after its znode was made, by ZooKeeper's clock. No text in it has control characters.
     """
 
     key: str
     path: str
-    """Of its node."""
+    """The path of its znode."""
     token: int
-    """The node's czxid; what `end_hold` wants."""
+    """The czxid of its znode. `end_hold` asks for it."""
     by: str
-    """Who took it."""
+    """The person who holds the lock; the work that held it, if this is a minimum hold."""
     reason: str
     since: datetime
-    """When its node was last written: as it was granted; as it came, while it waits."""
+    """When its znode was made."""
     seconds: float
-    version: int = 0
-    """Of its node's data."""
-    rests: bool = False
-    """Whether nobody took it, but it stays of a hold that is to last at least so long; then `by` says for what work."""
+    minimum: bool = False
+    """Whether it is a minimum hold."""
 
     @property
     def until(self) -> datetime:
-        """When it ends by itself, by the server's clock; of one that waits, when it gives up."""
+        """When it ends by itself, by ZooKeeper's clock."""
         return self.since + timedelta(seconds=self.seconds)
 
     @property
     def who(self) -> str:
-        """Who has it, in words."""
-        return self.by if self.rests else f"operator {self.by}"
+        """The holder, in words."""
+        return self.by if self.minimum else f"operator {self.by}"
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether its time is over at this time of ZooKeeper's clock, in seconds since 1970."""
+        return now >= self.until.timestamp()
 
     def __str__(self) -> str:
-        """Return who holds until when and why, in one line."""
+        """Return the holder, the end and the reason, in one line."""
         return f"{self.who} until {self.until:%Y-%m-%d %H:%M:%S} UTC: {self.reason}"
 
 
-def new_guid() -> str:
-    """Return a guid that says "operator" and is as unique as any."""
-    return guids.new(guids.Mark.OPERATOR)
-
-
 def is_operator(name: str) -> bool:
-    """Tell whether the name of a node is that of an operator's hold, without a read; never raises."""
+    """Tell by the name of a znode whether it is an operator hold; never raises."""
     try:
         child = parse(name)
     except UnreadableQueue:
@@ -77,19 +88,45 @@ def is_operator(name: str) -> bool:
     return child is not None and guids.mark_of(child.guid) is guids.Mark.OPERATOR
 
 
+def holds_ahead(queue: Queue, me: str) -> tuple[str, ...]:
+    """Return the names of the operator holds ahead of the contender `me`, the first in the queue first."""
+    return tuple(child.name for child in queue[: queue.place(me)] if _is_hold(child))
+
+
+def holds_to_end(queue: Queue, me: str, watched: Collection[str]) -> tuple[str, ...]:
+    """
+    Return the names of the holds that the waiter `me` has to end: those it watches, and those just ahead of it.
+
+    A hold with another waiter of ours in between is ended by that one. When that waiter leaves, `me` lists the queue
+    again. A client of Curator or kazoo in between does not count, as it ends no hold.
+    """
+    found: list[str] = []
+    between = False
+    for child in reversed(queue[: queue.place(me)]):
+        if not _is_hold(child):
+            between = between or child.by_us
+        elif not between or child.name in watched:
+            found.append(child.name)
+    return tuple(found)
+
+
+def _is_hold(child: Child) -> bool:
+    return guids.mark_of(child.guid) is guids.Mark.OPERATOR
+
+
 def operator_hold(
-    payload: Payload | None, *, key: str, path: str, token: int, owner: int, mtime: float, version: int = 0
+    payload: Payload | None, *, key: str, path: str, token: int, owner: int, ctime: float
 ) -> OperatorHold | None:
     """
-    Return the operator's hold that a node is, or None if it is none; never raises.
+    Return the operator hold that a znode is, or None; never raises.
 
-    `owner` is the session that an ephemeral node belongs to: a hold has none. `mtime` is in seconds since 1970.
+    `owner` is the session of an ephemeral znode, 0 for a hold. `ctime` is in seconds since 1970.
     """
     if payload is None or owner or not payload.about.get(OPERATOR) or not is_operator(path.rpartition("/")[2]):
         return None
     try:
         seconds = float(payload.about.get(SECONDS, ""))
-        since = datetime.fromtimestamp(mtime, timezone.utc)
+        since = datetime.fromtimestamp(ctime, timezone.utc)
     except (ValueError, OverflowError, OSError):
         return None
     if not 0 <= seconds <= LONGEST:  # nor is it NaN
@@ -102,17 +139,16 @@ def operator_hold(
         reason=printable(payload.about.get(REASON, ""), MAX_REASON),
         since=since,
         seconds=seconds,
-        version=version,
-        rests=bool(payload.about.get(RESTS)),
+        minimum=bool(payload.about.get(MINIMUM)),
     )
 
 
-def written(payload: Payload, *, by: str, reason: str, seconds: float, rests: bool = False) -> bytes:
-    """Return the data of a hold's node: the payload as that of an operator, with all that `operator_hold` needs."""
+def written(payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False) -> bytes:
+    """Return the data of a hold's znode: the payload, with what `operator_hold` reads."""
     by, reason = printable(by, MAX_BY), printable(reason, MAX_REASON)
     while True:
-        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({RESTS: "yes"} if rests else {})}
-        data = replace(payload, what=f"{'' if rests else 'operator '}{by}: {reason}", about=about).encode()
+        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({MINIMUM: "yes"} if minimum else {})}
+        data = replace(payload, what=f"{'' if minimum else 'operator '}{by}: {reason}", about=about).encode()
         found = Payload.decode(data)
         if found is not None and found.about == about:
             return data

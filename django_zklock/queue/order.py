@@ -117,24 +117,6 @@ def _lowest(limits: Iterable[Limit]) -> Limit | None:
     return min(limits, key=lambda limit: limit.value, default=None)
 
 
-def leases(names: Iterable[str]) -> Queue:
-    """
-    Return all children of a directory of leases, whatever their names.
-
-    Curator's recipe and kazoo's count them all; kazoo's have no sequence number, though 32 random hexadecimal digits
-    may end like one. Those come first, and nothing is unreadable.
-    """
-    return Queue(tuple(sorted(map(_lease, names), key=lambda child: (child.sequence, child.name))))
-
-
-def _lease(name: str) -> Child:
-    try:
-        child = parse(name)
-    except UnreadableQueue:
-        child = None
-    return replace(child, kind=Kind.LEASE) if child is not None else Child(name, Kind.LEASE, name, -1)
-
-
 def _refuse_numbers(queue: Sequence[Child]) -> None:
     before: Child | None = None
     for child in queue:

@@ -1,4 +1,4 @@
-"""The request to let go of a lock, as it stands in the holder's node; and Apache Curator's form of it."""
+"""The release request: a message in the znode of a holder, in our form or in that of Apache Curator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BY: Final = 40
 MAX_REASON: Final = 160
 """Characters of a reason that are kept in the node."""
 
-_FIELD: Final = "revoke"
+_FIELD: Final = "release_request"
 _WHOLE: Final = frozenset({"guid", "since", _FIELD})  # of no use when cut
 _WHOSE: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
 _LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, or else `_WHOSE` alone does
@@ -27,8 +27,8 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revocation:
-    """Somebody has asked a holder to let go."""
+class ReleaseRequest:
+    """A message that asks a holder to release."""
 
     by: str
     reason: str
@@ -39,30 +39,30 @@ class Revocation:
         """Return who asks and why, in one line."""
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
-    def same(self, other: Revocation | None) -> bool:
+    def same(self, other: ReleaseRequest | None) -> bool:
         """Tell whether the other one says the same, whenever it was asked."""
         return other is not None and (self.by, self.reason) == (other.by, other.reason)
 
 
-def revocation(*, by: str, reason: str, at: str = "") -> Revocation:
+def release_request(*, by: str, reason: str, at: str = "") -> ReleaseRequest:
     """Return a request, with its texts as they are kept."""
-    return Revocation(by=_kept(by, MAX_BY), reason=_kept(reason, MAX_REASON), at=_kept(at, MAX_BY))
+    return ReleaseRequest(by=_kept(by, MAX_BY), reason=_kept(reason, MAX_REASON), at=_kept(at, MAX_BY))
 
 
-def requested(data: bytes) -> Revocation | None:
+def requested(data: bytes) -> ReleaseRequest | None:
     """Return the request in a node's data, None if there is none; never raises."""
     if data == CURATOR:
-        return Revocation(by=BY_CURATOR, reason="")
+        return ReleaseRequest(by=BY_CURATOR, reason="")
     found = _payload(data).get(_FIELD)
     if not isinstance(found, dict):
         return None
     by, reason, at = (found.get(name, "") for name in ("by", "reason", "at"))
     if not (isinstance(by, str) and isinstance(reason, str) and isinstance(at, str)):
         return None
-    return revocation(by=by, reason=reason, at=at)
+    return release_request(by=by, reason=reason, at=at)
 
 
-def with_request(data: bytes, request: Revocation) -> bytes:
+def with_request(data: bytes, request: ReleaseRequest) -> bytes:
     """
     Return a holder's data with a request in it; of at most `MAX_PAYLOAD` bytes, whatever has to be cut for that.
 

@@ -114,36 +114,12 @@ class Permits:
         if place < limit or queue[place].sequence <= queue.through:
             return Granted()
         ahead = queue[place - limit : place]
-        alone = place == limit and not any(child.rests for child in ahead)
+        alone = place == limit and not any(child.replaceable for child in ahead)
         return WaitFor(tuple(child.name for child in ahead), alone, heed_limit=True)
 
     def permits(self, queue: Queue) -> int:
         """Return how many permits there are."""
         return self.limit if queue.limit is None else queue.limit.value
-
-
-@dataclass(frozen=True, slots=True)
-class Leases:
-    """
-    Grant the lock while there are fewer than `limit` others, whoever of them came first.
-
-    That is the rule behind a gate that one contender at a time passes (`locks.gated`): nobody else comes in meanwhile.
-    One of ours that came in later all the same, without the gate, counts this one, and is not to be waited for.
-    """
-
-    limit: int
-
-    def __call__(self, queue: Queue, me: str, /) -> Verdict:
-        """Return whether there is room; if not, wait for any `limit` of the others, as in `Permits`."""
-        place = queue.place(me)
-        if place is None:
-            return Absent()
-        mine = queue[place].sequence
-        others = [child for child in queue if child.name != me and not (child.by_us and child.sequence > mine)]
-        if len(others) < self.limit:
-            return Granted()
-        alone = len(others) == self.limit and not any(child.rests for child in others)
-        return WaitFor(tuple(child.name for child in others[: self.limit]), alone)
 
 
 def rule_for(kind: Kind, limit: int) -> Rule:
@@ -158,4 +134,4 @@ def _others(ahead: Sequence[Child], kind: Kind) -> list[Child]:
 
 
 def _wait_for(child: Child, *, alone: bool) -> WaitFor:
-    return WaitFor((child.name,), alone and not child.rests)
+    return WaitFor((child.name,), alone and not child.replaceable)

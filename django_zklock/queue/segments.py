@@ -13,6 +13,7 @@ MAX_SEGMENT = 200
 """Characters a segment may have once it is escaped."""
 
 SEQUENCE_TAIL = re.compile(r"[0-9-][0-9]{9}\Z")
+SEQUENCE_DIGITS = 10
 """
 The end of every name ZooKeeper numbers: `%010d`, so ten digits, or a minus and nine or more digits after an overflow.
 

@@ -120,7 +120,7 @@ class LockTester:
         """
         Return who is left in the queues when those on their way out had the time to go, "" if nobody is.
 
-        What stays of a hold with `hold_at_least` is meant to, and in nobody's way, as the next test has its own root.
+        What stays of a hold with `min_hold` is meant to, and in nobody's way, as the next test has its own root.
         """
         if not self._leavers():
             return ""
@@ -136,7 +136,7 @@ class LockTester:
         resting = {
             path
             for path, payload in zip(lasting, self._payloads(lasting), strict=True)
-            if payload is not None and operators.RESTS in payload.about
+            if payload is not None and operators.MINIMUM in payload.about
         }
         return [path for path in paths if path not in resting]
 
@@ -220,7 +220,7 @@ class LockTester:
         Raises `AssertionError` if the lock is not free for that, and `TimeoutError` if a fault keeps the other client
         away, too.
         """
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, layout="own", hold_at_least=0)
+        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
         wanted = lock.terms.kind  # before anything is done: refuses what makes no sense
         directory = self._directory(name, fields)
         node = self._bystander.enter(directory, what, wanted, limit or 0)
@@ -303,7 +303,7 @@ class LockTester:
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
     def _directory(self, name: str, fields: Mapping[str, object] | None) -> str:
-        return Lock(name, fields=fields).terms.queue
+        return Lock(name, fields=fields).terms.parent
 
     def _contenders(self) -> list[str]:
         """Return the paths of all contenders, first come first; asks no network."""

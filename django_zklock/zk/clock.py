@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from django_zklock.zk.session import Session
@@ -24,6 +24,10 @@ else:
     def now() -> float:
         """Return seconds on the monotonic clock, the best one on this platform."""
         return time.monotonic()
+
+
+CLOCK_NODE: Final = "!clock"
+"""The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
 
 
 class ServerClock:

@@ -21,7 +21,6 @@ CONTRACT = Path(__file__).parent
 OWN_CODE = frozenset(
     [
         "admin/test_inspection",
-        "compat/test_semaphore_layouts",
         "fencing/test_last_zxid",
         "leader/test_leader",
         "lifetime/test_abort",

@@ -96,7 +96,7 @@ def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> Non
     after = run(files["after.py"], "after")["restock"]
     with override_settings(ZKLOCK=first):
         keeps_out(before, after)
-    with override_settings(ZKLOCK={**own, "LOCKS": {"stock": {"path": "stock/{sku}", "layout": "kazoo"}}}):
+    with override_settings(ZKLOCK={**own, "LOCKS": {"stock": {"path": "stock/{sku}", "compat": "kazoo"}}}):
         in_first = run(files["after.py"].replace('"stock/{sku}"', '"stock"'), "after")["restock"]
         keeps_out(in_first, after)
     with override_settings(ZKLOCK=own):

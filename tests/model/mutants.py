@@ -14,11 +14,11 @@ from typing import Any
 
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.minimum_hold import Rest
 from django_zklock.locks.protocol.node import Place, State
 from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Departure, Registry
+from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
@@ -101,14 +101,14 @@ def _forgetful_depart(self: Departure, error: ZkError) -> None:
     self._report(False)
 
 
-def _hopeful_vacate(self: Place, left: Callable[[bool], object], rest: Rest | None = None) -> None:
+def _hopeful_vacate(self: Place, left: Callable[[bool], object], successor: Replacement | None = None) -> None:
     if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
         self._state = State.VACATED
         self._turns.next()
         self._registry.guids.discard(self._guid)
         left(True)
     else:
-        _vacate(self, left, rest)
+        _vacate(self, left, successor)
 
 
 def _blind_reconnected(self: Place) -> None:

@@ -92,12 +92,12 @@ def obliging(key: str, mark: str) -> list[str]:
     hold = current_hold()
     while True:
         time.sleep(0.01)
-        if hold.revoke_requested:
-            return [hold.revoke_requested.by, hold.revoke_requested.reason]
+        if hold.release_requested:
+            return [hold.release_requested.by, hold.release_requested.reason]
 
 
 @app.task(name="policy.once")
-@zk_locked("{key}", on_conflict="skip", hold_at_least=60, skip_value="somebody else did")
+@zk_locked("{key}", on_conflict="skip", min_hold=60, skip_value="somebody else did")
 def once(key: str) -> str:
     return "done"
 

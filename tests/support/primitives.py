@@ -37,7 +37,7 @@ class Primitive:
     blocker: Kind = Kind.LOCK
     """What keeps it out, if there are as many as `blockers`."""
     blockers: int = 1
-    layout: str = "own"
+    compat: str | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -51,7 +51,7 @@ class Primitive:
         """Have others hold it, so that whoever comes has to wait; yields the paths of their nodes."""
         with contextlib.ExitStack() as stack:
             yield [
-                stack.enter_context(foreign(zoo, self.blocker, key, layout=self.layout)) for _ in range(self.blockers)
+                stack.enter_context(foreign(zoo, self.blocker, key, compat=self.compat)) for _ in range(self.blockers)
             ]
 
     @property
@@ -65,17 +65,17 @@ WRITE = Primitive("write", "write", {"kind": "write"}, blocker=Kind.WRITE)
 READ = Primitive("read", "read", {"kind": "read"}, room=MANY, blocker=Kind.WRITE)
 SEMAPHORE = Primitive("semaphore of 3", "semaphore", {"limit": 3}, room=3, blocker=Kind.LEASE, blockers=3)
 SEMAPHORE_OF_1 = Primitive("semaphore of 1", "semaphore", {"limit": 1}, blocker=Kind.LEASE)
-KAZOO = Primitive("kazoo lock", "lock", {"layout": "kazoo"}, layout="kazoo")
+KAZOO = Primitive("kazoo lock", "lock", {"compat": "kazoo"}, compat="kazoo")
 KAZOO_READ = Primitive(
-    "kazoo read", "read", {"kind": "read", "layout": "kazoo"}, room=MANY, blocker=Kind.WRITE, layout="kazoo"
+    "kazoo read", "read", {"kind": "read", "compat": "kazoo"}, room=MANY, blocker=Kind.WRITE, compat="kazoo"
 )
 PRIMITIVES = (LOCK, WRITE, READ, SEMAPHORE, SEMAPHORE_OF_1, KAZOO, KAZOO_READ)
 
 
 @contextlib.contextmanager
-def foreign(zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, layout: str = "own") -> Iterator[str]:
+def foreign(zoo: Zoo, kind: Kind = Kind.LOCK, key: str = KEY, *, compat: str | None = None) -> Iterator[str]:
     """Have another process of ours stand in a queue; yields its node's path."""
-    name = nodes.prefix(guids.new(guids.Mark.OWN), kind, layout)
+    name = nodes.prefix(guids.new(guids.Mark.OWN), kind, compat)
     path = zoo.client.create(f"{zoo.base}/{key}/{name}", b"foreign", ephemeral=True, sequence=True, makepath=True)
     try:
         yield path

@@ -25,7 +25,7 @@ from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.locks.election import Candidate
-from django_zklock.operations import Revocation
+from django_zklock.operations import ReleaseRequest
 from django_zklock.testing import LockTester
 
 
@@ -90,9 +90,9 @@ def use() -> None:
         hold.check()
         hold.add_lost_callback(lambda lost: lost.token)
         hold.wait_lost(timeout=0.1)
-        assert_type(hold.revoke_requested, Revocation | None)
-        assert_type(hold.wait_revoked(timeout=0.1), Revocation | None)
-        hold.add_revoke_callback(lambda asked: asked.token)
+        assert_type(hold.release_requested, ReleaseRequest | None)
+        assert_type(hold.wait_release_requested(timeout=0.1), ReleaseRequest | None)
+        hold.add_release_request_callback(lambda asked: asked.token)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):
@@ -117,18 +117,18 @@ def use() -> None:
     locks.release()
 
 
-@zk_locked("catalogue/{shop}", kind="read", layout="kazoo")
+@zk_locked("catalogue/{shop}", kind="read", compat="kazoo")
 def reader(shop: str) -> str:
     return shop
 
 
-@zk_locked("reports/{name}", limit=3, max_hold=60, warn_after=timedelta(seconds=30), hold_at_least=1.5)
+@zk_locked("reports/{name}", limit=3, max_hold=60, warn_after=timedelta(seconds=30), min_hold=1.5)
 async def permit(name: str) -> int:
     return 1
 
 
 def use_kinds() -> None:
-    lock = ReadWriteLock("catalogue/{shop}", fields={"shop": "a"}, timeout=5, layout="own")
+    lock = ReadWriteLock("catalogue/{shop}", fields={"shop": "a"}, timeout=5, compat=None)
     assert_type(lock.read(), Lock)
     assert_type(lock.write().acquire(timeout=1), Hold | None)
     assert_type(lock.key, str)

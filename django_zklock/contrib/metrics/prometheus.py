@@ -112,7 +112,7 @@ class Metrics:
             (signals.lock_lost, self._on_lost),
             (signals.lock_contended, self._on_contended),
             (signals.lock_held_long, self._on_held_long),
-            (signals.lock_revoke_requested, self._on_revoke_requested),
+            (signals.lock_release_requested, self._on_release_requested),
             (signals.lock_broken, self._on_broken),
             (signals.connection_state_changed, self._on_state),
         )
@@ -144,7 +144,7 @@ class Metrics:
         self._lost = counter("lost_total", "Holds that were lost.")
         self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
         self._held_long = counter("held_long_total", "Holds longer than warn_after.")
-        self._revoke_requests = counter("revoke_requests_total", "Requests to let go that holders have seen.")
+        self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
@@ -222,8 +222,8 @@ class Metrics:
         self._held_long.labels(*self._labels_of(hold)).inc()
 
     @_whole
-    def _on_revoke_requested(self, *, hold: Hold, **kwargs: object) -> None:
-        self._revoke_requests.labels(*self._labels_of(hold)).inc()
+    def _on_release_requested(self, *, hold: Hold, **kwargs: object) -> None:
+        self._release_requests.labels(*self._labels_of(hold)).inc()
 
     @_whole
     def _on_broken(self, **kwargs: object) -> None:

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.looking import Seen, aseen, seen
-from django_zklock.locks.protocol.operator_expiry import read_hold
+from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.locks.validation import refuse_running_loop

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -20,16 +20,16 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnav
 from django_zklock.locks.protocol import faultpoints, loss, release_requests
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.minimum_hold import rest_of
 from django_zklock.locks.protocol.node import Place, Request
-from django_zklock.locks.protocol.operator_expiry import Bailiff
+from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
 from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Member, Registry
+from django_zklock.locks.protocol.replacement import replacement
 from django_zklock.locks.protocol.replies import Turns
-from django_zklock.queue import nodes, order, rules
+from django_zklock.queue import nodes, operators, order, rules
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operators import OperatorHold, is_operator
+from django_zklock.queue.operators import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
@@ -77,7 +77,6 @@ class Contender(Member):
         self._registry: Registry
         self._directory: Directory | None = None
         # Made by `_prepare`, there, too: a contender in the line has none of them yet.
-        self._bailiff: Bailiff
         self._predecessors: Predecessors
         self._place: Place | None = None
 
@@ -106,7 +105,7 @@ class Contender(Member):
         holder has `asked` for that.
         """
         grant = self._grant
-        left = 0.0 if asked or grant is None else grant.since + self.request.hold_at_least - time.monotonic()
+        left = 0.0 if asked or grant is None else grant.since + self.request.min_hold - time.monotonic()
         if left > 0:
             self.session.post(self._share_later, left)
             return
@@ -167,21 +166,30 @@ class Contender(Member):
             self._line_up_if_short(queue, free)
         elif free:
             self._go_on()
+        elif holds := operators.holds_ahead(longer, ME):
+            self._check_holds(holds, partial(self._on_peek_checked, longer))
         else:
-            self._prepare()
-            names = (each.name for each in queue if not is_operator(each.name))
-            self._bailiff.ask(longer, ME, None, partial(self._on_way, next(names, "")))
+            self._read_holder(queue[0].name)
 
-    def _on_way(self, first: str, there_is: bool | None) -> None:
-        if there_is is None:
+    def _on_peek_checked(self, queue: order.Queue, found: CheckedHolds | None) -> None:
+        if found is None:
             self._await_session()
-        elif there_is:
+            return
+        left = queue.without(found.over)
+        self.operator = found.first
+        if isinstance(self.request.rule(left, ME), rules.Granted):
             self._go_on()
-        elif first and self.operator is None and not self.request.only_look:
-            path = f"{self.request.parent}/{first}"
-            self._registry.gateway.read(path, self._turns.pass_on(self._on_holder_read))
-        else:
+        elif self.operator is not None:
             self._give_way()
+        else:
+            self._read_holder(left[0].name)
+
+    def _read_holder(self, name: str) -> None:
+        if self.request.only_look:
+            self._give_way()
+            return
+        path = f"{self.request.parent}/{name}"
+        self._registry.gateway.read(path, self._turns.pass_on(self._on_holder_read))
 
     def _on_holder_read(self, answer: NodeReply) -> None:
         if isinstance(answer, Node):
@@ -242,8 +250,7 @@ class Contender(Member):
         if self._place is None:
             gateway = self._registry.gateway
             self._place = Place(self._registry, self._shared, self.request, self)
-            self._bailiff = Bailiff(gateway, self.request, self._turns, self)
-            self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self._bailiff, self)
+            self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self)
 
     def _enter(self) -> None:
         self._prepare()
@@ -291,31 +298,58 @@ class Contender(Member):
             self._registry.gateway.delete(f"{self.request.parent}/{queue.passed}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
             self._first()
-        elif self.request.patient:
-            self._await_turn(verdict)
-            self._bailiff.glance(queue, verdict, self._place.node)
+            return
+        holds = operators.holds_ahead(queue, self._place.node.name)
+        if holds:
+            self._check_holds(holds, partial(self._on_checked, queue, verdict))
         else:
-            self._bailiff.ask(queue, self._place.node.name, self._place.node, self._on_ahead_seen)
+            self.operator = None
+            self._wait_or_give_way(verdict)
 
-    def _on_ahead_seen(self, gone: bool | None) -> None:
-        if gone:
-            self._list()
-        elif gone is False:  # else to be listed again when connected
+    def _wait_or_give_way(self, verdict: rules.WaitFor) -> None:
+        if self.request.patient:
+            self._phase = Phase.QUEUED
+            self._predecessors.wait_for(verdict)
+        else:
             self._give_way()
+
+    # --- operator holds, if there are any -----------------------------------------------------------------------
+
+    def _check_holds(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
+        check = HoldCheck(
+            self._registry.gateway,
+            self.request.key,
+            self.request.parent,
+            self._turns.pass_on,
+            only_look=self.request.only_look,
+        )
+        check.run(names, done)
+
+    def _on_checked(self, queue: order.Queue, verdict: rules.WaitFor, found: CheckedHolds | None) -> None:
+        if found is None or self._place is None or self._place.node is None:
+            return  # to be listed again when connected
+        if found.over:
+            self._list()
+            return
+        self.operator = found.first
+        self._wait_or_give_way(verdict)
+        seconds = found.next_check(operators.holds_to_end(queue, self._place.node.name, verdict.children))
+        if seconds is not None and self._phase is Phase.QUEUED:
+            self._cancel_timer()
+            self._timer = self.session.loop.call_later(seconds, lambda: self._turns.run(self._on_hold_over))
+
+    def _on_hold_over(self) -> None:
+        self._timer = None
+        self.on_ahead_changed()
 
     def _on_absent(self) -> None:
         if self._place is not None:
             self._place.forget()
             self.on_node_gone()
 
-    def _await_turn(self, verdict: rules.WaitFor) -> None:
-        self._phase = Phase.QUEUED
-        self._predecessors.wait_for(verdict)
-
     def on_ahead_read(self, node: Node) -> None:
         """Learn who is ahead."""
         self.ahead = Payload.decode(node.data)
-        self._bailiff.heed(node, self._place.node if self._place is not None else None)
         self._tell_queued()
 
     def _tell_queued(self) -> None:
@@ -341,6 +375,7 @@ class Contender(Member):
     def _first(self) -> None:
         """Take the lock, if a quorum has vouched for the session lately; else have it vouched for first."""
         self._predecessors.forget()
+        self._cancel_timer()
         if self._place is None or self._place.node is None:
             return
         if self.session.suspect or not self.session.lease.valid:
@@ -370,7 +405,7 @@ class Contender(Member):
     def on_own_read(self, node: Node) -> None:
         """Learn from the place what the node says now."""
         if self._grant is not None and self._place is not None and self._place.node is not None:
-            release_requests.heed(self._registry.gateway, self._grant, node, self._place.node.data)
+            release_requests.on_own_znode_read(self._registry.gateway, self._grant, node, self._place.node.data)
 
     def _share_later(self, seconds: float) -> None:
         if self._phase is Phase.HOLDING:
@@ -401,8 +436,8 @@ class Contender(Member):
         else:
             self._phase = Phase.LEAVING
             self._predecessors.forget()
-            rest = rest_of(self.request, self._grant, self._place.node)
-            self._place.vacate(lambda gone: self._out(gone=gone), rest)
+            successor = replacement(self.request, self._grant, self._place.node)
+            self._place.vacate(lambda gone: self._out(gone=gone), successor)
 
     def _out(self, *, gone: bool) -> None:
         before, self._phase = self._phase, Phase.GONE
@@ -486,7 +521,7 @@ class Contender(Member):
             self._fail(names)
             return None
         try:
-            return self._shared.read(names, self.request.read)
+            return self._shared.read(names)
         except UnreadableQueue as error:
             self._fail(error)
             return None

@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from django_zklock.queue.order import Queue
+from django_zklock.queue.order import Queue, ordered
 from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply
 
 logger = logging.getLogger("django_zklock.locks")
@@ -71,7 +71,7 @@ class Directory:
         self._barrier = False  # that listing comes after a sync
         self._next: list[Callback[NamesReply]] = []  # for the listing after that
         self._next_barrier = False
-        self._parsed: tuple[Any, Any, Queue] | None = None  # an answer, how it was read, and the queue
+        self._parsed: tuple[Any, Queue] | None = None  # an answer, and the queue that it is
 
     # --- the users ------------------------------------------------------------------------------------------------
 
@@ -189,11 +189,11 @@ class Directory:
         else:
             self._send([callback], barrier=True)
 
-    def read(self, names: list[str], reader: Callable[[Iterable[str]], Queue]) -> Queue:
+    def read(self, names: list[str]) -> Queue:
         """Return the queue that the names of a listing are, parsed once for all who got them."""
-        if self._parsed is None or self._parsed[0] is not names or self._parsed[1] is not reader:
-            self._parsed = (names, reader, reader(names))
-        return self._parsed[2]
+        if self._parsed is None or self._parsed[0] is not names:
+            self._parsed = (names, ordered(names))
+        return self._parsed[1]
 
     def _begin(self, callbacks: list[Callback[NamesReply]], *, barrier: bool) -> None:
         self._asked = callbacks

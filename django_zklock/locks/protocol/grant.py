@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class GrantObserver:
     def on_released(self) -> None:
         """The holder gave the lock back."""
 
-    def on_revoke(self, request: Revocation) -> None:
-        """Somebody asks the holder to let go."""
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        """A release request has arrived."""
 
 
 class Grant:
@@ -76,7 +76,7 @@ class Grant:
         self.node_gone = False  # its reason is about to be known
         self.max_hold = 0.0  # seconds, if it ends by itself
         self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
-        self.revocation: Revocation | None = None  # the last request to let go
+        self.release_request: ReleaseRequest | None = None  # the last one
         self.parts: dict[weakref.ref[HeldLock], bool] = {}  # that were not released yet; True: it only reads
         self.begun = False  # whether its owner has begun what it took the lock for; written by that one
         self.released = False  # protocol's thread only
@@ -152,8 +152,8 @@ class Grant:
             observer.on_lost(self.lost_reason)
         elif self.suspect_since is not None:
             observer.on_suspect(self.suspect_reason)
-        if self.revocation is not None:
-            observer.on_revoke(self.revocation)
+        if self.release_request is not None:
+            observer.on_release_requested(self.release_request)
         if self.released:
             observer.on_released()
 
@@ -187,10 +187,10 @@ class Grant:
         # Last, as a handler of logs may take its time.
         logger.log(level, "lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
 
-    def revoke(self, request: Revocation) -> None:
-        """Somebody asks the holder to let go."""
-        self.revocation = request
-        self._tell(lambda observer: observer.on_revoke(request))
+    def request_release(self, request: ReleaseRequest) -> None:
+        """A release request has arrived."""
+        self.release_request = request
+        self._tell(lambda observer: observer.on_release_requested(request))
 
     def release(self) -> None:
         """The holder gives the lock back; nothing more will be told."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.directory import Directory
-from django_zklock.locks.protocol.minimum_hold import Rest
 from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import Turns
-from django_zklock.queue import guids, nodes, order, rules, signs
+from django_zklock.queue import guids, nodes, rules, signs
 from django_zklock.queue.nodes import Kind
+from django_zklock.queue.operators import HoldLabel
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
 from django_zklock.zk.multi import Create, SetData
@@ -37,10 +38,10 @@ class Request:
     parent: str  # path of the key's node
     rule: rules.Rule
     kind: Kind
-    layout: str = "own"  # whose grammar its name is in
-    read: Callable[[Iterable[str]], order.Queue] = order.ordered  # from the names in its directory to the queue
+    compat: str | None = None  # the client whose grammar its name is in; None: our own, which is Curator's
     lasting: bool = False  # its directory is not to go when it is empty
-    hold_at_least: float = 0.0  # seconds from the grant; until then another node stands in for it when it goes
+    min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the node on release
+    operator: HoldLabel | None = None  # the person it is for; None: the work itself
     patient: bool  # False: look first, and write nothing when the queue is not empty
     payload: Callable[[str], bytes]  # from the guid of the node to its data
     only_look: bool = False  # never enter
@@ -97,7 +98,7 @@ class Place:
         self._sign_is_up = False
         self._shares = False  # a sign is to say that it reads, though its name says that it writes
         self._left: Callable[[bool], object] | None = None
-        self._rest: Rest | None = None  # what is to stay when the node goes
+        self._replacement: Replacement | None = None  # of the node, when it goes
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -112,14 +113,14 @@ class Place:
         self._turns.next()
         self.node = self._said = None
         # A fresh guid for each create: a node that bears it was made in this session, by this create.
-        guid = guids.new(guids.Mark.RESTS if self._request.hold_at_least else guids.Mark.OWN)
-        self._guid = guid.replace("-", "") if self._request.layout == "kazoo" else guid
+        guid = guids.new(guids.Mark.REPLACEABLE if self._request.min_hold else guids.Mark.OWN)
+        self._guid = guid.replace("-", "") if self._request.compat == "kazoo" else guid
         self._state = State.CREATING
         self._registry.guids.add(self._guid)
         try:
             faultpoints.reach("before_create")
             self._directory.enter(
-                nodes.prefix(self._guid, self._request.kind, self._request.layout),
+                nodes.prefix(self._guid, self._request.kind, self._request.compat),
                 self._request.payload(self._guid),
                 self._turns.pass_on(self._on_created),
                 self._turns.pass_on(self._on_listed),
@@ -269,7 +270,7 @@ class Place:
 
     def _on_sign(self, answer: WriteReply) -> None:
         self._sign_is_up = answer is None or isinstance(answer, NodeExists)
-        if isinstance(answer, Outdated) and self.node is not None:  # written by one who asks to let go
+        if isinstance(answer, Outdated) and self.node is not None:  # written by a release request
             self._registry.gateway.read(self.node.path, self._turns.pass_on(self._on_said))
         elif isinstance(answer, ZkError) and not isinstance(answer, (NodeExists, OutcomeUnknown, SessionGone)):
             logger.warning("readers cannot be let in beside the holder of lock %s: %s", self._request.key, answer)
@@ -324,14 +325,14 @@ class Place:
         else:
             self._state = State.NONE
 
-    def vacate(self, left: Callable[[bool], object], rest: Rest | None = None) -> None:
+    def vacate(self, left: Callable[[bool], object], replacement: Replacement | None = None) -> None:
         """
-        See to it that nothing stays in ZooKeeper but the `rest`; once only.
+        See to it that nothing stays in ZooKeeper but the `replacement`; once only.
 
         `left` is called once: with True when the node is gone, with False when it is clear that it will take a while.
         """
         self._left = left
-        self._rest = rest
+        self._replacement = replacement
         self._unwatch()
         if self._state is State.CREATING:
             self._state = State.LEAVING
@@ -349,7 +350,7 @@ class Place:
         if path is not None:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
-        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about, self._rest)
+        self._registry.depart(self._request.parent, self._guid, path, left, self._request.about, self._replacement)
         self._take_down_sign()  # after the node, or that would be one that writes again
 
     def _report(self, *, gone: bool) -> None:

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
-from django_zklock.locks.protocol.operator_expiry import Bailiff
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.queue import rules
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
@@ -36,11 +35,10 @@ class Successor(Protocol):
 class Predecessors:
     """Those that one contender waits for."""
 
-    def __init__(self, gateway: Gateway, parent: str, turns: Turns, bailiff: Bailiff, successor: Successor) -> None:
+    def __init__(self, gateway: Gateway, parent: str, turns: Turns, successor: Successor) -> None:
         self._gateway = gateway
         self._parent = parent
         self._turns = turns
-        self._bailiff = bailiff
         self._successor = successor
         self._watches: dict[str, Watch] = {}  # by name
         self._limit: Watch | None = None
@@ -62,7 +60,6 @@ class Predecessors:
         """Wait for nobody."""
         for name in list(self._watches):
             self._forget(name)
-        self._bailiff.rest_all()  # it sees to some that nobody here waits for
         watch, self._limit = self._limit, None
         if watch is not None:
             watch.cancel()
@@ -115,4 +112,3 @@ class Predecessors:
         watch = self._watches.pop(name, None)
         if watch is not None:
             watch.cancel()
-            self._bailiff.rest(name)

@@ -13,7 +13,7 @@ from django_zklock.exceptions import UnreadableQueue
 from django_zklock.execution import work
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.directory import Directory
-from django_zklock.locks.protocol.minimum_hold import Rest
+from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.queue import nodes, signs
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, WriteReply
@@ -78,17 +78,16 @@ class Registry(SessionObserver):
         path: str | None,
         done: Callable[[bool], object] | None = None,
         about: Mapping[str, str] | None = None,
-        rest: Rest | None = None,
+        replacement: Replacement | None = None,
     ) -> None:
         """
         See to it that a node goes, however long it takes.
 
         `path` is None when it is unknown whether the node was created; it is then looked for by its guid. `done` is
         called once: with True when the node is gone, or with False as soon as it is clear that this will take
-        longer than one request. `about` is the work it was for, `rest` what
-        is to stay in its place.
+        longer than one request. `about` is the work it was for, `replacement` what is to stay in its place.
         """
-        departure = Departure(self, parent, guid, path, done, about or {}, rest)
+        departure = Departure(self, parent, guid, path, done, about or {}, replacement)
         self._departures[departure] = None
         departure.proceed()
 
@@ -171,7 +170,7 @@ class Departure:
         path: str | None,
         done: Callable[[bool], object] | None,
         about: Mapping[str, str],
-        rest: Rest | None = None,
+        replacement: Replacement | None = None,
     ) -> None:
         self.guid = guid
         self._registry = registry
@@ -179,7 +178,7 @@ class Departure:
         self._path = path
         self._done = done
         self._about = about
-        self._rest = rest
+        self._replacement = replacement
         self._busy = False
 
     def proceed(self) -> None:
@@ -209,7 +208,7 @@ class Departure:
             self._registry.directory(self._parent).names_after_barrier(self._on_listed)
         else:
             faultpoints.reach("before_delete")
-            changes = self._rest.changes() if self._rest is not None else ()
+            changes = self._replacement.changes() if self._replacement is not None else ()
             if changes:
                 self._registry.gateway.commit(changes, self._on_replaced)
             else:
@@ -219,8 +218,8 @@ class Departure:
     def finish(self) -> None:
         """The node is gone."""
         self._registry.departed(self)
-        if self._rest is not None:
-            self._rest.end_in_time(self._registry.session)
+        if self._replacement is not None:
+            self._replacement.end_in_time(self._registry.session)
         self._report(True)
 
     def _on_listed(self, answer: NamesReply) -> None:

@@ -1,4 +1,4 @@
-"""Knows what a holder learns of a request to let go: it is in the data of the own node."""
+"""Receive release requests: they are written into the data of the holder's znode."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from django_zklock.zk.gateway import Gateway, Node
 logger = logging.getLogger("django_zklock.locks")
 
 
-def heed(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
+def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
     """
-    Take note of what the own node says now; `own` is what it said at first. On the protocol's thread.
+    Take the request from the data that the znode has now; `own` is the data it was created with.
 
-    Curator overwrites who the holder is, so that is written back, with the request in our form.
+    Curator replaces the data, so they are written back, with the request in our form. Runs on the protocol's thread.
     """
     found = revocations.requested(node.data)
     if found is None or grant.released:
         return
     if node.data == revocations.CURATOR:
-        before = grant.revocation
+        before = grant.release_request
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         found = before if before is not None and found.same(before) else replace(found, at=now)
         gateway.write(node.path, revocations.with_request(own, found), node.version, lambda answer: None)
-    if found == grant.revocation:
+    if found == grant.release_request:
         return  # the watch was set anew
-    grant.revoke(found)
-    send_about(grant, signals.lock_revoke_requested, by=found.by, reason=found.reason)
+    grant.request_release(found)
+    send_about(grant, signals.lock_release_requested, by=found.by, reason=found.reason)
     logger.warning(
-        "the holder of lock %s is asked to let go by %s%s",
+        "the holder of lock %s is asked to release by %s%s",
         grant.key,
         found,
         work.noted(grant.about),

@@ -16,21 +16,18 @@ from support.zoo import Zoo
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(120)]
 
 SECONDS = 3.0  # between two kills
-LIMIT = 3
 
-# Their client, their locks, ours, and the limit.
+# Their client, their locks, and ours.
 MIXTURES = [
-    ("curator", ["mutex"], ["lock"], 0),
-    ("curator", ["read", "read", "write"], ["read", "read", "write"], 0),
-    ("curator", ["semaphore"], ["semaphore+curator"], LIMIT),
-    ("kazoo", ["lock"], ["lock+kazoo"], 0),
-    ("kazoo", ["lock+"], ["lock", "lock+kazoo"], 0),
-    ("kazoo", ["read", "read", "write"], ["read+kazoo", "read+kazoo", "write+kazoo"], 0),
-    ("kazoo", ["read+", "write+"], ["read", "write", "lock", "read+kazoo", "write+kazoo"], 0),
-    ("kazoo", ["semaphore"], ["semaphore+kazoo"], LIMIT),
-    ("curator", ["selector", "mutex"], ["leader", "lock"], 0),
-    ("kazoo", ["election"], ["leader+kazoo"], 0),
-    ("kazoo", ["election+"], ["leader", "leader+kazoo"], 0),
+    ("curator", ["mutex"], ["lock"]),
+    ("curator", ["read", "read", "write"], ["read", "read", "write"]),
+    ("kazoo", ["lock"], ["lock+kazoo"]),
+    ("kazoo", ["lock+"], ["lock", "lock+kazoo"]),
+    ("kazoo", ["read", "read", "write"], ["read+kazoo", "read+kazoo", "write+kazoo"]),
+    ("kazoo", ["read+", "write+"], ["read", "write", "lock", "read+kazoo", "write+kazoo"]),
+    ("curator", ["selector", "mutex"], ["leader", "lock"]),
+    ("kazoo", ["election"], ["leader+kazoo"]),
+    ("kazoo", ["election+"], ["leader", "leader+kazoo"]),
 ]
 
 
@@ -39,12 +36,12 @@ def starts(which: str, zoo: Zoo) -> tuple[Start, Start]:
     return functools.partial(make, zoo.hosts, session_timeout=2), functools.partial(our_process, zoo)
 
 
-@pytest.mark.parametrize(("which", "theirs", "ours", "limit"), MIXTURES, ids=str)
+@pytest.mark.parametrize(("which", "theirs", "ours"), MIXTURES, ids=str)
 def test_a_mixed_history_is_that_of_one_lock(
-    zoo: Zoo, tmp_path: Path, which: str, theirs: list[str], ours: list[str], limit: int
+    zoo: Zoo, tmp_path: Path, which: str, theirs: list[str], ours: list[str]
 ) -> None:
-    """Whoever is killed, nobody holds what excludes another, there are never too many permits, and all go on."""
-    load = Load(tmp_path, f"{zoo.base}/k", limit)
+    """Whoever is killed, nobody holds what excludes another, and all go on."""
+    load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts(which, zoo)
     for number in (1, 2):
         load.add(f"theirs-{number}", start_theirs, theirs)
@@ -66,20 +63,19 @@ def test_a_mixed_history_is_that_of_one_lock(
     assert gone_on.keys() == {"theirs-2", "theirs-3", "ours-2", "ours-3"}, gone_on
 
 
-# kazoo's locks, ours in its layout, ours in our own, and the limit.
+# kazoo's locks, ours with compat="kazoo", and ours without.
 MOVES = [
-    (["lock"], ["lock+kazoo"], ["lock"], 0),
-    (["read", "write"], ["read+kazoo", "write+kazoo"], ["read", "write"], 0),
-    (["semaphore"], ["semaphore+kazoo"], ["semaphore"], LIMIT),
+    (["lock"], ["lock+kazoo"], ["lock"]),
+    (["read", "write"], ["read+kazoo", "write+kazoo"], ["read", "write"]),
 ]
 
 
-@pytest.mark.parametrize(("theirs", "between", "own", "limit"), MOVES, ids=str)
+@pytest.mark.parametrize(("theirs", "between", "own"), MOVES, ids=str)
 def test_a_code_base_moves_from_kazoo_without_a_gap(
-    zoo: Zoo, tmp_path: Path, theirs: list[str], between: list[str], own: list[str], limit: int
+    zoo: Zoo, tmp_path: Path, theirs: list[str], between: list[str], own: list[str]
 ) -> None:
-    """Process by process: first to ours in the layout of kazoo, then, when none of kazoo's is left, to our own."""
-    load = Load(tmp_path, f"{zoo.base}/k", limit)
+    """Process by process: first to ours with compat="kazoo", then, when none of kazoo's is left, to ours without."""
+    load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts("kazoo", zoo)
     load.add("kazoo-1", start_theirs, theirs)
     load.add("kazoo-2", start_theirs, theirs)

@@ -26,7 +26,7 @@ def real(single: Ensemble) -> Iterator[Zoo]:
 
 def test_a_process_that_ends_right_after_its_work_keeps_the_lock(real: Zoo) -> None:
     """As a cron job does; one that is killed under the lock does not, as nobody knows what it has done."""
-    done = real.spawn("with zk_lock('k', hold_at_least=3): print('work')")
+    done = real.spawn("with zk_lock('k', min_hold=3): print('work')")
     said, problems = done.communicate(timeout=30)
     assert (said, done.returncode) == ("work\n", 0), problems
     (name,) = real.children("k")
@@ -35,7 +35,7 @@ def test_a_process_that_ends_right_after_its_work_keeps_the_lock(real: Zoo) -> N
     end = real.client.exists(f"{real.base}/k/{name}").mtime / 1000 + float(payload.about["seconds"])
     with zk_lock("k", timeout=20) as hold:
         assert end <= real.client.set(hold.path, b"x").mtime / 1000 <= end + 1.5
-    killed = real.spawn("with zk_lock('k', hold_at_least=300): print('work'); input()")
+    killed = real.spawn("with zk_lock('k', min_hold=300): print('work'); input()")
     try:
         assert killed.stdout is not None
         assert killed.stdout.readline() == "work\n"
@@ -52,7 +52,7 @@ from django_zklock.exceptions import LockBusy
 sys.stdin.readline()
 time.sleep(float(sys.argv[1]))
 try:
-    with zk_lock("cron/nightly", timeout=0, hold_at_least=300):
+    with zk_lock("cron/nightly", timeout=0, min_hold=300):
         print("ran")
 except LockBusy:
     print("somebody else does")

@@ -52,13 +52,13 @@ def ends(zoo: Zoo, key: str = "k") -> float:
 
 def test_nobody_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
     """Neither who does not wait, nor who waits too short, nor the same owner; and they are told why."""
-    with Lock("k", hold_at_least=LONG, what="nightly report") as hold:
+    with Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     name, stat = rest(zoo)
     assert stat.ephemeralOwner == 0
     assert name[-10:] == hold.path[-10:]
     why = r"held by nightly report until .* UTC: held for at least 300 s"
-    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0, hold_at_least=LONG):
+    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0, min_hold=LONG):
         pass
     with pytest.raises(LockTimeout, match="held for at least 300 s"), zk_lock("k", timeout=0.3):
         pass
@@ -71,7 +71,7 @@ def test_nobody_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
 
 def test_the_release_is_as_quick_as_any(zoo: Zoo) -> None:
     """Nobody waits for the end of the time, least of all the one who has done the work."""
-    with within(1), zk_lock("k", hold_at_least=LONG):
+    with within(1), zk_lock("k", min_hold=LONG):
         pass
 
 
@@ -87,7 +87,7 @@ def test_who_waits_gets_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead:
             stamps.append(zoo.client.set(hold.path, b"x").mtime / 1000)
 
     waiters = []
-    with zk_lock("k", hold_at_least=2):
+    with zk_lock("k", min_hold=2):
         if not dead:
             for number in range(3):
                 waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
@@ -122,7 +122,7 @@ def test_nobody_is_granted_in_between(zoo: Zoo, times: int) -> None:
             with zk_lock(key, timeout=20):
                 got.append(time.monotonic())
 
-        with zk_lock(key, hold_at_least=0.5):
+        with zk_lock(key, min_hold=0.5):
             waiter = Elsewhere(take)
             zoo.wait_contenders(key, 2)
             began = time.monotonic()
@@ -136,7 +136,7 @@ def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
     with proxied(zoo) as proxy:
         connected()
         zoo.client.ensure_path(f"{zoo.base}/k")
-        with zk_lock("k", hold_at_least=0.05):
+        with zk_lock("k", min_hold=0.05):
             time.sleep(0.1)
             proxy.reset()
         assert proxy.counts[DELETE] == 1
@@ -149,14 +149,14 @@ def test_it_costs_no_round_trip_more(zoo: Zoo, proxy: Proxy) -> None:
     with zk_lock("k"):
         pass
     proxy.reset()
-    with zk_lock("k", hold_at_least=LONG):
+    with zk_lock("k", min_hold=LONG):
         pass
     counted = {opcode: proxy.counts[opcode] for opcode in (CREATE2, GET_CHILDREN, GET_DATA, DELETE, MULTI, SYNC)}
     assert counted == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 0, DELETE: 0, MULTI: 1, SYNC: 0}
 
 
 async def test_a_task_lets_go_of_it_the_same_way(zoo: Zoo) -> None:
-    async with zk_lock("k", hold_at_least=0.6):
+    async with zk_lock("k", min_hold=0.6):
         pass
     with pytest.raises(LockBusy):
         async with zk_lock("k", timeout=0):
@@ -166,24 +166,24 @@ async def test_a_task_lets_go_of_it_the_same_way(zoo: Zoo) -> None:
 
 
 def test_the_time_of_who_takes_it_again_is_that_of_the_first(zoo: Zoo) -> None:
-    with zk_lock("k", hold_at_least=LONG), zk_lock("k"):
+    with zk_lock("k", min_hold=LONG), zk_lock("k"):
         pass
     assert rest(zoo)
-    with zk_lock("j"), zk_lock("j", hold_at_least=LONG):
+    with zk_lock("j"), zk_lock("j", min_hold=LONG):
         pass
     assert zoo.children("j") == []
 
 
 def test_who_fails_keeps_it_as_long(zoo: Zoo) -> None:
     """A job that fails was started, and is not to be started by another host right away."""
-    with pytest.raises(ZeroDivisionError), zk_lock("k", hold_at_least=LONG):
+    with pytest.raises(ZeroDivisionError), zk_lock("k", min_hold=LONG):
         1 / 0  # noqa: B018
     assert rest(zoo)
 
 
 def test_who_gave_up_in_the_queue_leaves_nothing(zoo: Zoo) -> None:
     """It never had the lock."""
-    with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2, hold_at_least=LONG):
+    with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2, min_hold=LONG):
         pass
     eventually(lambda: zoo.children("k") == [])
 
@@ -193,7 +193,7 @@ def test_who_gave_up_in_the_queue_leaves_nothing(zoo: Zoo) -> None:
 
 def test_readers_share_the_rest_of_one_who_read_and_a_writer_waits(zoo: Zoo) -> None:
     """It stands in the queue as what it was."""
-    with ReadWriteLock("k", hold_at_least=LONG).read():
+    with ReadWriteLock("k", min_hold=LONG).read():
         pass
     (name,) = zoo.children("k")
     child = nodes.parse(name)
@@ -206,7 +206,7 @@ def test_readers_share_the_rest_of_one_who_read_and_a_writer_waits(zoo: Zoo) -> 
 
 
 def test_a_writer_that_reads_in_the_end_keeps_what_it_has_then(zoo: Zoo) -> None:
-    with ReadWriteLock("k", hold_at_least=LONG).write() as hold:
+    with ReadWriteLock("k", min_hold=LONG).write() as hold:
         hold.downgrade()
     with ReadWriteLock("k", timeout=5).read():
         pass
@@ -217,7 +217,7 @@ def test_a_writer_that_reads_in_the_end_keeps_what_it_has_then(zoo: Zoo) -> None
 
 def test_a_permit_is_kept_as_a_permit(zoo: Zoo) -> None:
     """The others go round as ever, one fewer."""
-    with zk_lock("k", limit=2, hold_at_least=2):
+    with zk_lock("k", limit=2, min_hold=2):
         pass
     end = time.monotonic() + 2
     with zk_lock("k", limit=2, timeout=5):
@@ -235,7 +235,7 @@ def test_a_permit_is_kept_as_a_permit(zoo: Zoo) -> None:
 
 
 def test_it_is_seen_as_a_hold_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
-    with Lock("k", hold_at_least=LONG, what="nightly report") as hold:
+    with Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     info = look_at("k")
     assert info is not None
@@ -252,13 +252,13 @@ def test_it_is_seen_as_a_hold_with_its_reason_and_can_be_ended(zoo: Zoo) -> None
 
 def test_a_lock_that_was_lost_rests_not(zoo: Zoo) -> None:
     """Broken, or with its session: its work may not have been done, so another host may begin at once."""
-    with pytest.raises(LockLost), zk_lock("k", hold_at_least=LONG) as hold:
+    with pytest.raises(LockLost), zk_lock("k", min_hold=LONG) as hold:
         child = nodes.parse(hold.path.rpartition("/")[2])
         assert child is not None
         break_lock("k", guid=child.guid, token=hold.token, reason="stuck", by="anna")
         threading.Event().wait(10)
     assert zoo.children("k") == []
-    with pytest.raises(LockLost), zk_lock("k", hold_at_least=LONG):
+    with pytest.raises(LockLost), zk_lock("k", min_hold=LONG):
         expire(zoo)
         threading.Event().wait(20)
     assert zoo.children("k") == []
@@ -276,7 +276,7 @@ def test_its_begin_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
         with zk_lock("k", timeout=20):
             got.append(time.monotonic())
 
-    lock = zk_lock("k", hold_at_least=3)
+    lock = zk_lock("k", min_hold=3)
     hold = lock.acquire()
     assert hold
     waiter = Elsewhere(take)
@@ -294,7 +294,7 @@ def test_its_begin_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
 
 def test_a_release_while_zookeeper_is_away_is_made_up_for(zoo: Zoo, proxy: Proxy) -> None:
     """The node stays meanwhile, as the session does."""
-    lock = zk_lock("k", hold_at_least=LONG)
+    lock = zk_lock("k", min_hold=LONG)
     hold = lock.acquire()
     assert hold
     proxy.refuse = True

@@ -97,7 +97,7 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, 
 
 def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
     """And who waits in that session queues again by itself, and is let in."""
-    with foreign(zoo, Kind.LOCK, "other", layout=primitive.layout):
+    with foreign(zoo, Kind.LOCK, "other", compat=primitive.compat):
         waiter = Taker(primitive.lock("other", timeout=20))
         zoo.wait_contenders("other", 2)
 

@@ -20,12 +20,12 @@ from django_zklock.queue.nodes import Kind
 
 pytestmark = pytest.mark.zookeeper
 
-LAYOUTS = pytest.mark.parametrize("layout", ["own", "kazoo"])
+COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
 
-def both(layout: str = "own") -> ReadWriteLock:
+def both(compat: str | None = None) -> ReadWriteLock:
     """Return a read-write lock on the tests' key."""
-    return ReadWriteLock(KEY, timeout=20, layout=layout)
+    return ReadWriteLock(KEY, timeout=20, compat=compat)
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
         yield proxy
 
 
-@LAYOUTS
-def test_neither_side_starves(zoo: Zoo, layout: str) -> None:
+@COMPAT
+def test_neither_side_starves(zoo: Zoo, compat: str | None) -> None:
     """Readers that come after a writer wait for it, and a writer for the readers before it; each in its turn."""
-    lock = both(layout)
+    lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
-    with foreign(zoo, layout=layout) as first, queued(zoo, *order) as takers:
+    with foreign(zoo, compat=compat) as first, queued(zoo, *order) as takers:
         assert not any(taker.granted.is_set() for taker in takers)
         zoo.client.delete(first)
         for turn in ([0, 1], [2], [3, 4], [5], [6]):
@@ -145,11 +145,11 @@ def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
         writer.leave()
 
 
-@LAYOUTS
+@COMPAT
 @pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, layout: str, downgrade: str) -> None:
+def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: str | None, downgrade: str) -> None:
     """A writer that goes on as a reader has no gap: the next readers join it, the writer behind them waits for all."""
-    lock = both(layout)
+    lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]
     with writing(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
         eventually(lambda: len(watched(zoo)) >= 2)

@@ -16,7 +16,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld
-from django_zklock.operations import revoke
+from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper
 
@@ -27,7 +27,7 @@ def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
         for seconds in (0, -0.5, -1, -1.0, -2):
             assert Elsewhere(functools.partial(hold.wait_lost, seconds)).result(5) is False
             assert Elsewhere(functools.partial(several.wait_lost, seconds)).result(5) is False
-            assert Elsewhere(functools.partial(hold.wait_revoked, seconds)).result(5) is None
+            assert Elsewhere(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
         leader = zk_leader("lead")
         assert Elsewhere(lambda: leader.wait(-1)).result(5) is None
         leader.withdraw()
@@ -116,15 +116,15 @@ def test_a_callback_that_fails_is_told_of_by_the_name_of_its_lock(zoo: Zoo, capl
     """What cannot be called is refused at once, and what fails later is no failure of the protocol."""
     nothing: Any = None
     with zk_lock("k") as hold:
-        for add in (hold.add_lost_callback, hold.add_revoke_callback):
+        for add in (hold.add_lost_callback, hold.add_release_request_callback):
             with pytest.raises(TypeError, match="None"):
                 add(nothing)
 
         def fail(hold: Hold) -> None:
             raise ZeroDivisionError
 
-        hold.add_revoke_callback(fail)
-        revoke("k", "enough", by="anna")
+        hold.add_release_request_callback(fail)
+        request_release("k", "enough", by="anna")
         (record,) = eventually(lambda: [each for each in caplog.records if each.exc_info])
     assert "callback of the hold on 'k' " in record.message
     assert "fail" in record.message

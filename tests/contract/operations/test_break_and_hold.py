@@ -23,11 +23,11 @@ from django_zklock.exceptions import (
     LockTimeout,
     UnreadableQueue,
 )
+from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.operations import Broken, break_lock, clear_limit, end_hold, hold_lock, limit_of, set_limit
 from django_zklock.queue import broken, nodes
 from django_zklock.signals import lock_broken
 from django_zklock.zk import process
-from django_zklock.zk.gateway import Gateway
 
 pytestmark = pytest.mark.zookeeper
 
@@ -181,7 +181,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
     assert record.name == "zklock.audit"
     message = record.getMessage()
     assert message.isprintable()
-    for part in ("lock k", "anna", "since Monday", one.guid, str(token), "process 7"):
+    for part in ("lock 'k'", "anna", "since Monday", one.guid, str(token), "process 7"):
         assert part in message
     assert (told[0]["lock"], told[0]["holder"], told[0]["reason"]) == ("k", found.holder, found.reason)
     assert told[0]["audited"] == 1
@@ -190,7 +190,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
 
 def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever left them: the next break clears away what nobody has read."""
-    monkeypatch.setattr("django_zklock.operations.break_records.NOTES_LAST", 0.0)
+    monkeypatch.setattr("django_zklock.operations.breaks.RECORDS_LAST", 0.0)
     notes = broken.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
@@ -200,7 +200,7 @@ def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatc
         time.sleep(0.01)
         break_lock("k", guid=one.guid, token=zoo.client.exists(path).czxid, **WHY)
     eventually(lambda: zoo.client.get_children(notes) == [f"{one.name}.note"])
-    note = broken.Note.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
+    note = broken.BreakRecord.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
     assert note is not None
     assert (note.by, note.reason) == ("anna", WHY["reason"])
 
@@ -286,7 +286,7 @@ def test_a_hold_comes_last_in_the_queue_and_first_come_is_first_served(zoo: Zoo)
             order.append("work")
 
     with zk_lock("k"):
-        with pytest.raises(LockBusy, match="somebody else"):
+        with pytest.raises(LockBusy, match=r"is held by '.*' on "):
             hold_lock("k", seconds=LONG, **WHY)
         with pytest.raises(LockTimeout):
             hold_lock("k", seconds=LONG, wait=0.2, **WHY)
@@ -302,15 +302,12 @@ def test_a_hold_comes_last_in_the_queue_and_first_come_is_first_served(zoo: Zoo)
 
 def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> None:
     """However long it waited."""
-    with zk_lock("k") as first:
+    with zk_lock("k"):
         operator = Elsewhere(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
         time.sleep(0.5)
-        assert first.token
     hold = operator.result()
-    granted = zoo.client.exists(hold.path)
-    assert granted.mtime - granted.ctime >= 500
-    assert hold.since.timestamp() == granted.mtime / 1000
+    assert hold.since.timestamp() == zoo.client.exists(hold.path).ctime / 1000
     assert (hold.until - hold.since).total_seconds() == hold.seconds == 1.0
     with within(2), zk_lock("k"):
         pass
@@ -374,20 +371,16 @@ def test_a_client_that_knows_no_operators_does_not_keep_the_queue_waiting_for_ev
 
 
 @pytest.mark.chaos
-def test_a_hold_that_waits_for_a_dead_process_is_not_taken_later(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would know of it, and its end would be far away."""
-    monkeypatch.setattr("django_zklock.operations.operator_holds.SLACK", 0.2)
+def test_a_process_that_dies_while_it_waits_to_hold_leaves_nothing(zoo: Zoo) -> None:
+    """Nobody would know of the hold, and its end would be far away."""
     process_ = zoo.spawn(
-        "from django_zklock.operations import operator_holds; operator_holds.SLACK = 0.2\n"
-        "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=1, reason='r', by='b')"
+        "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=60, reason='r', by='b')"
     )
     with zoo.hold_elsewhere("k"):
         zoo.wait_contenders("k", 2, timeout=20)
         process_.kill()
         process_.communicate()
-        time.sleep(0.1)
-    with within(4), zk_lock("k", timeout=5):
-        pass
+        zoo.wait_contenders("k", 1, timeout=20)
 
 
 def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
@@ -410,43 +403,6 @@ def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
 def take_and_release() -> None:
     with zk_lock("k", timeout=8):
         pass
-
-
-def test_an_expired_hold_that_was_written_anew_is_not_deleted(zoo: Zoo) -> None:
-    """Its version tells: it has its full time from then on."""
-    hold = hold_lock("k", seconds=1.2, **WHY)
-    die()
-    waiter = Elsewhere(take_and_release)
-    zoo.wait_contenders("k", 2)
-    time.sleep(0.8)
-    zoo.client.set(hold.path, zoo.client.get(hold.path)[0])
-    written = time.monotonic()
-    time.sleep(0.8)
-    assert zoo.client.exists(hold.path)
-    waiter.result()
-    assert time.monotonic() - written >= 1.1
-    die()
-
-
-def test_what_was_written_anew_in_the_last_moment_is_not_deleted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the proof that it is over and its deletion."""
-    hold = hold_lock("k", seconds=0.3, **WHY)
-    die()
-    time.sleep(0.4)
-    change = Gateway.commit
-    data, _ = zoo.client.get(hold.path)
-    struck: list[object] = []
-
-    def late(gateway: Gateway, changes: Any, callback: Any) -> None:
-        if not struck:
-            struck.append(zoo.client.set(hold.path, data.replace(b'"0.300"', b'"600.0"')))
-        change(gateway, changes, callback)
-
-    monkeypatch.setattr(Gateway, "commit", late)
-    with pytest.raises(LockTimeout, match="operator anna"), zk_lock("k", timeout=0.5):
-        pass
-    assert struck
-    assert zoo.client.exists(hold.path)
 
 
 def test_an_ephemeral_node_is_nobody_s_hold(zoo: Zoo) -> None:
@@ -473,17 +429,19 @@ def test_the_hold_of_an_operator_can_be_broken_like_any(zoo: Zoo) -> None:
         time.sleep(0.7)
 
 
-def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo) -> None:
-    """The one who asked is gone, and the lock is not kept for nobody."""
+def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is gone, so nobody would end the hold."""
 
     class Struck(BaseException):
         pass
 
-    def struck(*args: object) -> float:
-        raise Struck
+    class Waiter(ThreadWaiter[Any]):
+        def wait(self, timeout: float | None) -> Any:
+            zoo.wait_contenders("k", 2)
+            raise Struck
 
-    with zk_lock("k"), pytest.MonkeyPatch.context() as patch, pytest.raises(Struck):
-        patch.setattr("django_zklock.locks.errand.Errand.gone", struck)
+    with zk_lock("k"), monkeypatch.context() as patch, pytest.raises(Struck):
+        patch.setattr("django_zklock.operations.operator_holds.ThreadWaiter", Waiter)
         hold_lock("k", seconds=LONG, wait=5, **WHY)
     zoo.wait_contenders("k", 0, timeout=2)
 

@@ -1,4 +1,4 @@
-"""A holder is asked to let go, learns of it, and nobody is stopped."""
+"""Release requests: the holder learns of them, and no work is aborted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from support.proxy import SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, ReadWriteLock, signals, zk_lock
-from django_zklock.exceptions import LockChangedHands, LockLost, NotRevocable, ZooKeeperUnavailable
+from django_zklock.exceptions import LockChangedHands, LockLost, ReleaseRequestUnsupported, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
 from django_zklock.locks.protocol import contender
-from django_zklock.operations import break_lock, end_hold, hold_lock, revoke
+from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 from django_zklock.queue import guids, nodes, revocations
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.revocations import Revocation
+from django_zklock.queue.revocations import ReleaseRequest
 
 pytestmark = pytest.mark.zookeeper
 
@@ -47,14 +47,14 @@ def asked() -> Iterator[list[tuple[str, str, str]]]:
         assert hold.key == lock
         told.append((lock, by, reason))
 
-    signals.lock_revoke_requested.connect(receive)
+    signals.lock_release_requested.connect(receive)
     yield told
-    signals.lock_revoke_requested.disconnect(receive)
+    signals.lock_release_requested.disconnect(receive)
 
 
 def seen(hold: Hold) -> tuple[str, str]:
     """Wait until the holder has seen a request; return who asks and why."""
-    found = hold.wait_revoked(5)
+    found = hold.wait_release_requested(5)
     assert found is not None
     return found.by, found.reason
 
@@ -63,10 +63,10 @@ def test_a_holder_learns_who_wants_it_to_let_go_and_why(zoo: Zoo, asked: list[tu
     """In the hold, by a callback and by the signal; it works on as it likes."""
     called = threading.Event()
     with zk_lock("k/1") as hold:
-        assert hold.revoke_requested is None
-        assert hold.wait_revoked(0) is None
-        hold.add_revoke_callback(lambda hold: called.set())
-        found = revoke("k/1", WHY, **WHO)
+        assert hold.release_requested is None
+        assert hold.wait_release_requested(0) is None
+        hold.add_release_request_callback(lambda hold: called.set())
+        found = request_release("k/1", WHY, **WHO)
         assert [(each.token, each.guid) for each in found.holders] == [(hold.token, guid(hold))]
         assert seen(hold) == ("anna", WHY)
         assert called.wait(5)
@@ -74,7 +74,7 @@ def test_a_holder_learns_who_wants_it_to_let_go_and_why(zoo: Zoo, asked: list[tu
         hold.check()
     assert asked == [("k/1", "anna", WHY)]
     with zk_lock("k/1") as next_hold:
-        assert next_hold.revoke_requested is None
+        assert next_hold.release_requested is None
 
 
 def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
@@ -83,24 +83,24 @@ def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
     """Short holds are spared the watch, and the request waits in the node."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 1.0)
     with zk_lock("k") as hold:
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert seen(hold) == ("anna", WHY)
     with zk_lock("k") as short:
-        revoke("k", WHY, **WHO)
-    assert short.revoke_requested is None
+        request_release("k", WHY, **WHO)
+    assert short.release_requested is None
     assert zoo.children("k") == []
 
 
 def test_asking_again_changes_nothing_and_the_last_one_is_shown(zoo: Zoo, asked: list[tuple[str, str, str]]) -> None:
     """Each one who asks is told to the holder once."""
     with zk_lock("k") as hold:
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert seen(hold) == ("anna", WHY)
         version = zoo.client.exists(hold.path).version
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert zoo.client.exists(hold.path).version == version
-        revoke("k", "mine first", by="ben")
-        eventually(lambda: hold.revoke_requested is not None and hold.revoke_requested.by == "ben")
+        request_release("k", "mine first", by="ben")
+        eventually(lambda: hold.release_requested is not None and hold.release_requested.by == "ben")
         eventually(lambda: len(asked) == 2)
     assert asked == [("k", "anna", WHY), ("k", "ben", "mine first")]
 
@@ -110,7 +110,7 @@ def test_one_who_waits_to_be_asked_is_let_go_by_the_end_of_the_hold(zoo: Zoo) ->
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold
-    waiting = Elsewhere(hold.wait_revoked)
+    waiting = Elsewhere(hold.wait_release_requested)
     eventually(lambda: hold._grant._observers)
     lock.release()
     assert waiting.result(5) is None
@@ -128,18 +128,18 @@ def test_all_who_share_a_lock_are_asked_or_the_one_that_is_named(zoo: Zoo) -> No
             holding.wait(5)
             leave.wait(10)
 
-    def wait() -> Revocation | None:
+    def wait() -> ReleaseRequest | None:
         with zk_lock("k", timeout=20) as hold:
-            return hold.revoke_requested
+            return hold.release_requested
 
     readers = [Elsewhere(read) for _ in range(2)]
     holding.wait(5)
     waiter = Elsewhere(wait)
     zoo.wait_contenders("k", 3)
-    found = revoke("k", WHY, **WHO, guid=guid(holds[0]))
+    found = request_release("k", WHY, **WHO, guid=guid(holds[0]))
     assert [each.token for each in found.holders] == [holds[0].token]
     assert seen(holds[0]) == ("anna", WHY)
-    assert len(revoke("k", "all", by="ben").holders) == 2
+    assert len(request_release("k", "all", by="ben").holders) == 2
     assert seen(holds[1]) == ("ben", "all")
     leave.set()
     for reader in readers:
@@ -152,29 +152,29 @@ def test_nobody_is_asked_who_does_not_hold_the_lock(zoo: Zoo) -> None:
     more: dict[str, Any]
     for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
         with pytest.raises(LockChangedHands):
-            revoke("k", WHY, **WHO, **more)
+            request_release("k", WHY, **WHO, **more)
     with zk_lock("k") as hold:
         for more in ({"guid": str(uuid.uuid4())}, {"token": 1}, {"guid": guid(hold), "token": 1}):
             with pytest.raises(LockChangedHands):
-                revoke("k", WHY, **WHO, **more)
+                request_release("k", WHY, **WHO, **more)
         assert zoo.client.exists(hold.path).version == 0
         with pytest.raises(ValueError, match="empty"):
-            revoke("k", " ", **WHO)
+            request_release("k", " ", **WHO)
         with pytest.raises(ValueError, match="empty"):
-            revoke("k", WHY, by="")
+            request_release("k", WHY, by="")
 
 
 def test_who_would_not_hear_is_not_asked(zoo: Zoo) -> None:
     """A person's hold is ended by a person; a client of kazoo does not look at its node."""
     hold = hold_lock("k", seconds=60, reason="drain", by="ben")
-    with pytest.raises(NotRevocable, match=r"operator ben until .* end_hold"):
-        revoke("k", WHY, **WHO)
+    with pytest.raises(ReleaseRequestUnsupported, match=r"operator ben until .* end_hold"):
+        request_release("k", WHY, **WHO)
     end_hold("k", token=hold.token, by="ben")
     name = f"{zoo.base}/k/{uuid.uuid4().hex}__lock__"
     # The server may have reaped the directory, which was empty for a moment.
     path = zoo.client.create(name, b"x", ephemeral=True, sequence=True, makepath=True)
-    with pytest.raises(NotRevocable, match="kazoo"):
-        revoke("k", WHY, **WHO)
+    with pytest.raises(ReleaseRequestUnsupported, match="kazoo"):
+        request_release("k", WHY, **WHO)
     assert zoo.client.get(path)[0] == b"x"
     zoo.client.delete(path)
 
@@ -182,10 +182,10 @@ def test_who_would_not_hear_is_not_asked(zoo: Zoo) -> None:
 def test_a_client_of_curator_is_asked_in_its_own_words(zoo: Zoo) -> None:
     """Its `makeRevocable` waits for exactly these bytes."""
     with zoo.hold_elsewhere("k") as path:
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert zoo.client.get(path)[0] == b"__REVOKE__"
         version = zoo.client.exists(path).version
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert zoo.client.exists(path).version == version
 
 
@@ -212,7 +212,7 @@ def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back
         payload = zoo.client.get(hold.path)[0]
         proxy.refuse = True
         proxy.cut_all()
-        request = revocations.revocation(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
+        request = revocations.release_request(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
         zoo.client.set(hold.path, revocations.with_request(payload, request))
         proxy.heal()
         assert seen(hold) == ("anna", WHY)
@@ -232,11 +232,11 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
         data = Payload(guid=one, host="h", pid=7, thread="t", what="w", since="", template="")
         zoo.client.set(path, data.encode())
         fired = getattr(proxy, when)(SET_DATA)
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert fired.is_set()
         assert zoo.client.exists(path).version == 2
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
-    assert "was asked to let go by anna: deploy 42; it is w on h, process 7" in record.getMessage()
+    assert "was asked to release by anna: deploy 42; it is w on h, process 7" in record.getMessage()
 
 
 def test_a_request_whose_answer_never_comes_is_audited_as_that(
@@ -252,7 +252,7 @@ def test_a_request_whose_answer_never_comes_is_audited_as_that(
         lost = proxy.kill_after_op(SET_DATA)
         stopper = Elsewhere(refuse)
         with within(3), pytest.raises(ZooKeeperUnavailable):
-            revoke("k", WHY, **WHO, patience=1)
+            request_release("k", WHY, **WHO, patience=1)
         stopper.result()
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
     assert "may have been asked" in record.getMessage()
@@ -273,8 +273,8 @@ def test_who_waits_behind_keeps_its_place_when_the_holder_is_asked(zoo: Zoo) -> 
             waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
             zoo.wait_contenders("k", number + 2)
         for number in range(5):
-            revoke("k", f"reason {number}", **WHO)
-        eventually(lambda: hold.revoke_requested is not None and hold.revoke_requested.reason == "reason 4")
+            request_release("k", f"reason {number}", **WHO)
+        eventually(lambda: hold.release_requested is not None and hold.release_requested.reason == "reason 4")
         assert order == []
     for waiter in waiters:
         waiter.result()
@@ -285,24 +285,28 @@ def test_a_holder_that_was_asked_is_seen_as_that_and_its_payload_stays_small(zoo
     """It goes on to say who it is; the list and the page show who asks."""
     with zk_lock("k", timeout=20) as hold:
         (before,) = zoo.payloads("k")
-        revoke("k", "r" * 900, by="b" * 900)
+        request_release("k", "r" * 900, by="b" * 900)
         assert len(zoo.client.get(hold.path)[0]) <= MAX_PAYLOAD
         info = look_at("k")
         assert info is not None
         (holder,) = info.holders
         assert before is not None
         assert (holder.client, holder.host, holder.what) == ("zklock", before.host, before.what)
-        assert holder.revoke is not None
-        assert holder.revoke.reason.startswith("rrr")
+        assert holder.release_request is not None
+        assert holder.release_request.reason.startswith("rrr")
         (shown,) = as_json("show", "k")["holders"]
-        assert shown["revoke"] == {"by": holder.revoke.by, "reason": holder.revoke.reason, "at": holder.revoke.at}
+        assert shown["release_request"] == {
+            "by": holder.release_request.by,
+            "reason": holder.release_request.reason,
+            "at": holder.release_request.at,
+        }
         assert seen(hold)[1].startswith("rrr")
 
 
 def test_a_lock_whose_holder_was_asked_in_vain_can_still_be_broken(zoo: Zoo) -> None:
     """The node was written, and is the same one."""
     with pytest.raises(LockLost, match="broken by anna: too late"), zk_lock("k") as hold:
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         break_lock("k", guid=guid(hold), token=hold.token, reason="too late", by="anna")
         threading.Event().wait(10)
 
@@ -315,7 +319,7 @@ def test_a_downgrade_loses_no_request(zoo: Zoo) -> None:
             pass
 
     with ReadWriteLock("k").write() as hold:
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         hold.downgrade()
         Elsewhere(read).result()  # which is let in once the node says so
         assert revocations.requested(zoo.client.get(hold.path)[0]) is not None
@@ -326,23 +330,23 @@ async def test_a_task_can_look_and_ask(zoo: Zoo) -> None:
     """Looking costs nothing; asking is done in a thread."""
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation):
-            revoke("k", WHY, **WHO)
-        await sync_to_async(revoke)("k", WHY, **WHO)
-        while not hold.revoke_requested:
+            request_release("k", WHY, **WHO)
+        await sync_to_async(request_release)("k", WHY, **WHO)
+        while not hold.release_requested:
             await asyncio.sleep(0.01)
 
 
 def test_a_hold_that_is_taken_again_is_asked_as_one(zoo: Zoo) -> None:
     """Whichever block looks."""
     with zk_lock("k") as outer, zk_lock("k") as inner:
-        revoke("k", WHY, **WHO)
+        request_release("k", WHY, **WHO)
         assert seen(inner) == seen(outer) == ("anna", WHY)
 
 
-@pytest.mark.parametrize("make", [lambda: b"[1]", lambda: b"\xff", lambda: b'{"guid": "x", "revoke": {"by": 7}}'])
+@pytest.mark.parametrize("make", [lambda: b"[1]", lambda: b"\xff", lambda: b'{"guid": "x", "release_request": 7}'])
 def test_junk_in_the_own_node_is_no_request(zoo: Zoo, make: Callable[[], bytes]) -> None:
     """And costs the lock nothing."""
     with zk_lock("k") as hold:
         zoo.client.set(hold.path, make())
-        assert hold.wait_revoked(0.6) is None
+        assert hold.wait_release_requested(0.6) is None
         hold.check()

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from support.zoo import Zoo
 
-from django_zklock.operations import break_lock, clear_limit, end_hold, hold_lock, limit_of, revoke, set_limit
+from django_zklock.operations import break_lock, clear_limit, end_hold, hold_lock, limit_of, request_release, set_limit
 
 pytestmark = pytest.mark.zookeeper
 
 CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     break_lock: {"guid": "x", "token": 1, "reason": "r", "by": "anna"},
-    revoke: {"reason": "r", "by": "anna", "guid": "x", "token": 1},
+    request_release: {"reason": "r", "by": "anna", "guid": "x", "token": 1},
     hold_lock: {"seconds": 1, "reason": "r", "by": "anna", "wait": 0},
     end_hold: {"token": 1, "by": "anna", "reason": ""},
     set_limit: {"limit": 1, "reason": "r", "by": "anna"},

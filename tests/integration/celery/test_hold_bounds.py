@@ -9,7 +9,7 @@ from support.worker import Worker
 from support.zoo import eventually
 
 from django_zklock.exceptions import LockLost
-from django_zklock.operations import end_hold, revoke
+from django_zklock.operations import end_hold, request_release
 
 pytestmark = pytest.mark.zookeeper
 
@@ -45,7 +45,7 @@ def test_a_task_sees_a_release_request(worker: Worker) -> None:
     result = worker.send("policy.obliging", "obliging", str(gate))
     gate.wait_entered()
     with worker.zoo.configured():
-        revoke("obliging", "deploy 42", by="anna")
+        request_release("obliging", "deploy 42", by="anna")
     assert worker.get(result) == ["anna", "deploy 42"]
 
 

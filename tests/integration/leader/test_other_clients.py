@@ -20,11 +20,11 @@ from django_zklock.queue.nodes import Payload
 
 pytestmark = pytest.mark.zookeeper
 
-# Their client and candidate, what that answers about who is there, and our layout.
+# Their client and candidate, what that answers about who is there, and our option compat.
 THEIRS = [
-    ("curator", "selector", "participants", "own"),
+    ("curator", "selector", "participants", None),
     ("kazoo", "election", "contenders", "kazoo"),
-    ("kazoo", "election+", "contenders", "own"),
+    ("kazoo", "election+", "contenders", None),
 ]
 CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
@@ -46,13 +46,13 @@ def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -
         client.release("1", kind, path)
 
 
-@pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
+@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_other_clients_show_our_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, layout: str
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
 ) -> None:
     """They show the text in our znode: a line of JSON with work, host and process."""
     path = f"{zoo.base}/a"
-    with zk_leader("a", layout=layout, what="index über") as hold:
+    with zk_leader("a", compat=compat, what="index über") as hold:
         waiter = theirs.acquire("1", kind, path, -1, "web-7")
         zoo.wait_contenders("a", 2)
         leader, other = theirs.ask("2", asked, kind, path).split("\t")
@@ -68,18 +68,18 @@ def test_other_clients_show_our_candidates(
     theirs.release("1", kind, path)
 
 
-@pytest.mark.parametrize(("which", "kind", "asked", "layout"), THEIRS)
+@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_our_observers_show_their_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, layout: str
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
 ) -> None:
     """By the name that their program gives itself."""
-    onlooker = zk_leader("a", layout=layout)
+    onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
         found = onlooker.current_leader()
         assert found is not None
         assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
-        waiter = Elsewhere(lambda: zk_leader("a", layout=layout, what="ours").run(lambda hold: hold.token))
+        waiter = Elsewhere(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
         zoo.wait_contenders("a", 2)
         first, second = onlooker.candidates()
         assert (first, second.client, second.what) == (found, "zklock", "ours")
@@ -146,7 +146,7 @@ def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: 
 def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour) -> None:
     """Clients that acquire them in the order of their keys do not deadlock."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
-    with zk_locks("b", "a", layout="curator"):
+    with zk_locks("b", "a", compat="curator"):
         waiter = jvm.acquire("1", "multi", paths)
         zoo.wait_contenders("a", 2)
         assert waits(waiter)

@@ -60,13 +60,8 @@ def work_permit(key: str) -> None:
         pass
 
 
-def work_gated(key: str) -> None:
-    with zk_lock(key, limit=2, layout="kazoo"):
-        pass
-
-
 def work_at_least(key: str) -> None:
-    with zk_lock(key, hold_at_least=0.3), zk_lock(key):
+    with zk_lock(key, min_hold=0.3), zk_lock(key):
         pass
 
 
@@ -83,7 +78,7 @@ def is_left(zoo: Zoo, key: str) -> bool:
 @long_strides
 @pytest.mark.parametrize(
     "work",
-    [work_read_in_write, work_write_let_go_first, work_downgrade, work_permit, work_gated, work_at_least],
+    [work_read_in_write, work_write_let_go_first, work_downgrade, work_permit, work_at_least],
 )
 def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
     zoo: Zoo, work: Callable[[str], None], stride: int

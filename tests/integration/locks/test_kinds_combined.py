@@ -93,7 +93,7 @@ def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, 
 
 def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: Ledger) -> None:
     with transaction.atomic(using="ledger"):
-        with zk_lock("k", release="on_commit", hold_at_least=300):
+        with zk_lock("k", release="on_commit", min_hold=300):
             pass
         assert not is_operator(zoo.children("k")[0])
     end_rest(zoo)
@@ -168,7 +168,7 @@ def test_what_a_body_takes_to_read_outlives_it_in_the_thread_that_computes_it(zo
 
 @pytest.mark.django_db(transaction=True)  # whose connections the end of a response closes
 def test_a_permit_of_a_body_rests_after_it(zoo: Zoo) -> None:
-    response = streamed(lambda: None, limit=2, hold_at_least=300)
+    response = streamed(lambda: None, limit=2, min_hold=300)
     assert b"".join(response.streaming_content) == b"12"
     response.close()
     assert "lease" in end_rest(zoo)
@@ -184,7 +184,7 @@ def test_one_of_several_locks_goes_on_as_a_readers(zoo: Zoo) -> None:
         eventually(can_read)
         with zk_locks(rw.read(), "b"):
             pass
-        with pytest.raises(LockUpgradeRefused), zk_locks("c", rw.write(), hold_at_least=300):
+        with pytest.raises(LockUpgradeRefused), zk_locks("c", rw.write(), min_hold=300):
             pass
         assert zoo.children("c") == []
     assert zoo.contenders() == []
@@ -196,11 +196,11 @@ def test_what_rests_outlives_the_kill_of_its_process_and_what_is_held_does_not(z
     child = zoo.spawn(
         """
 import os, signal
-with zk_lock("permit", limit=2, hold_at_least=2):
+with zk_lock("permit", limit=2, min_hold=2):
     pass
-with zk_lock("reader", kind="write", hold_at_least=2) as hold:
+with zk_lock("reader", kind="write", min_hold=2) as hold:
     hold.downgrade()
-assert zk_lock("held", hold_at_least=300).acquire()
+assert zk_lock("held", min_hold=300).acquire()
 print("ready", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

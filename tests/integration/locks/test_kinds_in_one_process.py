@@ -32,11 +32,9 @@ def use_all_kinds(number: int) -> None:
     rw.read().release()
     with zk_lock("permits", limit=2, warn_after=1000 - number, max_hold=2000 - number):
         pass
-    with zk_lock("kazoos", limit=2, layout="kazoo", max_hold=200):
+    with zk_lock("kazoos", compat="kazoo", max_hold=200):
         pass
-    with zk_lock("curators", limit=2, layout="curator", warn_after=200):
-        pass
-    with zk_locks("a", "b", rw.read(), warn_after=100), zk_lock("short", hold_at_least=0.001):
+    with zk_locks("a", "b", rw.read(), warn_after=100), zk_lock("short", min_hold=0.001):
         pass
 
 
@@ -73,7 +71,7 @@ def test_a_forked_child_has_no_part_in_what_its_parent_holds(zoo: Zoo) -> None:
     """Of no kind; and what it does, or drops, lets nobody in beside the parent."""
     rw = ReadWriteLock("k")
     write, read = rw.write().acquire(), rw.read().acquire()
-    permit = zk_lock("permits", limit=2, layout="kazoo").acquire()
+    permit = zk_lock("permits", limit=2).acquire()
     assert write
     assert read
     assert permit
@@ -95,4 +93,4 @@ def test_a_forked_child_has_no_part_in_what_its_parent_holds(zoo: Zoo) -> None:
     assert zoo.reading("k") == []
     rw.write().release()
     rw.read().release()
-    zk_lock("permits", limit=2, layout="kazoo").release()
+    zk_lock("permits", limit=2).release()

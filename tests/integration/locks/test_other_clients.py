@@ -45,9 +45,6 @@ SHARED = [
 ]
 
 
-SEMAPHORES = [("curator", "semaphore", "semaphore+curator"), ("kazoo", "semaphore", "semaphore+kazoo")]
-
-
 def name(case: tuple[str, ...]) -> str:
     return "-".join(case)
 
@@ -192,84 +189,6 @@ def test_readers_share_and_nobody_starves(
     other_write.release("6")
 
 
-# --- semaphores -------------------------------------------------------------------------------------------------------
-
-
-def permits(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, ...], limit: int) -> list[Side]:
-    return [replace(side, limit=str(limit)) for side in sides(zoo, theirs, ours, case)]
-
-
-def gate(case: tuple[str, ...]) -> str:
-    return "a/locks" if case[0] == "curator" else "a-__lock__"
-
-
-def leases(zoo: Zoo, case: tuple[str, ...]) -> list[str]:
-    path = f"{zoo.base}/a/leases" if case[0] == "curator" else f"{zoo.base}/a"
-    return zoo.names(path)
-
-
-@pytest.mark.parametrize("first", ["theirs", "ours"])
-@pytest.mark.parametrize("case", SEMAPHORES, ids=name)
-def test_permits_are_counted_together(
-    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str
-) -> None:
-    """There are as many as the limit, for both clients together; who wants one more waits at the gate, in order."""
-    one, other = permits(zoo, theirs, ours, case, 3)
-    if first == "ours":
-        one, other = other, one
-    assert one.take("1")
-    assert other.take("2")
-    assert one.take("3")
-    assert not one.take("4", 0)
-    assert not other.take("5", 0)
-    assert len(leases(zoo, case)) == 3
-    assert zoo.children(gate(case)) == []
-    fourth = other.begin("4")
-    zoo.wait_contenders(gate(case), 1)
-    fifth = one.begin("5")
-    zoo.wait_contenders(gate(case), 2)
-    sixth = other.begin("6")
-    zoo.wait_contenders(gate(case), 3)
-    assert waits(fourth)
-    other.release("2")
-    assert granted(fourth)
-    assert waits(fifth)
-    one.release("1")
-    assert granted(fifth)
-    assert waits(sixth)
-    other.release("4")
-    assert granted(sixth)
-    for side, actor in ((one, "3"), (one, "5"), (other, "6")):
-        side.release(actor)
-    assert leases(zoo, case) == []
-    zoo.wait_contenders(gate(case), 0)
-
-
-@pytest.mark.parametrize(("case", "killed"), kills(SEMAPHORES, {("semaphore", "ours")}))
-@pytest.mark.chaos
-def test_permits_of_a_killed_process_come_back(
-    zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], killed: str
-) -> None:
-    """And so does the gate, be it that who was killed stood in it."""
-    doomed, other = permits(zoo, theirs, ours, case, 2)
-    if killed == "ours":
-        doomed, other = other, doomed
-    with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
-        doomed = replace(doomed, client=process)
-        assert doomed.take("1")
-        assert other.take("2")
-        third = doomed.begin("3")
-        zoo.wait_contenders(gate(case), 1)
-        fourth = other.begin("4")
-        zoo.wait_contenders(gate(case), 2)
-        process.kill()
-        assert isinstance(third.exception(PATIENCE), NeighbourGone)
-        assert granted(fourth)
-        assert not other.take("5", 0)
-        other.release("2")
-        other.release("4")
-
-
 # --- what cannot work -------------------------------------------------------------------------------------------------
 
 # Their lock, and ours beside it, which theirs does not see.
@@ -316,7 +235,7 @@ def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Neig
     path = f"{zoo.base}/a"
     assert plain_kazoo.take("1", "read", path)
     assert plain_kazoo.take("2", "lock", path)
-    assert zk_lock("a", kind="write", layout="kazoo").acquire(blocking=False) is None
+    assert zk_lock("a", kind="write", compat="kazoo").acquire(blocking=False) is None
     for actor, kind in (("1", "read"), ("2", "lock")):
         plain_kazoo.release(actor, kind, path)
 
@@ -328,19 +247,6 @@ def test_curators_mutex_waits_for_a_directory_that_sorts_before_digits(zoo: Zoo,
     zoo.client.create(f"{zoo.base}/b/nested", makepath=True)
     assert jvm.take("1", "mutex", f"{zoo.base}/b", 5)
     jvm.release("1", "mutex", f"{zoo.base}/b")
-
-
-def test_a_limit_shared_by_curators_processes_is_not_ours(zoo: Zoo, jvm: Neighbour, ours: Ours) -> None:
-    """It is a number at a path that only they know; ours goes by its own, and counts their permits all the same."""
-    path, count = f"{zoo.base}/a", f"{zoo.base}/count"
-    assert jvm.ask("1", "count", "-", count, 1) == "true"
-    theirs, mine = Side(jvm, "semaphore", path, count), Side(ours, "semaphore+curator", path, "2")
-    assert theirs.take("1")
-    assert mine.take("2")
-    assert not theirs.take("3", 0)
-    assert not mine.take("4", 0)
-    theirs.release("1")
-    mine.release("2")
 
 
 def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) -> None:

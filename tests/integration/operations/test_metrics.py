@@ -21,7 +21,7 @@ from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.execution.owner import current_owner
 from django_zklock.http.transfer import TransferredHold
 from django_zklock.locks import table
-from django_zklock.operations import break_lock, revoke
+from django_zklock.operations import break_lock, request_release
 
 pytestmark = pytest.mark.zookeeper
 
@@ -109,15 +109,14 @@ def test_readers_writers_and_permits_are_told_apart(collected: Collected) -> Non
     assert collected("holds", "k", "read") == 0
 
 
-@pytest.mark.parametrize("layout", ["own", "kazoo"])
-def test_permits_of_several_threads_add_up(collected: Collected, layout: str) -> None:
-    """In a layout with a gate, which is a lock of its own, that is not counted."""
+def test_permits_of_several_threads_add_up(collected: Collected) -> None:
+    """Each permit is one hold."""
 
     def take() -> None:
-        with zk_lock("p", limit=2, layout=layout):
+        with zk_lock("p", limit=2):
             pass
 
-    with zk_lock("p", limit=2, layout=layout):
+    with zk_lock("p", limit=2):
         Elsewhere(take).result()
         collected.becomes(1, "hold_seconds_count", "p", "semaphore")
         assert collected("holds", "p", "semaphore") == 1
@@ -184,14 +183,14 @@ def test_requests_to_let_go_and_breaks_are_counted(zoo: Zoo, collected: Collecte
         break_lock("k", guid=guid_in(name), token=token, reason="deploy", by="anna")
 
     with pytest.raises(LockLost), zk_lock("k") as hold:
-        revoke("k", "deploy", by="anna")
-        hold.wait_revoked(10)
+        request_release("k", "deploy", by="anna")
+        hold.wait_release_requested(10)
         (name,) = zoo.children("k")
         operator = Elsewhere(partial(step_in, name, hold.token))  # the abort strikes this thread
         eventually(lambda: False, 20)
     operator.result()
     collected.becomes(1, "lost_total", "k")
-    collected.becomes(1, "revoke_requests_total", "k")
+    collected.becomes(1, "release_requests_total", "k")
     eventually(lambda: collected.registry.get_sample_value("zklock_broken_total") == 1)
 
 

@@ -186,7 +186,7 @@ def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None
 
 def test_what_stays_of_a_hold_that_lasts_at_least_a_time_is_not_left(server: DevServer) -> None:
     """It outlives every process, and the next test has a root of its own."""
-    with LockTester(server), zk_lock("a", hold_at_least=300):
+    with LockTester(server), zk_lock("a", min_hold=300):
         pass
     with LockTester(server), zk_lock("a", timeout=0):
         pass

@@ -10,7 +10,7 @@ VISITORS: dict[str, list[str] | None] = {
     "stranger": None,  # no member of the staff
     "clerk": [],
     "viewer": ["view_lock"],
-    "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "revoke_lock"],
+    "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"],
 }
 """By user name, what each may do."""
 

@@ -34,7 +34,7 @@ def take(key, what, about, options):
     try:
         with zk_lock(key, timeout=60, abort_on="never", **options) as hold:
             hold.add_lost_callback(lambda *args: say("lost", key, args))
-            hold.add_revoke_callback(lambda hold: say("asked", key, hold.revoke_requested))
+            hold.add_release_request_callback(lambda hold: say("asked", key, hold.release_requested))
             say("held", key, hold.token)
             enough[key].wait()
         say("free", key)

@@ -150,7 +150,8 @@ class Visitor:
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
                 return {
-                    tag: at.tagName, id: at.id, text: at.textContent.trim(), ours: at.closest('#zklock-strip') !== null,
+                    tag: at.tagName, id: at.id, text: at.textContent.trim(),
+                    ours: at.closest('#zklock-status') !== null,
                     outlined: style.outlineStyle !== 'none' || style.boxShadow !== 'none',
                 };
             }"""
@@ -190,7 +191,7 @@ class Visitor:
         """On the page of a lock, ask the holder in whose section this text stands to let go."""
         section = self.page.locator("section.module").filter(has_text=place)
         section.get_by_label("Reason").fill(reason)
-        button = section.get_by_role("button", name="Ask to let go")
+        button = section.get_by_role("button", name="Request release")
         if reason:
             self._go(button)
         else:

@@ -1,7 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.Arrays;
-import java.util.Collection;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,10 +13,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
-import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
-import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.framework.recipes.locks.Revoker;
-import org.apache.curator.framework.recipes.shared.SharedCount;
 import org.apache.curator.retry.RetryNTimes;
 
 /**
@@ -52,7 +48,6 @@ public class Neighbour {
     private static class Actor {
         private final ExecutorService thread = Executors.newSingleThreadExecutor();
         private final Map<String, Object> objects = new HashMap<>();
-        private final Map<String, Lease> leases = new HashMap<>();
         private final Map<String, Boolean> revoked = new ConcurrentHashMap<>();
 
         void take(String[] words) {
@@ -65,14 +60,12 @@ public class Neighbour {
             });
         }
 
-        private Object act(String verb, String kind, String path, String argument, String limit) throws Exception {
+        private Object act(String verb, String kind, String path, String argument, String id) throws Exception {
             switch (verb) {
                 case "acquire":
-                    return acquire(kind, path, Long.parseLong(argument), limit);
+                    return acquire(kind, path, Long.parseLong(argument), id);
                 case "release":
-                    if (kind.equals("semaphore")) {
-                        leases.remove(path).close();
-                    } else if (leads(kind)) {
+                    if (leads(kind)) {
                         ((Leading) objects.get(kind + path)).leave();
                     } else {
                         lock(kind, path).release();
@@ -90,9 +83,6 @@ public class Neighbour {
                 case "revoke": // the path is that of the holder's node
                     Revoker.attemptRevoke(client, path);
                     return true;
-                case "count":
-                    count(path).setCount(Integer.parseInt(argument));
-                    return true;
                 default:
                     throw new IllegalArgumentException(verb);
             }
@@ -102,12 +92,9 @@ public class Neighbour {
             return kind.equals("selector") || kind.equals("latch");
         }
 
-        private boolean acquire(String kind, String path, long wait, String limit) throws Exception {
-            if (kind.equals("semaphore")) {
-                return lease(path, wait, limit);
-            }
-            if (leads(kind)) { // one candidate for each time; what else is the limit is its id
-                Leading candidate = Leading.of(kind, client, path, limit);
+        private boolean acquire(String kind, String path, long wait, String id) throws Exception {
+            if (leads(kind)) { // one candidate for each time
+                Leading candidate = Leading.of(kind, client, path, id);
                 objects.put(kind + path, candidate);
                 return candidate.take(wait);
             }
@@ -121,25 +108,6 @@ public class Neighbour {
                 return true;
             }
             return lock.acquire(wait, TimeUnit.MILLISECONDS);
-        }
-
-        private boolean lease(String path, long wait, String limit) throws Exception {
-            InterProcessSemaphoreV2 semaphore = (InterProcessSemaphoreV2) objects.get("semaphore" + path);
-            if (semaphore == null) { // the limit is a number, or the path of a shared one
-                semaphore = limit.startsWith("/") ? new InterProcessSemaphoreV2(client, path, count(limit)) : new InterProcessSemaphoreV2(client, path, Integer.parseInt(limit));
-                objects.put("semaphore" + path, semaphore);
-            }
-            Lease lease;
-            if (wait < 0) {
-                lease = semaphore.acquire();
-            } else {
-                Collection<Lease> found = semaphore.acquire(1, wait, TimeUnit.MILLISECONDS);
-                lease = found == null ? null : found.iterator().next();
-            }
-            if (lease != null) {
-                leases.put(path, lease);
-            }
-            return lease != null;
         }
 
         private InterProcessLock lock(String kind, String path) { // of several, the path is theirs with commas between
@@ -163,16 +131,6 @@ public class Neighbour {
 
         private Object sides(String path) { // one object for both sides, as a downgrade wants it
             return pairs.computeIfAbsent(path, key -> new InterProcessReadWriteLock(client, path));
-        }
-
-        private SharedCount count(String path) throws Exception {
-            SharedCount found = (SharedCount) objects.get("count" + path);
-            if (found == null) {
-                found = new SharedCount(client, path, 1);
-                found.start();
-                objects.put("count" + path, found);
-            }
-            return found;
         }
     }
 }

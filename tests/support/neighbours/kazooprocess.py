@@ -78,12 +78,12 @@ class Actor(threading.Thread):
             except Exception as error:
                 answer(number, "error", f"{type(error).__name__}: {error}")
 
-    def _act(self, verb: str, kind: str, path: str, wait: str = "-1", limit: str = "") -> str:
+    def _act(self, verb: str, kind: str, path: str, wait: str = "-1", name: str = "") -> str:
         if verb == "contenders":
             return "\t".join(self._candidate(kind, path, "").contenders())
-        if verb == "acquire" and kind.startswith("election"):  # one candidate for each time; the limit is its name
-            self._objects[kind, path] = self._candidate(kind, path, limit)
-        lock = self._object(kind, path, limit)
+        if verb == "acquire" and kind.startswith("election"):  # one candidate for each time
+            self._objects[kind, path] = self._candidate(kind, path, name)
+        lock = self._object(kind, path)
         if verb == "release":
             return str(lock.release()).lower()
         seconds = int(wait) / 1000
@@ -96,14 +96,11 @@ class Actor(threading.Thread):
     def _candidate(self, kind: str, path: str, name: str) -> Candidate:
         return Candidate(self._client, path, PATTERNS.get(kind, ()), name)
 
-    def _object(self, kind: str, path: str, limit: str) -> Any:
+    def _object(self, kind: str, path: str) -> Any:
         if (kind, path) not in self._objects:
-            if kind == "semaphore":
-                made = self._client.Semaphore(path, "a neighbour", max_leases=int(limit))
-            else:
-                patterns = PATTERNS.get(kind, ())
-                made = getattr(self._client, KINDS[kind.rstrip("+")])(path, "a neighbour", extra_lock_patterns=patterns)
-            self._objects[kind, path] = made
+            patterns = PATTERNS.get(kind, ())
+            make = getattr(self._client, KINDS[kind.rstrip("+")])
+            self._objects[kind, path] = make(path, "a neighbour", extra_lock_patterns=patterns)
         return self._objects[kind, path]
 
 

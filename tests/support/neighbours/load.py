@@ -29,11 +29,10 @@ class Load:
     held the lock for longer than it did, and what overlaps in the history did overlap.
     """
 
-    def __init__(self, directory: Path, path: str, limit: int = 0, seed: int = 1) -> None:
+    def __init__(self, directory: Path, path: str, seed: int = 1) -> None:
         self.grants: Counter[str] = Counter()  # by the name of the process
         self._directory = directory
         self._path = path
-        self._limit = limit
         self._random = random.Random(seed)
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -111,12 +110,11 @@ class Load:
         chance: random.Random,
     ) -> None:
         actor = threading.current_thread().name
-        side = Side(process, chance.choice(kinds), self._path, str(self._limit or ""))
+        side = Side(process, chance.choice(kinds), self._path)
         kind = side.kind.partition("+")[0]
         kind = "lock" if kind in EXCLUSIVE else kind
         about: dict[str, Any] = {"op": next(numbers), "key": "k"}
-        limit: dict[str, Any] = {"limit": self._limit} if self._limit else {}
-        recorder.write("invoke", timeout=None, kind=kind, **about, **limit)
+        recorder.write("invoke", timeout=None, kind=kind, **about)
         try:
             answer = side.begin(actor).result(PATIENCE)
         except NeighbourGone:

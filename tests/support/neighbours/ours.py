@@ -20,16 +20,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lock": {},
     "read": {"kind": "read"},
     "write": {"kind": "write"},
-    "semaphore": {},
     "leader": {},
 }
-"""Of `zk_lock`, for each kind that a command may name; a layout may be joined to it by a plus."""
+"""Of `zk_lock`, for each kind that a command may name; a value of `compat` may be joined to it by a plus."""
 
 
-def options_of(kind: str, limit: object = "") -> dict[str, Any]:
-    """Return the options that `kind` stands for, such as `read`, `lock+kazoo` or `semaphore+curator`."""
-    name, _, layout = kind.partition("+")
-    return {**OPTIONS[name], **({"layout": layout} if layout else {}), **({"limit": int(str(limit))} if limit else {})}
+def options_of(kind: str) -> dict[str, Any]:
+    """Return the options that `kind` stands for, such as `read` or `lock+kazoo`."""
+    name, _, compat = kind.partition("+")
+    return {**OPTIONS[name], **({"compat": compat} if compat else {})}
 
 
 class Candidate:
@@ -77,18 +76,18 @@ class Ours:
         self._actors: dict[str, ThreadPoolExecutor] = {}
         self._locks: dict[tuple[str, str, str], Any] = {}
 
-    def _object(self, kind: str, path: str, limit: object) -> Any:
+    def _object(self, kind: str, path: str) -> Any:
         from django_zklock import zk_lock
 
         name = path.removeprefix(f"{self._base}/")
         if kind.startswith("leader"):
             return Candidate(name, **options_of(kind))
-        return zk_lock(name, **options_of(kind, limit))
+        return zk_lock(name, **options_of(kind))
 
-    def _lock(self, actor: str, kind: str, path: str, limit: object) -> Any:
+    def _lock(self, actor: str, kind: str, path: str) -> Any:
         place = (actor, kind, path)
         if place not in self._locks or isinstance(self._locks[place], Candidate):
-            self._locks[place] = self._object(kind, path, limit)
+            self._locks[place] = self._object(kind, path)
         return self._locks[place]
 
     def _send(self, actor: str, call: Any) -> Future[str]:
@@ -96,11 +95,11 @@ class Ours:
             self._actors[actor] = ThreadPoolExecutor(1, thread_name_prefix=actor)
         return self._actors[actor].submit(call)
 
-    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, limit: object = "") -> Future[str]:
+    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
         """Have an actor take a lock, as `Neighbour.acquire`."""
 
         def call() -> str:
-            lock = self._lock(actor, kind, path, limit)
+            lock = self._lock(actor, kind, path)
             hold = lock.acquire(blocking=False) if wait == 0 else lock.acquire(timeout=wait if wait > 0 else -1)
             if hold is None:
                 return "false"
@@ -109,9 +108,9 @@ class Ours:
 
         return self._send(actor, call)
 
-    def take(self, actor: str, kind: str, path: str, wait: float = 10, limit: object = "") -> bool:
+    def take(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
         """Have an actor take a lock, and wait for the outcome."""
-        return self.acquire(actor, kind, path, wait, limit).result(PATIENCE) == "true"
+        return self.acquire(actor, kind, path, wait, name).result(PATIENCE) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
         """Have an actor let go of it, and wait until it has."""

@@ -110,13 +110,13 @@ class Neighbour:
                 answer.set_exception(NeighbourGone())
         return answer
 
-    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, limit: object = "") -> Future[str]:
+    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
         """Have an actor take a lock, waiting so many seconds, -1: for ever; the answer is "true" or "false"."""
-        return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), limit)
+        return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), name)
 
-    def take(self, actor: str, kind: str, path: str, wait: float = 10, limit: object = "") -> bool:
+    def take(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
         """Have an actor take a lock, and wait for the outcome."""
-        return self.acquire(actor, kind, path, wait, limit).result(PATIENCE) == "true"
+        return self.acquire(actor, kind, path, wait, name).result(PATIENCE) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
         """Have an actor let go of it, and wait until it has."""

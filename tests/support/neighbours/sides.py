@@ -17,15 +17,14 @@ class Side:
     client: Neighbour | Ours
     kind: str
     path: str
-    limit: str = ""
 
     def begin(self, actor: str = "a") -> Future[str]:
         """Have an actor take the lock, waiting for ever; return what will tell."""
-        return self.client.acquire(actor, self.kind, self.path, -1, self.limit)
+        return self.client.acquire(actor, self.kind, self.path, -1)
 
     def take(self, actor: str = "a", wait: float = 10) -> bool:
         """Have an actor take the lock; tell whether it did."""
-        return self.client.take(actor, self.kind, self.path, wait, self.limit)
+        return self.client.take(actor, self.kind, self.path, wait)
 
     def release(self, actor: str = "a") -> None:
         """Have it let go."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import uuid
 from dataclasses import asdict, replace
 
 import pytest
@@ -34,11 +33,11 @@ JSON = st.recursive(
 )
 
 
-@given(st.uuids(), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
-def test_a_name_tells_what_it_was_made_of(guid: uuid.UUID, kind: Kind, sequence: int) -> None:
+@given(st.builds(guids.new, st.sampled_from(guids.Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
+def test_a_name_tells_what_it_was_made_of(guid: str, kind: Kind, sequence: int) -> None:
     """Whatever number the server appends, by its own format, the contender can be read from the name."""
-    name = prefix(str(guid), kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
-    assert parse(name) == Child(name, kind, str(guid), sequence)
+    name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
+    assert parse(name) == Child(name, kind, guid, sequence)
 
 
 @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.READ])
@@ -105,6 +104,15 @@ def test_a_leader_latch_of_curators_is_refused_by_its_name() -> None:
         parse(f"_c_{GUID}-latch-0000000001")
 
 
+def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
+    """Its semaphores and ours cannot count each other's permits in one order."""
+    with pytest.raises(UnreadableQueue, match="Semaphores cannot share a queue with other clients"):
+        parse(f"_c_{GUID}-lease-0000000001")
+    ours = parse(f"{prefix(guids.new(guids.Mark.OWN), Kind.LEASE)}0000000001")
+    assert ours is not None
+    assert ours.kind is Kind.LEASE
+
+
 @given(st.text())
 def test_any_name_is_read_or_refused(name: str) -> None:
     """No child, whoever made it, raises anything but our error."""
@@ -145,7 +153,7 @@ def test_a_payload_never_exceeds_its_limit(
     )
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
-    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "layout", "owner"}
+    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "owner"}
 
 
 def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:

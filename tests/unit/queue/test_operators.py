@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_zklock.queue import nodes, operators
-from django_zklock.queue.broken import Note
+from django_zklock.queue import guids, nodes, operators, order
+from django_zklock.queue.broken import BreakRecord
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.queue.operators import LONGEST, MAX_BY, MAX_REASON
 
@@ -20,9 +20,9 @@ TEXT = st.text(max_size=600)
 def payload(**more: Any) -> Payload:
     """The payload of a contender like any."""
     values: dict[str, Any] = {
-        "guid": operators.new_guid(), "host": "h", "pid": 1, "thread": "t", "what": "", "since": "", "template": ""
+        "guid": guids.new(guids.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
     }  # fmt: skip
-    return Payload(**{**values, **more})
+    return Payload(**{"since": "", **values, **more})
 
 
 def node(guid: str) -> str:
@@ -32,7 +32,7 @@ def node(guid: str) -> str:
 
 def read(data: bytes, path: str, **more: Any) -> operators.OperatorHold | None:
     """The hold that a node is."""
-    stat: dict[str, Any] = {"token": 5, "owner": 0, "mtime": 100.0, "version": 2, **more}
+    stat: dict[str, Any] = {"token": 5, "owner": 0, "ctime": 100.0, **more}
     return operators.operator_hold(Payload.decode(data), key="k", path=path, **stat)
 
 
@@ -44,7 +44,7 @@ def test_what_is_written_is_read_whatever_the_words(
 ) -> None:
     """A hold whose end was cut off would be nobody's to end, and one line is one line."""
     by = by or "x"
-    guid = operators.new_guid()
+    guid = guids.new(guids.Mark.OPERATOR)
     data = operators.written(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
@@ -57,23 +57,23 @@ def test_what_is_written_is_read_whatever_the_words(
 
 
 @given(what=TEXT.filter(bool), host=TEXT)
-def test_what_stays_of_a_hold_is_told_by_its_work(what: str, host: str) -> None:
+def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     """And never taken for a person's; it is no less sure to end."""
-    guid = operators.new_guid()
-    data = operators.written(payload(guid=guid, host=host), by=what, reason="held", seconds=60, rests=True)
+    guid = guids.new(guids.Mark.OPERATOR)
+    data = operators.written(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
     assert hold is not None
-    assert (hold.rests, hold.seconds) == (True, 60)
+    assert (hold.minimum, hold.seconds) == (True, 60)
     assert str(hold).startswith(f"{hold.by} until")
 
 
 def test_short_words_are_kept() -> None:
-    guid = operators.new_guid()
+    guid = guids.new(guids.Mark.OPERATOR)
     hold = read(operators.written(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
     assert hold is not None
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
-    assert (hold.token, hold.version, hold.key, hold.path) == (5, 2, "k", node(guid))
+    assert (hold.token, hold.key, hold.path) == (5, "k", node(guid))
 
 
 @given(st.uuids(version=4))
@@ -85,10 +85,10 @@ def test_no_other_client_s_node_bears_the_mark(guid: uuid.UUID) -> None:
 
 def test_every_hold_bears_it() -> None:
     """And each one's guid is its own."""
-    guids = {operators.new_guid() for _ in range(1000)}
-    assert len(guids) == 1000
-    assert all(operators.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in guids)
-    assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in guids)
+    made = {guids.new(guids.Mark.OPERATOR) for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(operators.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in made)
+    assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in made)
     assert not operators.is_operator("inventory")
     assert not operators.is_operator("strange-0000000001")
 
@@ -107,31 +107,49 @@ def test_every_hold_bears_it() -> None:
 )
 def test_what_says_no_end_is_no_hold(about: dict[str, str]) -> None:
     """It is a contender like any, which nobody ends."""
-    guid = operators.new_guid()
+    guid = guids.new(guids.Mark.OPERATOR)
     assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
 
 
 def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
     """Whoever runs a task could write such a payload; the end of its session ends it, and nothing else."""
-    guid = operators.new_guid()
+    guid = guids.new(guids.Mark.OPERATOR)
     data = operators.written(payload(guid=guid), by="a", reason="r", seconds=1)
     assert read(data, node(guid)) is not None
     assert read(data, node(guid), owner=1) is None
     assert read(data, node(str(uuid.uuid4()))) is None
-    assert read(data, node(guid), mtime=1e300) is None
+    assert read(data, node(guid), ctime=1e300) is None
 
 
-@given(st.binary(max_size=200) | TEXT.map(lambda text: Note(text, text).encode()))
+@given(st.binary(max_size=200) | TEXT.map(lambda text: BreakRecord(text, text).encode()))
 @example(b"[1]")
 @example(b"[" * 4000)
 @example(b'{"by": 1, "reason": "r", "id": "x"}')
 def test_a_note_says_nothing_that_does_not_print(data: bytes) -> None:
     """It ends up in an error, a log and a terminal."""
-    note = Note.decode(data)
+    note = BreakRecord.decode(data)
     assert note is None or str(note).isprintable()
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    note = Note("anna", "stuck")
-    assert Note.decode(note.encode()) == note
+    note = BreakRecord("anna", "stuck")
+    assert BreakRecord.decode(note.encode()) == note
     assert str(note) == "it was broken by anna: stuck"
+
+
+def queue(*marks: guids.Mark | None) -> tuple[list[str], order.Queue]:
+    """A queue of contenders with these marks (None: a client of Curator), and their names."""
+    made = [str(uuid.uuid4()) if mark is None else guids.new(mark) for mark in marks]
+    names = [f"{nodes.prefix(guid)}{number:010d}" for number, guid in enumerate(made)]
+    return names, order.ordered(names)
+
+
+def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
+    """Those just ahead, those behind which only clients of Curator wait, and those it watches itself."""
+    own, hold = guids.Mark.OWN, guids.Mark.OPERATOR
+    names, found = queue(hold, own, hold, None, hold, own)
+    me = names[5]
+    assert operators.holds_ahead(found, me) == (names[0], names[2], names[4])
+    assert set(operators.holds_to_end(found, me, ())) == {names[2], names[4]}
+    assert set(operators.holds_to_end(found, me, (names[0],))) == {names[0], names[2], names[4]}
+    assert operators.holds_to_end(found, names[0], ()) == ()

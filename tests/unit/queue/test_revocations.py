@@ -1,4 +1,4 @@
-"""What a node says when its holder is asked to let go."""
+"""Release requests in the data of a znode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.revocations import BY_CURATOR, CURATOR, requested, revocation, with_request
+from django_zklock.queue.revocations import BY_CURATOR, CURATOR, release_request, requested, with_request
 
 TEXT = st.text(max_size=600)
 LOCK = "\U0001f512" * 600
@@ -22,7 +22,7 @@ def payload(**more: Any) -> Payload:
 
 
 def test_a_request_is_read_back_and_the_payload_goes_on_to_say_whose_it_is() -> None:
-    request = revocation(by="anna", reason="deploy 42", at="2026-11-20T12:00:00.000+00:00")
+    request = release_request(by="anna", reason="deploy 42", at="2026-11-20T12:00:00.000+00:00")
     before = payload(about={"task": "buy"}, limit=3)
     data = with_request(before.encode(), request)
     assert requested(data) == request
@@ -31,15 +31,15 @@ def test_a_request_is_read_back_and_the_payload_goes_on_to_say_whose_it_is() -> 
 
 
 def test_who_asks_later_is_the_one_who_is_shown() -> None:
-    data = with_request(payload().encode(), revocation(by="anna", reason="one"))
-    data = with_request(data, revocation(by="ben", reason="two"))
-    assert requested(data) == revocation(by="ben", reason="two")
+    data = with_request(payload().encode(), release_request(by="anna", reason="one"))
+    data = with_request(data, release_request(by="ben", reason="two"))
+    assert requested(data) == release_request(by="ben", reason="two")
 
 
 def test_fields_of_later_versions_are_kept() -> None:
     """A newer process wrote them, and will look for them."""
     data = json.dumps({**json.loads(payload().encode()), "newer": [1]}).encode()
-    assert json.loads(with_request(data, revocation(by="a", reason="b")))["newer"] == [1]
+    assert json.loads(with_request(data, release_request(by="a", reason="b")))["newer"] == [1]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -50,7 +50,7 @@ def test_no_text_makes_it_too_long_or_hard_to_read(
 ) -> None:
     """Whoever the holder is, and whatever the reason; what is read can be printed anywhere."""
     data = payload(host=host, what=what, template=template, about=about).encode()
-    request = revocation(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
+    request = release_request(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
     asked = with_request(data, request)
     assert len(asked) <= MAX_PAYLOAD
     assert requested(asked) == request
@@ -69,24 +69,24 @@ def test_anything_in_a_node_can_be_read(data: bytes) -> None:
 
 @pytest.mark.parametrize("odd", [7, {"by": 1, "reason": "x"}, {"by": "x", "reason": None}, ["by"], None])
 def test_an_odd_request_is_none(odd: object) -> None:
-    data = json.dumps({**json.loads(payload().encode()), "revoke": odd}).encode()
+    data = json.dumps({**json.loads(payload().encode()), "release_request": odd}).encode()
     assert requested(data) is None
 
 
 def test_what_a_later_version_adds_gives_way_to_who_the_holder_is() -> None:
     """If it is too much for one node."""
     data = json.dumps({**json.loads(payload().encode()), "newer": list(range(400))}).encode()
-    asked = with_request(data, revocation(by=LOCK, reason=LOCK))
+    asked = with_request(data, release_request(by=LOCK, reason=LOCK))
     assert len(asked) <= MAX_PAYLOAD
     found = Payload.decode(asked)
     assert found is not None
     assert (found.host, found.pid, found.what) == ("web-1", 7, "GET /buy")
-    assert requested(asked) == revocation(by=LOCK, reason=LOCK)
+    assert requested(asked) == release_request(by=LOCK, reason=LOCK)
 
 
 def test_a_client_of_curator_is_asked_in_its_own_words_and_its_words_are_understood() -> None:
     """It writes an address into its node, and knows no other request than its own."""
-    assert with_request(b"127.0.0.1", revocation(by="anna", reason="deploy")) == CURATOR
+    assert with_request(b"127.0.0.1", release_request(by="anna", reason="deploy")) == CURATOR
     found = requested(CURATOR)
     assert found is not None
     assert (found.by, found.reason) == (BY_CURATOR, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Iterable
 
 from hypothesis import given
@@ -11,11 +10,10 @@ from hypothesis import strategies as st
 
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Child, Kind, prefix
-from django_zklock.queue.order import LAST_SEQUENCE, Queue, leases, ordered
+from django_zklock.queue.order import LAST_SEQUENCE, Queue, ordered
 from django_zklock.queue.rules import (
     Absent,
     Granted,
-    Leases,
     Permits,
     Rule,
     Verdict,
@@ -135,7 +133,7 @@ def test_the_promise_of_alone_holds(queue: Queue, limit: int, newcomers: list[Ki
 @given(st.lists(KINDS, min_size=2, max_size=6), LIMITS)
 def test_the_end_of_one_who_rests_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
     """Another node may have taken its place, so the queue has to be looked at."""
-    queue = queue_of(kinds, mark=guids.Mark.RESTS)
+    queue = queue_of(kinds, mark=guids.Mark.REPLACEABLE)
     for child in queue:
         verdict = told(queue, child, limit)
         assert not isinstance(verdict, WaitFor) or not verdict.alone
@@ -186,41 +184,7 @@ def test_a_lower_limit_takes_no_permit_away(queue: Queue, limit: int, data: st.D
     assert sum(told(found, child, 1) == Granted() for child in found) == min(max(limit, many), len(queue))
 
 
-def leased(marks: Iterable[bool]) -> Queue:
-    """Return leases of ours, and of other clients, as they came."""
-    made = (guids.new(guids.Mark.OWN) if ours else str(uuid.uuid4()) for ours in marks)
-    return leases(f"{prefix(guid, Kind.LEASE)}{place:010d}" for place, guid in enumerate(made))
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=9), LIMITS, st.data())
-def test_behind_a_gate_there_is_room_for_as_many_as_the_limit(
-    marks: list[bool], limit: int, data: st.DataObject
-) -> None:
-    """Other clients' all count, whenever they came; and who waits is woken by the time that there is room."""
-    queue = leased(marks)
-    place = data.draw(st.integers(0, len(queue) - 1))
-    me = queue[place].name
-    verdict = Leases(limit)(queue, me)
-    others = [child.name for child in queue if child.name != me and (child.sequence < place or not child.by_us)]
-    assert (verdict == Granted()) == (len(others) < limit)
-    if isinstance(verdict, WaitFor):
-        rest = [name for name in others if name not in verdict.children]
-        assert Leases(limit)(without(queue, rest), me) != Granted()
-        assert not verdict.alone or Leases(limit)(without(queue, verdict.children[:1]), me) == Granted()
-    assert Leases(limit)(without(queue, [me]), me) == Absent()
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=9), LIMITS)
-def test_permits_in_the_queue_and_behind_a_gate_are_never_too_many(gated: list[bool], limit: int) -> None:
-    """Both of ours may stand in one directory, and of any that wait there is one that can go on."""
-    queue = leased([True] * len(gated))
-    rules: list[Rule] = [Leases(limit) if behind else Permits(limit) for behind in gated]
-    held = [rule(queue, child.name) == Granted() for rule, child in zip(rules, queue, strict=True)]
-    assert sum(held) == min(limit, len(queue))
-    assert held == sorted(held, reverse=True)
-
-
 def test_every_rule_is_a_rule() -> None:
     """The type checker takes it where a rule is wanted."""
-    rules: list[Rule] = [exclusive, shared, Permits(2), Leases(2)]
-    assert [rule(Queue(), "me") for rule in rules] == [Absent()] * 4
+    rules: list[Rule] = [exclusive, shared, Permits(2)]
+    assert [rule(Queue(), "me") for rule in rules] == [Absent()] * 3

@@ -82,10 +82,14 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
     [
         ({"DEFAULTS": {"limit": 3, "kind": "read"}}, 'ZKLOCK["DEFAULTS"] has limit=3 and kind="read"'),
         ({"LOCKS": {"a": {"path": "a", "limit": 3, "kind": "write"}}}, 'ZKLOCK["LOCKS"]["a"] has limit=3 and kind="wr'),
-        ({"LOCKS": {"a": {"path": "a", "layout": "kazoo", "hold_at_least": 1}}}, "other clients would not know"),
+        ({"LOCKS": {"a": {"path": "a", "compat": "kazoo", "min_hold": 1}}}, "other clients would not know"),
         (
-            {"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "hold_at_least": 9}}},
-            'max_hold=5, which is less than hold_at_least=9, one of them from ZKLOCK["DEFAULTS"].',
+            {"DEFAULTS": {"compat": "curator"}, "LOCKS": {"a": {"path": "a", "limit": 3}}},
+            "semaphores cannot share a queue with other clients",
+        ),
+        (
+            {"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "min_hold": 9}}},
+            'max_hold=5, which is less than min_hold=9, one of them from ZKLOCK["DEFAULTS"].',
         ),
     ],
 )
@@ -101,7 +105,7 @@ def test_a_lock_may_undo_a_default() -> None:
     defaults = {"limit": 3, "max_hold": 5}
     locks = {
         "a": {"path": "a", "kind": "read"},
-        "b": {"path": "b", "max_hold": None, "hold_at_least": 9},
+        "b": {"path": "b", "max_hold": None, "min_hold": 9},
     }
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
 

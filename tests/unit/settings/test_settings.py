@@ -364,10 +364,10 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     [
         ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", None), ("grace", -0.1),
         ("on_conflict", "queue"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
-        ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release", "commit"),
+        ("compat", "own"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release", "commit"),
         ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
         ("on_lost", "skip"), ("max_hold", 0), ("max_hold", "5"), ("warn_after", 0), ("warn_after", -1),
-        ("hold_at_least", None), ("hold_at_least", -1), ("hold_at_least", 8 * 86400),
+        ("min_hold", None), ("min_hold", -1), ("min_hold", 8 * 86400),
     ],
 )  # fmt: skip
 def test_option_without_a_meaning_is_refused(option: str, value: object) -> None:
@@ -473,12 +473,12 @@ def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, 
 def test_the_options_of_a_key_are_those_of_the_lock_that_has_it() -> None:
     """By its path; the defaults, if no lock in the settings does."""
     built = config(
-        LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "layout": "kazoo"}},
-        DEFAULTS={"kind": "write", "layout": "curator"},
+        LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": "kazoo"}},
+        DEFAULTS={"kind": "write", "compat": "curator"},
     )
-    assert (built.options_of_key("rates/monday").kind, built.options_of_key("rates/monday").layout) == (
+    assert (built.options_of_key("rates/monday").kind, built.options_of_key("rates/monday").compat) == (
         "read",
         "curator",
     )
-    assert (built.options_of_key("stock").kind, built.options_of_key("stock").layout) == ("write", "kazoo")
-    assert (built.options_of_key("stock/7").kind, built.options_of_key("stock/7").layout) == ("write", "curator")
+    assert (built.options_of_key("stock").kind, built.options_of_key("stock").compat) == ("write", "kazoo")
+    assert (built.options_of_key("stock/7").kind, built.options_of_key("stock/7").compat) == ("write", "curator")

@@ -1,0 +1,125 @@
+"""
+Break a lock: delete the znode of its holder, and leave a record that tells the holder who did it and why.
+
+The znode is named by its guid and its token. The server gives no name twice, so no other contender can be hit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from django_zklock import signals
+from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.locks.notify import send_from
+from django_zklock.locks.protocol.loss import LASTS
+from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
+from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_break
+from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
+from django_zklock.operations.limits import may_hold
+from django_zklock.queue import broken, order
+from django_zklock.queue.broken import BreakRecord
+from django_zklock.queue.nodes import own_limit
+from django_zklock.zk.errors import ZkError
+from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.zk.multi import Create
+
+RECORDS_LAST: Final = 60.0
+"""Seconds after which the next break deletes a record that was left behind."""
+MOST_RECORDS: Final = 100
+"""Records that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A lock that was broken."""
+
+    key: str
+    holder: Holder
+    reason: str
+    by: str
+
+
+def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patience: float = PATIENCE) -> Broken:
+    """
+    Take a lock from its holder. The holder is told at once that the lock is lost, and the next waiter gets it.
+
+    Only the znode with this guid and token (its czxid) is deleted, and only if it is a holder. Waiters are never
+    touched, except where a contender may or may not hold (`ContenderInfo.may_hold`); if it waits, it is queued again.
+    The break is written to the log `zklock.audit`; then the signal `lock_broken` is sent.
+
+    Args:
+        key: of the lock.
+        guid: of the holder's znode, as inspection shows it.
+        token: of the holder's znode.
+        reason: why, for the audit and for the holder; required.
+        by: who breaks the lock.
+        patience: seconds to wait for ZooKeeper.
+
+    Raises:
+        LockChangedHands: the contender with this guid and token does not hold the lock (any more).
+        ZooKeeperUnavailable: ZooKeeper did not answer in time. If the request was sent, the lock may be broken.
+        ValueError: `reason` or `by` is empty.
+
+    """
+    refuse_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
+    by, reason = check_by(by), check_reason(reason)
+    refuse_no_target(token=token, guid=guid)
+    client = QueueClient(key, patience)
+    queue = order.ordered(client.run(children))
+    child = next((child for child in queue if child.guid == guid), None)
+    node = None if child is None else client.read(child.name)
+    if child is None or node is None or node.czxid != token:
+        raise _changed_hands(key)
+    record = BreakRecord(by, reason)
+    record_path = broken.record_path(client.base, child.name)
+    beside = (Create(path=record_path, data=record.encode()),)
+    held = not may_hold(client, queue, child, node)
+    delete = DeleteNode(client.parent, child.name, beside, held=held, limit=own_limit(node.data))
+    found = Broken(key=key, holder=holder_of(child, node), reason=reason, by=by)
+    try:
+        done = client.run(delete, directory=broken.directory(client.base))
+    except ZooKeeperUnavailable:
+        if delete.tried:
+            log_break(key, found.holder, "may be broken, as the answer was lost,", by, reason)
+        raise
+    if not done and not (delete.tried and _is_there(client, record, record_path)):
+        raise _changed_hands(key)
+    log_break(key, found.holder, "was broken", by, reason)
+    send_from(client.session, signals.lock_broken, lock=key, holder=found.holder, reason=reason, by=by)
+    client.session.post(_purge, client, record_path)
+    return found
+
+
+def _is_there(client: QueueClient, record: BreakRecord, path: str) -> bool:
+    """Tell whether the record of this break is there, so that a delete whose reply was lost was carried out."""
+    answer = client.request(lambda gateway, done: gateway.read(path, done))
+    found = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
+    return found is not None and found.id == record.id
+
+
+def _purge(client: QueueClient, path: str) -> None:
+    """Delete this record later, and now the old ones that were left behind; on the protocol's thread."""
+    gateway = client.session.attached(Gateway)
+    parent = broken.directory(client.base)
+
+    def on_own_read(answer: NodeReply) -> None:
+        if isinstance(answer, Node):
+            gateway.children(parent, partial(on_listed, answer.ctime))
+
+    def on_listed(now: float, names: NamesReply) -> None:
+        if not isinstance(names, ZkError):
+            for name in names[:MOST_RECORDS]:
+                gateway.read(f"{parent}/{name}", partial(on_read, now))
+
+    def on_read(now: float, answer: NodeReply) -> None:
+        if isinstance(answer, Node) and answer.ctime < now - RECORDS_LAST:
+            gateway.delete(answer.path, lambda answer: None)
+
+    client.session.loop.call_later(LASTS, lambda: gateway.delete(path, lambda answer: None))
+    gateway.read(path, on_own_read)
+
+
+def _changed_hands(key: str) -> LockChangedHands:
+    return LockChangedHands(f"The lock {key!r} is no longer held by that contender.", lock=key)

@@ -1,0 +1,140 @@
+"""A client for the queue of one lock: blocking requests with a deadline, for threads that are not contenders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from django_zklock import conf
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.validation import refuse_no_span
+from django_zklock.queue import names, order, standing
+from django_zklock.queue.nodes import own_limit
+from django_zklock.queue.order import Queue
+from django_zklock.zk import process
+from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
+from django_zklock.zk.multi import Delete, Operation
+from django_zklock.zk.requests import Commit, Decide, Done, OptimisticUpdate, Step, WaitUntilGone, call, run
+
+PATIENCE: Final = 5.0
+"""Seconds that ZooKeeper has for its answers, besides the time to wait for a lock."""
+AT_ONCE = 100  # znodes that are read together
+
+Ask: TypeAlias = Callable[[Gateway, Callback[Any]], object]
+
+
+class QueueClient:
+    """
+    Requests about one lock, from one thread, with one deadline for all of them.
+
+    Every method raises `ZooKeeperUnavailable` when the deadline is over. What was sent by then may be carried out.
+    """
+
+    def __init__(self, key: str, patience: float) -> None:
+        refuse_no_span("patience", patience)
+        self.key = key
+        self.base = conf.current().base
+        names.check_key(key)
+        self.parent = names.path(self.base, key)
+        self.session = process.current()
+        self._deadline = time.monotonic() + patience
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def run(self, decide: Decide, *, directory: str = "") -> Any:
+        """Run an update of the lock's directory; return its value."""
+        try:
+            update = OptimisticUpdate(self.session, self.parent, decide, directory=directory or self.parent)
+            return run(update, self._deadline)
+        except ZkLockError as error:
+            self.about(error)
+            raise
+
+    def gone(self, name: str, patience: float) -> bool:
+        """Wait until a znode of the queue is gone; return False if that takes more than `patience` seconds."""
+
+        def decide(found: DirectoryState | None, session_id: int) -> Step:
+            return WaitUntilGone(name) if found is not None and name in found.children else Done(True)
+
+        try:
+            run(OptimisticUpdate(self.session, self.parent, decide), time.monotonic() + patience)
+        except ZooKeeperUnavailable:
+            return False
+        except ZkLockError as error:
+            self.about(error)
+            raise
+        return True
+
+    def request(self, ask: Ask) -> Any:
+        """Send a request until ZooKeeper answers it, so perhaps twice; return the reply, which may be a `ZkError`."""
+        try:
+            return call(self.session, ask, self._deadline)
+        except ZooKeeperUnavailable as error:
+            self.about(error)
+            raise
+
+    def read(self, name: str) -> Node | None:
+        """Return a znode of the queue, or None if it is gone. Raises `ZkLockError` if ZooKeeper refuses the read."""
+        reply: NodeReply = self.request(lambda gateway, done: gateway.read(f"{self.parent}/{name}", done))
+        if isinstance(reply, NodeMissing):
+            return None
+        if isinstance(reply, ZkError):
+            raise self.about(reply)
+        return reply
+
+    def limits(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the limits that contenders for permits have, by name. It is 1 if the znode is gone or says none."""
+        paths = {f"{self.parent}/{name}": name for name in names}
+        found = self.request(lambda gateway, done: gateway.read_all(tuple(paths), done))
+        if isinstance(found, ZkError):
+            raise self.about(found)
+        return {name: own_limit(found[path].data) if path in found else 1 for path, name in paths.items()}
+
+    def limits_in(self, queue: Queue) -> dict[str, int]:
+        """Return the limits of those contenders of a semaphore that may have a permit, as far as they count."""
+        found: dict[str, int] = {}
+        while wanted := standing.undecided(queue, found):
+            found.update(self.limits(wanted[:AT_ONCE]))
+        return found
+
+    def about(self, error: ZkLockError) -> ZkLockError:
+        """Return the error, with the key of the lock."""
+        error.lock = error.lock or self.key
+        return error
+
+
+def children(found: DirectoryState | None, session_id: int) -> Step:
+    """Read the names of all children; for `QueueClient.run`."""
+    return Done(() if found is None else found.children)
+
+
+class DeleteNode:
+    """
+    Delete a znode of the queue, for `QueueClient.run`. The value is True if this update deleted it.
+
+    It is False if the znode is gone or, with `held`, if it does not hold the lock. The version does not matter: no
+    other znode ever gets this name, and whoever writes its data, it belongs to the same contender.
+    """
+
+    def __init__(
+        self, parent: str, name: str, extra: tuple[Operation, ...] = (), *, held: bool = False, limit: int = 1
+    ) -> None:
+        self.tried = False  # a delete was sent: if the znode is gone now, its reply may have been lost
+        self._parent = parent
+        self._name = name
+        self._extra = extra
+        self._held = held
+        self._limit = limit  # that the contender itself has, if it has a permit
+
+    def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
+        if found is None or self._name not in found.children:
+            return Done(False)
+        if self._held and not standing.has_lock(order.ordered(found.children), self._name, self._limit):
+            return Done(False)
+        self.tried = True
+        return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)
