@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import zk_locked
     from django_zklock.locks.election.leader import Leader, zk_leader
-    from django_zklock.locks.hold import Hold, MultiHold, current_hold
-    from django_zklock.locks.lock import Lock, zk_lock
-    from django_zklock.locks.multi import MultiLock, zk_locks
+    from django_zklock.locks.hold import Hold, current_hold
+    from django_zklock.locks.lock import Lock, zk_lock, zk_read, zk_semaphore, zk_write
+    from django_zklock.locks.multi import zk_locks
     from django_zklock.locks.readwrite import ReadWriteLock
 
 __all__ = [
     "Hold",
     "Leader",
     "Lock",
-    "MultiHold",
-    "MultiLock",
     "ReadWriteLock",
     "current_hold",
     "zk_leader",
     "zk_lock",
     "zk_locked",
     "zk_locks",
+    "zk_read",
+    "zk_semaphore",
+    "zk_write",
 ]
 __version__ = "0.1.0"
 
@@ -36,14 +37,15 @@ _HOMES = {
     "Hold": "django_zklock.locks.hold",
     "Leader": "django_zklock.locks.election.leader",
     "Lock": "django_zklock.locks.lock",
-    "MultiHold": "django_zklock.locks.hold",
-    "MultiLock": "django_zklock.locks.multi",
     "ReadWriteLock": "django_zklock.locks.readwrite",
     "current_hold": "django_zklock.locks.hold",
     "zk_leader": "django_zklock.locks.election.leader",
     "zk_lock": "django_zklock.locks.lock",
     "zk_locked": "django_zklock.decorators.locked",
     "zk_locks": "django_zklock.locks.multi",
+    "zk_read": "django_zklock.locks.lock",
+    "zk_semaphore": "django_zklock.locks.lock",
+    "zk_write": "django_zklock.locks.lock",
 }
 
 

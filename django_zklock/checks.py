@@ -206,14 +206,14 @@ def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.Check
     handlers = {*getattr(cls, "http_method_names", View.http_method_names), *getattr(view, "actions", {}).values()}
     for name in sorted(handlers):
         locked = _locked(getattr(cls, name, None))
-        if locked is not None and not locked.is_async and locked.options.release is UNSET:
+        if locked is not None and not locked.is_async and locked.options.release_on is UNSET:
             yield checks.Warning(
                 f"The handler {name} of {cls.__module__}.{cls.__qualname__} is locked, and ATOMIC_REQUESTS begins its "
                 f"transaction on {', '.join(begun)} before the lock.",
                 hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
                 "the view may read rows from before the lock. To begin the transaction inside the lock, put "
                 '@method_decorator(zk_locked(...), name="dispatch") on the class. To keep it as it is, set '
-                'release="on_commit".',
+                'release_on="commit".',
                 id="zklock.W005",
             )
 

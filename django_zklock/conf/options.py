@@ -7,30 +7,28 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, get_args
 
 from django.db import DEFAULT_DB_ALIAS
 
+from django_zklock.conf import arguments
 from django_zklock.conf.errors import LONGEST as LONGEST_WAIT
 from django_zklock.conf.errors import Findings, is_text, seconds
 from django_zklock.queue.operators import LONGEST
 from django_zklock.queue.printable import printable
 
-ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
-ON_LOST: Final = ("fail", "retry")
-ABORT_ON: Final = ("suspended", "lost", "never")
-RELEASE: Final = ("block", "on_commit")
-KIND: Final = ("lock", "read", "write")
-COMPAT: Final = ("curator", "kazoo")
+ON_CONFLICT: Final = get_args(arguments.OnConflict)
+ON_LOST: Final = get_args(arguments.OnLost)
+ABORT_ON: Final = get_args(arguments.AbortOn)
+RELEASE_ON: Final = get_args(arguments.ReleaseOn)
+KIND: Final = get_args(arguments.KindOfLock)
+COMPAT: Final = get_args(arguments.Compat)
 MOST_PERMITS: Final = 10_000
 _SHOWN: Final = 60  # characters of a value that is refused
 
-Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
-"""What may be given as the option `atomic`: the default database, one, or several."""
-
 
 class Unset(enum.Enum):
-    """The type of `UNSET`, for which None cannot stand: a timeout of None waits for ever."""
+    """The type of `UNSET`. None would not do: a timeout of None waits without limit."""
 
     UNSET = "unset"
 
@@ -44,38 +42,26 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockOptions:
-    """What the settings say about one lock, or about all; `UNSET` where they say nothing."""
+    """The options of one lock, or of all; `UNSET` where they are not given. `conf.arguments` has their meaning."""
 
     path: str | None = None
-    """A path template. None among the defaults, which have none."""
+    """A path template. None in `DEFAULTS`, which has none."""
     timeout: float | Unset | None = UNSET
-    """Seconds to wait for the lock; 0 does not wait, None waits for ever."""
     on_conflict: str | Unset = UNSET
     abort_on: str | Unset = UNSET
     grace: float | Unset = UNSET
-    """Seconds a suspension may last before the work is stopped."""
     reentrant: bool | Unset = UNSET
     atomic: tuple[str, ...] | Unset = UNSET
-    """The databases on which the block is a transaction, inside the lock."""
-    release: str | Unset = UNSET
+    release_on: str | Unset = UNSET
     kind: str | Unset = UNSET
-    """`lock`, or a side of a read-write lock: `read` or `write`."""
     limit: int | Unset | None = UNSET
-    """How many may hold it at a time, as permits of a semaphore; None: it is no semaphore."""
     compat: str | Unset | None = UNSET
-    """The client whose processes share the queue: `curator` or `kazoo`; None: only ours."""
     max_hold: float | Unset | None = UNSET
-    """Seconds after which the work is stopped and the hold is lost; None: never."""
     warn_after: float | Unset | None = UNSET
-    """Seconds of holding after which a warning is logged and a signal sent; None: never."""
     min_hold: float | Unset = UNSET
-    """Seconds from the grant during which nobody else gets the lock, even if the work is done before."""
     max_waiters: int | Unset | None = UNSET
-    """How many may wait for the lock; further callers are refused at once. None: any number."""
     max_conflicts: int | Unset | None = UNSET
-    """How often a Celery task is sent again for the lock; None: as often as it takes."""
     skip_value: Any = UNSET
-    """What a Celery task that is skipped returns; `UNSET`: nothing, it ends as REVOKED."""
     on_lost: str | Unset = UNSET
 
     def merged_over(self, other: LockOptions) -> LockOptions:
@@ -99,15 +85,20 @@ class LockOptions:
         return self.merged_over(defaults)
 
 
-def given_options(**options: object) -> LockOptions:
-    """
-    Return the options that a call gave, each checked as in the settings; `UNSET` ones count as not given.
+NOT_GIVEN: Final = LockOptions()
+"""No options."""
 
-    Raises `ValueError`, naming all that mean nothing.
+
+def given_options(options: Mapping[str, object]) -> LockOptions:
     """
+    Return the options that a call gave, each checked as in the settings.
+
+    Raises `ValueError`, which names all that are invalid.
+    """
+    if not options:
+        return NOT_GIVEN
     found = Findings()
-    said = {name: value for name, value in options.items() if value is not UNSET}
-    checked = read_options(said, "", found)
+    checked = read_options(options, "", found)
     if found:
         raise ValueError(" ".join(map(str, found)))
     problem = contradiction(checked)
@@ -220,7 +211,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "grace": (_pause, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
     "reentrant": (_flag, "True or False"),
     "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases"),
-    "release": (functools.partial(_one_of, RELEASE), f"one of: {', '.join(RELEASE)}"),
+    "release_on": (functools.partial(_one_of, RELEASE_ON), f"one of: {', '.join(RELEASE_ON)}"),
     "kind": (functools.partial(_one_of, KIND), f"one of: {', '.join(KIND)}"),
     "limit": (_permits, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
     "compat": (functools.partial(_one_of, (*COMPAT, None)), f"one of: {', '.join(COMPAT)}; or None (our own names)"),

@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
 from django_zklock import conf
-from django_zklock.conf.options import UNSET, Atomic, LockOptions, Unset, given_options
-from django_zklock.decorators import task_options
+from django_zklock.conf import arguments
+from django_zklock.conf.arguments import LockedOptions
+from django_zklock.conf.options import OPTION_NAMES, UNSET, LockOptions, Unset, given_options
 from django_zklock.decorators.context import CallContext, FunctionContext, connect_libraries, task_context
-from django_zklock.decorators.task_options import Uniqueness
+from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.execution.binding import KeyBinder, KeyBinding, Names, async_view
@@ -29,50 +29,23 @@ from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
 from django_zklock.locks.terms import resolve_options
-from django_zklock.locks.validation import refuse_arguments
+from django_zklock.locks.validation import check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from django_zklock.decorators.task_options import TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_EACH_LOCK = (
-    "abort_on",
-    "grace",
-    "reentrant",
-    "release",
-    "kind",
-    "limit",
-    "compat",
-    "max_hold",
-    "warn_after",
-    "min_hold",
-    "max_waiters",
-)
+_OF_EACH_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
 """Of several locks, each has its own value of these options."""
 
 
 def zk_locked(
     name: Names,
     *more: NoReturn,
-    timeout: float | timedelta | Unset | None = UNSET,
-    on_conflict: str | Unset = UNSET,
-    abort_on: str | Unset = UNSET,
-    grace: float | timedelta | Unset = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release: str | Unset = UNSET,
-    kind: str | Unset = UNSET,
-    limit: int | Unset | None = UNSET,
-    compat: str | Unset | None = UNSET,
-    max_hold: float | timedelta | Unset | None = UNSET,
-    warn_after: float | timedelta | Unset | None = UNSET,
-    min_hold: float | timedelta | Unset = UNSET,
-    max_waiters: int | Unset | None = UNSET,
-    **task: Unpack[TaskOptions],
+    **options: Unpack[LockedOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -103,63 +76,21 @@ def zk_locked(
             * "retry": a Celery task is sent again a little later, which does not count as a retry of its own.
               Anything else raises.
             * "coalesce": like "retry", but only one task waits; later ones are skipped. Anything else raises.
-        abort_on: as in `Lock`.
-        grace: as in `Lock`.
-        reentrant: as in `Lock`.
-        atomic: the database, or databases, on which each call is a transaction inside the lock. True means the default
-            database. Not for async functions.
-        release: as in `Lock`. Default: "on_commit" in a transaction that Django itself opens around a class-based view.
-        kind: as in `Lock`.
-        limit: as in `Lock`.
-        compat: as in `Lock`.
-        max_hold: as in `Lock`.
-        warn_after: as in `Lock`.
-        min_hold: as in `Lock`.
-        max_waiters: as in `Lock`. A call that is refused is a conflict.
-        **task: options for Celery tasks.
-
-            * `max_conflicts`: how often a task is sent again before the error is raised. Default None: no limit.
-            * `skip_value`: the result of a skipped task, any value that JSON can represent. Without it, the task ends
-              as REVOKED.
-            * `on_lost`: "fail" (default), or "retry": a task that lost its lock is sent again, which does not count as
-              a retry of its own.
-            * `unique`: "until_start" or "until_done": until then, the task is not sent again with the same key.
-              Default None: it is.
-            * `on_duplicate`: what a later caller gets: "return" (default) the AsyncResult of the first task, or
-              "raise" `AlreadyQueued`.
-            * `unique_for`: seconds after which a task that never started no longer prevents another one. Default None:
-              it does so until its message expires.
+        **options: those of `Lock`, which `conf.arguments` explains, and those of `conf.arguments.TaskOptions` for
+            Celery tasks. `release_on` has the default "commit" in a transaction that Django itself opens around a
+            class-based view. With `max_waiters`, a call that is refused is a conflict.
         *more: refused; the error says what to write instead.
 
     """
-    given: dict[str, Any] = dict(task)
-    unknown = {option: value for option, value in given.items() if option not in task_options.NAMES}
-    if more or unknown:
-        refuse_arguments("zk_locked", name, more, unknown)
-    uniqueness = Uniqueness.of(given)
-    options = given_options(
-        timeout=timeout,
-        on_conflict=on_conflict,
-        abort_on=abort_on,
-        grace=grace,
-        reentrant=reentrant,
-        atomic=atomic,
-        release=release,
-        kind=kind,
-        limit=limit,
-        compat=compat,
-        max_hold=max_hold,
-        warn_after=warn_after,
-        min_hold=min_hold,
-        max_waiters=max_waiters,
-        **{option: given[option] for option in task_options.LOCK_OPTIONS if option in given},
-    )
+    check_arguments("zk_locked", name, more, options, LockedOptions)
+    uniqueness = Uniqueness.of(options)
+    lock_options = given_options({option: value for option, value in options.items() if option in OPTION_NAMES})
     check_name(name)
 
     def decorate(*args: Callable[P, R], **kwargs: object) -> Callable[P, R]:
         function = function_to_lock(name, args, kwargs)
-        check_function(function, options)
-        locked = LockedFunction(name, options, function, uniqueness)
+        check_function(function, lock_options)
+        locked = LockedFunction(name, lock_options, function, uniqueness)
         connect_libraries(unique=uniqueness is not None)
         return cast("Callable[P, R]", locked.wrapper)
 
@@ -226,13 +157,11 @@ class LockedFunction:
             )
         # Each lock fills the gaps from its own entry in the settings.
         given: dict[str, Any] = {each: getattr(self.options, each) for each in _OF_EACH_LOCK}
-        if options.release is not UNSET:
-            given["release"] = options.release
+        given |= {"release_on": options.release_on, "timeout": options.timeout, "atomic": options.atomic}
+        given = {option: value for option, value in given.items() if value is not UNSET}
         return MultiLock(
             *binding.names,
             fields=binding.fields,
-            timeout=options.timeout,
-            atomic=options.atomic,
             what=context.what,
             about=context.about,
             **given,
@@ -269,11 +198,11 @@ class LockedFunction:
         """Return the options with the transactions that Django opens for the request."""
         own = () if isinstance(options.atomic, Unset) else options.atomic
         of_request = atomic_requests.to_begin(self.opted_out, request) if self._innermost else ()
-        by_django = options.release is UNSET and atomic_requests.only_around_view(request)
+        by_django = options.release_on is UNSET and atomic_requests.only_around_view(request)
         return replace(
             options,
             atomic=tuple(dict.fromkeys((*of_request, *own))),
-            release="on_commit" if by_django else options.release,
+            release_on="commit" if by_django else options.release_on,
         )
 
     def _check_templates(self) -> None:

@@ -201,7 +201,7 @@ class LockBase(Generic[AnyHold]):
             held = _find(terms)
             if held is None or held.count <= 0:  # the part of a transaction is not released here
                 raise not_held(terms.key)
-            parts.append(Part(held, terms.release))
+            parts.append(Part(held, terms.release_on))
         for part in parts:
             part.count = part.held.count - 1
             part.held.acquired -= 1
@@ -337,7 +337,7 @@ class LockBase(Generic[AnyHold]):
     @abort.shielded
     def _open(self, entry: Entry, plan: Plan, held: tuple[HeldLock, ...]) -> None:
         parts = [
-            Part(each, terms.release, Guard(each.grant, terms.policy, entry.owner))
+            Part(each, terms.release_on, Guard(each.grant, terms.policy, entry.owner))
             for each, terms in zip(held, plan.terms, strict=True)
         ]
         entry.block = Block(entry.owner, parts, Transaction(plan.atomic) if plan.atomic else None)

@@ -24,11 +24,11 @@ logger = logging.getLogger("django_zklock.locks")
 class Part:
     """One lock of a block or of a release."""
 
-    __slots__ = ("count", "guard", "held", "release")
+    __slots__ = ("count", "guard", "held", "release_on")
 
-    def __init__(self, held: HeldLock, release: str | Unset, guard: Guard | None = None) -> None:
+    def __init__(self, held: HeldLock, release_on: str | Unset, guard: Guard | None = None) -> None:
         self.held = held
-        self.release = release  # what is said about open transactions
+        self.release_on = release_on  # what is said about open transactions
         self.guard = guard
         self.count: int | None = None  # of the held lock after the release; noted when the release begins
 
@@ -37,7 +37,7 @@ class Part:
         """Release the lock once; doing it again changes nothing."""
         if self.count is None:
             self.count = self.held.count - 1
-        self.held.give_back(self.count, self.release, done)
+        self.held.give_back(self.count, self.release_on, done)
 
 
 Waiters: TypeAlias = "list[ThreadWaiter[bool]] | list[TaskWaiter[bool]]"

@@ -175,24 +175,24 @@ class HeldLock:
     # --- release --------------------------------------------------------------------------------------------------
 
     @abort.shielded
-    def give_back(self, count: int, release: str | Unset, done: Callable[[bool], object] | None = None) -> None:
+    def give_back(self, count: int, release_on: str | Unset, done: Callable[[bool], object] | None = None) -> None:
         """
         Bring the count down to `count`, and release the lock at 0 unless open transactions keep it.
 
         Waits for nothing, and doing it again changes nothing. `done` is called once, on the protocol's thread: with
         True when the node is gone, with False when it is clear that this takes a while; at once if the lock stays.
         """
-        self._keep_for_transactions(count, release)
+        self._keep_for_transactions(count, release_on)
         self.release_to(count, done)
 
     @abort.shielded
-    def _keep_for_transactions(self, count: int, release: str | Unset) -> None:
+    def _keep_for_transactions(self, count: int, release_on: str | Unset) -> None:
         """
         Have the open transactions keep the lock: else their work would be committed after the release.
 
         If nothing is said about that, the lock was taken before the transaction began, and is released inside it.
         """
-        if release == "block" or (release is UNSET and count > 0) or self.grant.inherited:
+        if release_on == "exit" or (release_on is UNSET and count > 0) or self.grant.inherited:
             return
         unfinished = transactions.unfinished()
         if unfinished:

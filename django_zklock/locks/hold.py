@@ -37,7 +37,7 @@ class Hold:
         self._held = held
 
     def __repr__(self) -> str:
-        return f"<Hold of {self.key!r}, token {self.token}, {self._state}>"
+        return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A hold cannot be pickled. Pass hold.token or hold.signed_token() instead.")
@@ -47,8 +47,17 @@ class Hold:
         return self._held.grant
 
     @property
-    def _state(self) -> str:
-        return "released" if self._held.is_over else "lost" if self.lost else "held"
+    def state(self) -> str:
+        """
+        The state of the hold: "held", "suspect" (the connection is suspended), "lost" or "released".
+
+        A suspect hold is held again when the connection is back in time, and else lost.
+        """
+        if self._held.is_over:
+            return "released"
+        if self.lost:
+            return "lost"
+        return "held" if self._grant.suspect_since is None else "suspect"
 
     @property
     def key(self) -> str:

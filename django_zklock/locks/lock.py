@@ -3,106 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django_zklock import conf
-from django_zklock.conf.options import UNSET, Atomic, LockOptions, Unset, given_options
+from django_zklock.conf.arguments import LockArguments, SideArguments
+from django_zklock.conf.options import LockOptions, given_options
 from django_zklock.locks.base import LockBase, Plan
-from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.terms import Terms, resolve, resolve_options
-from django_zklock.locks.validation import refuse_arguments
+from django_zklock.locks.validation import check_arguments
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
 
 
 class Lock(LockBase[Hold]):
     """
-    A lock that one owner at a time has, in all processes on all machines that use the same ZooKeeper.
+    A lock that one owner at a time holds, in all processes on all machines that use the same ZooKeeper.
 
-    `name` is one of `ZKLOCK["LOCKS"]`, or else a path template itself; `fields` fills the template in. The owner is the
-    current asyncio task, else greenlet, else thread. One object may be used by any number of owners, and two objects
-    of the same key are the same lock. Nothing is sent before it is first acquired. `zk_lock` is another name for it.
+    `name` is an entry of `ZKLOCK["LOCKS"]`, or a path template. `fields` are the values for the fields of the template.
+    The owner is the current asyncio task, else greenlet, else thread. Any number of owners may use one object, and two
+    objects with the same key are the same lock. Nothing is sent before it is first acquired.
 
-    To be used with `with` or `async with`, or by the methods of `threading.RLock`. The block raises `LockBusy` (for
-    `timeout=0`) or `LockTimeout` when somebody else has the lock, `ZooKeeperUnavailable` when nobody can tell, and
-    `LockLost` when the lock was lost under the work.
+    Use it by `with` or `async with`, or by the methods of `threading.RLock`. The block raises `LockBusy` (for
+    `timeout=0`) or `LockTimeout` if it did not get the lock, `ZooKeeperUnavailable` if ZooKeeper does not answer, and
+    `LockLost` if the lock was lost while the work ran.
 
-    Options that are not given come from the lock's entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
-
-    Args:
-        timeout: seconds to wait for the lock in `with`; 0 does not wait, None waits for ever. Default 10.
-        abort_on: when the block's work is stopped: "suspended" (default), "lost" or "never".
-        grace: seconds that a suspended connection may last before the work is stopped, never past the lease. Default 0.
-        reentrant: whether its owner may take it again (default). If not, that raises `LockBusy` at once.
-        atomic: the database, or databases, on which the block is a transaction: begun when the lock is held, committed
-            before it is let go, if it is still held then. True is the default database. Not in async code.
-        release: when the lock is let go if a transaction is open round it: "on_commit", when that has ended, by COMMIT
-            or ROLLBACK; or "block", with the block. If not given, taking it there raises `LockInTransaction`.
-        kind: "lock" (default), or a side of a read-write lock: "read", which shares it with other readers, or
-            "write". All are first come, first served, and keep each other out on the same path.
-        limit: how many may hold it at a time: a semaphore, with a permit for each. `operations.set_limit` changes
-            that for all processes, whatever they say here. Default None: no semaphore.
-        compat: "curator" or "kazoo": the znodes get the names of that client's locks, so that its processes share
-            the queue. None (default): only processes of this package do. Not for semaphores.
-        max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
-            None.
-        warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
-        min_hold: seconds from the grant during which nobody else gets the lock, even if the work is done before
-            and the process has ended. For jobs that several hosts start at about the same time. Default 0.
-        max_waiters: how many callers may wait for the lock. One more raises `LockBusy` at once, and nothing is written.
-            Counted are the waiters in ZooKeeper's queue and all of this process. Default None, any number.
-        what: the work it is for, shown to others in the queue.
-        about: the same, item by item, for programs that read the queue: a few short texts, never arguments.
-
+    `django_zklock.conf.arguments.LockArguments` explains the options. Those that are not given come from the lock's
+    entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *more: NoReturn,
-        fields: Mapping[str, object] | None = None,
-        timeout: float | timedelta | Unset | None = UNSET,
-        abort_on: str | Unset = UNSET,
-        grace: float | timedelta | Unset = UNSET,
-        reentrant: bool | Unset = UNSET,
-        atomic: Atomic | Unset = UNSET,
-        release: str | Unset = UNSET,
-        kind: str | Unset = UNSET,
-        limit: int | Unset | None = UNSET,
-        compat: str | Unset | None = UNSET,
-        max_hold: float | timedelta | Unset | None = UNSET,
-        warn_after: float | timedelta | Unset | None = UNSET,
-        min_hold: float | timedelta | Unset = UNSET,
-        max_waiters: int | Unset | None = UNSET,
-        what: str = "",
-        about: Mapping[str, str] | None = None,
-        **unknown: NoReturn,
-    ) -> None:
-        if more or unknown:
-            refuse_arguments("zk_lock", name, more, unknown)
-        options = given_options(
-            timeout=timeout,
-            abort_on=abort_on,
-            grace=grace,
-            reentrant=reentrant,
-            atomic=atomic,
-            release=release,
-            kind=kind,
-            limit=limit,
-            compat=compat,
-            max_hold=max_hold,
-            warn_after=warn_after,
-            min_hold=min_hold,
-            max_waiters=max_waiters,
-        )
-        self._set(name, options, dict(fields) if fields else _NOTHING, what, dict(about) if about else _NOTHING)
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
+        check_arguments(type(self).__name__, name, more, options, LockArguments)
+        given = dict(options)
+        fields: Any = given.pop("fields", None)
+        about: Any = given.pop("about", None)
+        what: Any = given.pop("what", "")
+        fields, about = dict(fields) if fields else _NOTHING, dict(about) if about else _NOTHING
+        self._set(name, given_options(given), fields, what, about)
 
     @classmethod
     def with_options(
@@ -157,6 +99,29 @@ class Lock(LockBase[Hold]):
         return held[0].hold
 
 
-zk_lock = Lock  # the name that reads well in `with zk_lock(...)`
+def zk_lock(name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> Lock:
+    """
+    Return the lock of this name, for `with`, `async with`, or its methods.
 
-__all__ = ["Hold", "Lock", "Receipt", "zk_lock"]
+    `Lock` explains the arguments. Raises `TypeError` and `ValueError` for wrong ones, with what to write instead.
+    """
+    check_arguments("zk_lock", name, more, options, LockArguments)
+    return Lock(name, **options)
+
+
+def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+    """Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer."""
+    check_arguments("zk_read", name, more, options, SideArguments)
+    return Lock(name, kind="read", **options)
+
+
+def zk_write(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+    """Return the write side of the read-write lock `name`."""
+    check_arguments("zk_write", name, more, options, SideArguments)
+    return Lock(name, kind="write", **options)
+
+
+def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+    """Return a semaphore that at most `limit` owners hold at a time, in all processes."""
+    check_arguments("zk_semaphore", name, more, options, SideArguments)
+    return Lock(name, limit=limit, **options)

@@ -7,95 +7,52 @@ Each has its own queue, options, hold and guard. They have one deadline, one blo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import NoReturn, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from django_zklock import conf
-from django_zklock.conf.options import UNSET, Atomic, Unset, given_options
+from django_zklock.conf.arguments import LockArguments
+from django_zklock.conf.options import Unset, given_options
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.terms import DEFAULT_TIMEOUT
-from django_zklock.locks.validation import refuse_arguments
+from django_zklock.locks.validation import check_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class MultiLock(LockBase[MultiHold]):
     """
-    Several locks that one owner has together: all of them, or none.
+    Several locks that one owner holds together: all of them, or none.
 
-    They are taken in the order of their keys, whatever order they are named in, and let go of in reverse. So those who
-    take overlapping sets never wait for each other in a circle; nor with those who take one of them, but who takes
-    another lock in a block of its own can, as ever. A lock that is named twice is taken once.
+    They are acquired in the order of their keys, whatever order they are named in, and released in reverse. So callers
+    with overlapping sets never deadlock. Nested single locks in another order still can. A lock that is named twice is
+    acquired once.
 
-    Each is a lock as any other, with the options of its own entry in `ZKLOCK["LOCKS"]`, those given here over them.
-    When one is lost, the work under all is stopped; if that is before the last one is taken, all are taken anew.
+    Each lock has the options of its own entry in `ZKLOCK["LOCKS"]`; options given here override them. If one is lost,
+    the work is aborted. If that happens before the last one is acquired, all are acquired again.
 
-    Args:
-        names: as of `Lock`; or a `Lock`, which keeps its own options. Of two for one key, a lock or a write lock is
-            taken before a read lock or a permit, else the one that is named first.
-        fields: fill all templates in.
-        timeout: seconds to wait for all of them; 0 does not wait, None waits for ever. Default: that of
-            `ZKLOCK["DEFAULTS"]`, else 10; those of the single locks do not count.
-        atomic: the database, or databases, on which the block is a transaction, inside all the locks; those that the
-            single locks say are added.
+    `names` are names as of `Lock`, or `Lock` objects, which keep their own options. Of two with one key, an exclusive
+    lock or a write lock wins, else the first one. The options are those of `Lock`, for each lock that is given by its
+    name, with two differences:
 
-    The other arguments are those of `Lock`, for each lock that is given by its name.
-
+    * `timeout` is for all locks together. Its default is that of `ZKLOCK["DEFAULTS"]`, else 10.
+    * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
     """
 
-    def __init__(
-        self,
-        *names: str | Lock,
-        fields: Mapping[str, object] | None = None,
-        timeout: float | timedelta | Unset | None = UNSET,
-        abort_on: str | Unset = UNSET,
-        grace: float | timedelta | Unset = UNSET,
-        reentrant: bool | Unset = UNSET,
-        atomic: Atomic | Unset = UNSET,
-        release: str | Unset = UNSET,
-        kind: str | Unset = UNSET,
-        limit: int | Unset | None = UNSET,
-        compat: str | Unset | None = UNSET,
-        max_hold: float | timedelta | Unset | None = UNSET,
-        warn_after: float | timedelta | Unset | None = UNSET,
-        min_hold: float | timedelta | Unset = UNSET,
-        max_waiters: int | Unset | None = UNSET,
-        what: str = "",
-        about: Mapping[str, str] | None = None,
-        **unknown: NoReturn,
-    ) -> None:
-        if unknown:
-            refuse_arguments("zk_locks", " ".join(name for name in names if isinstance(name, str)), (), unknown)
+    def __init__(self, *names: str | Lock, **options: Unpack[LockArguments]) -> None:
+        given = " ".join(name for name in names if isinstance(name, str))
+        check_arguments("zk_locks", given, (), options, LockArguments)
         if not names:
-            raise InvalidLockName("no lock was named; name those that the work needs.")
-        self._timeout = given_options(timeout=timeout).timeout
-        self._atomic = given_options(atomic=atomic).atomic
-        self._given = tuple(
-            name
-            if isinstance(name, Lock)
-            else Lock(
-                name,
-                fields=fields,
-                abort_on=abort_on,
-                grace=grace,
-                reentrant=reentrant,
-                atomic=atomic,
-                release=release,
-                kind=kind,
-                limit=limit,
-                compat=compat,
-                max_hold=max_hold,
-                warn_after=warn_after,
-                min_hold=min_hold,
-                max_waiters=max_waiters,
-                what=what,
-                about=about,
-            )
-            for name in names
-        )
+            raise InvalidLockName("zk_locks() needs the name of at least one lock.")
+        each = {option: value for option, value in options.items() if option != "timeout"}
+        own = given_options({option: options[option] for option in ("timeout", "atomic") if option in options})
+        self._timeout, self._atomic = own.timeout, own.atomic
+        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", each)) for name in names)
         super().__init__()
 
     def __repr__(self) -> str:
@@ -126,7 +83,10 @@ class MultiLock(LockBase[MultiHold]):
         return MultiHold(tuple(each.hold for each in held), plan.names)
 
 
-zk_locks = MultiLock  # the name that reads well in `with zk_locks(...)`
+def zk_locks(*names: str | Lock, **options: Unpack[LockArguments]) -> MultiLock:
+    """Return several locks that are acquired as one; see `MultiLock`."""
+    return MultiLock(*names, **options)
+
 
 Locks: TypeAlias = "Lock | MultiLock"
 

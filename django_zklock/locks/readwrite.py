@@ -1,30 +1,34 @@
-"""Knows the read-write lock: two locks of one key, of which one is shared."""
+"""The read-write lock: two locks of one key, of which one is shared."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
-from django_zklock.locks.lock import Lock
+from django_zklock.conf.arguments import SideArguments
+from django_zklock.locks.lock import Lock, zk_read, zk_write
+from django_zklock.locks.validation import check_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ReadWriteLock:
     """
-    A lock that any number of readers have at a time, or one writer.
+    A lock that any number of readers hold at a time, or one writer.
 
     Both are first come, first served: a reader that comes after a writer waits for it, so neither side starves. An
-    owner may take again what it has, and the writer may read, too; it becomes a reader without a gap by
-    `hold.downgrade()`, or by letting go of the write side first. A reader that wants to write gets `LockUpgradeRefused`
+    owner may acquire again what it holds, and the writer may read, too. It becomes a reader without a gap by
+    `hold.downgrade()`, or by releasing the write side first. A reader that wants to write gets `LockUpgradeRefused`
     at once: two of them would wait for each other. A plain `zk_lock` on the same path keeps both sides out.
 
     The arguments are those of `Lock`, without `kind` and `limit`; both sides have them.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
-        for wrong in {"kind", "limit"} & options.keys():
-            raise TypeError(f"a ReadWriteLock takes no {wrong}; its sides are .read() and .write().")
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> None:
+        check_arguments("ReadWriteLock", name, more, options, SideArguments)
         self.name = name
-        self._read = Lock(name, kind="read", **options)
-        self._write = Lock(name, kind="write", **options)
+        self._read = zk_read(name, **options)
+        self._write = zk_write(name, **options)
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r}>"
@@ -35,9 +39,9 @@ class ReadWriteLock:
         return self._read.key
 
     def read(self) -> Lock:
-        """Return the lock to be taken for reading."""
+        """Return the lock to acquire for reading."""
         return self._read
 
     def write(self) -> Lock:
-        """Return the lock to be taken for writing."""
+        """Return the lock to acquire for writing."""
         return self._write

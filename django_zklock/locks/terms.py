@@ -43,7 +43,7 @@ class Terms:
     policy: Policy
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
-    release: str | Unset  # `block` or `on_commit`
+    release_on: str | Unset  # `exit` or `commit`
     kind: Kind
     limit: int | None  # of permits, if it is a semaphore
     compat: str | None  # the client whose processes share the queue
@@ -138,7 +138,7 @@ def resolve(
         ),
         reentrant=True if isinstance(options.reentrant, Unset) else options.reentrant,
         atomic=atomic,
-        release=options.release,
+        release_on=options.release_on,
         kind=_kind(options),
         limit=None if isinstance(options.limit, Unset) else options.limit,
         compat=None if isinstance(options.compat, Unset) else options.compat,

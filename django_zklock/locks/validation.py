@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.conf.options import OPTION_NAMES
 from django_zklock.exceptions import LockInTransaction, LockNotHeld, ZkLockError
 from django_zklock.execution import transactions
 from django_zklock.execution.owner import loop_is_running
@@ -50,18 +49,25 @@ _SAME_THING = {
 """What other packages call things, and what to use here."""
 
 
-def refuse_arguments(call: str, name: object, more: Sequence[object], unknown: Mapping[str, object]) -> None:
-    """Raise for arguments that `call` does not have, and say what their author may have meant."""
+def check_arguments(
+    call: str, name: object, more: Sequence[object], options: Mapping[str, object], allowed: type
+) -> None:
+    """Raise `TypeError` for arguments that `call` does not have, and say what to write instead."""
+    names = allowed.__annotations__
+    if not more and names.keys() >= options.keys():
+        return
     if more:
         meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
-    option = next(iter(unknown))
-    close = difflib.get_close_matches(option, OPTION_NAMES, n=1)
+    option = next(option for option in options if option not in names)
+    close = difflib.get_close_matches(option, names, n=1)
     if option in _SAME_THING:
         hint = _SAME_THING[option]
+    elif option in ("kind", "limit"):
+        hint = "use zk_lock(), zk_read(), zk_write() or zk_semaphore() for another kind of lock"
     elif isinstance(name, str) and f"{{{option}" not in name and close:
         hint = f"did you mean {close[0]!r}?"
-    elif call == "zk_locked":
+    elif "fields" not in names:
         hint = "the fields of the name are filled with the arguments of the decorated function"
     else:
         hint = f'a field of the name is passed as fields={{"{option}": ...}}'
@@ -118,16 +124,16 @@ def refuse_own_task(method: Callable[..., Any]) -> None:
 
 def refuse_open_transaction(terms: Terms, atomic: tuple[str, ...]) -> None:
     """Raise where a transaction is open that would be committed after the lock is let go."""
-    aliases = [] if terms.release == "on_commit" else transactions.open_blocks()
-    if terms.release == "block":  # the lock has nothing to do with that transaction, its author says
+    aliases = [] if terms.release_on == "commit" else transactions.open_blocks()
+    if terms.release_on == "exit":  # the lock has nothing to do with that transaction, its author says
         aliases = [alias for alias in aliases if alias in atomic]
     if aliases:
         raise LockInTransaction(
             f"The lock {terms.key!r} was to be taken inside an open transaction (atomic block on "
             f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
             "see its work. Take the lock first and begin the transaction inside it, as atomic=True does; or give "
-            'release="on_commit" to keep the lock until the transaction has ended; or release="block" if what the lock '
-            "protects is not in that database.",
+            'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
+            "protects nothing in that database.",
             lock=terms.key,
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from django.test import override_settings
 
 from django_zklock import conf
+from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
 from django_zklock.locks import table
 from django_zklock.locks.lock import Lock
@@ -208,7 +209,7 @@ class LockTester:
         fields: Mapping[str, object] | None = None,
         *,
         what: str = "somebody else",
-        kind: str = "lock",
+        kind: KindOfLock = "lock",
         limit: int | None = None,
     ) -> Iterator[None]:
         """

@@ -258,7 +258,7 @@ def atomic_above(key: str) -> None: ...
 
 @app.task(name="kept")
 @transaction.atomic
-@zk_locked("{key}", release="on_commit")
+@zk_locked("{key}", release_on="commit")
 def kept(key: str) -> bool:
     return connection.in_atomic_block
 

@@ -11,20 +11,23 @@ from django_zklock import (
     Hold,
     Leader,
     Lock,
-    MultiHold,
-    MultiLock,
     ReadWriteLock,
     current_hold,
     zk_leader,
     zk_lock,
     zk_locked,
     zk_locks,
+    zk_read,
+    zk_semaphore,
+    zk_write,
 )
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
 from django_zklock.locks.election import Candidate
+from django_zklock.locks.hold import MultiHold
+from django_zklock.locks.multi import MultiLock
 from django_zklock.operations import ReleaseRequest
 from django_zklock.testing import LockTester
 
@@ -95,7 +98,7 @@ def use() -> None:
         hold.add_release_request_callback(lambda asked: asked.token)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
-    with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release="on_commit"):
+    with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release_on="commit"):
         assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})
     assert_type(lock.acquire(blocking=False), Hold | None)
@@ -231,3 +234,13 @@ def catch() -> None:
         assert_type(error.lock, str | None)
     except TimeoutError:
         pass
+
+
+def refuse_wrong_options() -> None:
+    zk_lock("a", on_conflict="wait")  # type: ignore[call-arg]
+    zk_lock("a", abort_on="ignore")  # type: ignore[arg-type]
+    zk_read("a", limit=3)  # type: ignore[call-arg]
+    zk_leader("a", timeout=3)  # type: ignore[call-arg]
+    zk_locked("a", on_conflict="ignore")  # type: ignore[arg-type]
+    assert_type(zk_semaphore("a", 3, timeout=1), Lock)
+    assert_type(zk_write("a").owned(), bool)

@@ -26,7 +26,7 @@ from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, finished_at, locked_of
 from django_zklock.contrib.celery.task_reservations import UNIQUE_HEADER, unique_key, unique_prefix
 from django_zklock.decorators.locked import LockedFunction
-from django_zklock.decorators.task_options import Uniqueness
+from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import AlreadyQueued, LockTimeout, ZooKeeperUnavailable
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Reserved, Taken

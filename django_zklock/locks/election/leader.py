@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from django_zklock.conf.options import UNSET, Unset
+from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.locks import table
@@ -20,7 +19,10 @@ from django_zklock.locks.election.observer import LeaderObserver
 from django_zklock.locks.held import RELEASE_PATIENCE
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
-from django_zklock.locks.validation import refuse_running_loop
+from django_zklock.locks.validation import check_arguments, refuse_running_loop
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger("django_zklock.leader")
 
@@ -54,32 +56,11 @@ class Leader(LeaderObserver):
     thread or task at a time. Any thread may use `stop`, `is_leader`, `position` and the methods that only look.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        fields: Mapping[str, object] | None = None,
-        abort_on: str | Unset = UNSET,
-        grace: float | timedelta | Unset = UNSET,
-        compat: str | Unset | None = UNSET,
-        max_hold: float | timedelta | Unset | None = UNSET,
-        warn_after: float | timedelta | Unset | None = UNSET,
-        what: str = "",
-        about: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> None:
+        check_arguments("zk_leader", name, more, options, LeaderArguments)
         super().__init__()
         self.name = name
-        self._lock = LeaderLock(
-            name,
-            fields=fields,
-            abort_on=abort_on,
-            grace=grace,
-            compat=compat,
-            max_hold=max_hold,
-            warn_after=warn_after,
-            what=what,
-            about=about,
-        )
+        self._lock = LeaderLock(name, **options)
         self._logged_at: float | None = None
 
     def __repr__(self) -> str:
@@ -285,4 +266,6 @@ class Leader(LeaderObserver):
         logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.logged())
 
 
-zk_leader = Leader  # the name that goes with `zk_lock`
+def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:
+    """Return a candidate for the leadership of `name`, as in `zk_leader("reports").run(work)`; see `Leader`."""
+    return Leader(name, *more, **options)

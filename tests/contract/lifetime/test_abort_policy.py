@@ -12,6 +12,7 @@ from support.faults import Elsewhere
 from support.work import compute, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
+from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -98,7 +99,9 @@ async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
-def test_the_policy_says_what_a_loss_does(zoo: Zoo, reports: list[dict[str, Any]], abort_on: str, raises: bool) -> None:
+def test_the_policy_says_what_a_loss_does(
+    zoo: Zoo, reports: list[dict[str, Any]], abort_on: AbortOn, raises: bool
+) -> None:
     """With `never` the work goes on to its end and nothing is raised; check() tells it, if asked."""
     ended = False
     try:
@@ -117,7 +120,7 @@ def test_the_policy_says_what_a_loss_does(zoo: Zoo, reports: list[dict[str, Any]
 
 
 @pytest.mark.parametrize(("abort_on", "stopped"), [("never", False), ("lost", False), ("suspended", True)])
-def test_a_suspension_stops_by_policy(zoo: Zoo, abort_on: str, stopped: bool) -> None:
+def test_a_suspension_stops_by_policy(zoo: Zoo, abort_on: AbortOn, stopped: bool) -> None:
     """A connection that breaks and comes back stops only the work whose policy says `suspended`."""
     try:
         with Lock("suspended", abort_on=abort_on) as hold:

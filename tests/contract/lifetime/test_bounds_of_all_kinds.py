@@ -12,6 +12,7 @@ from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
+from django_zklock.conf.arguments import KindOfLock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
@@ -128,7 +129,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
         hold_lock("k", seconds=1, reason="deploy", by="somebody")
     die()
     connected()
-    kind = "write" if how == "rests" else "lock"  # clients of Curator stand beside nodes of their own recipe alone
+    kind: KindOfLock = "write" if how == "rests" else "lock"  # Curator reads nodes of its own recipe alone
     foreign = f"{zoo.base}/k/{nodes.prefix(str(uuid.uuid4()), Kind.WRITE if how == 'rests' else Kind.LOCK)}"
     theirs = zoo.client.create(foreign, b"foreign", ephemeral=True, sequence=True)
     waiter = Elsewhere(lambda: zk_lock("k", kind=kind).acquire(timeout=20))

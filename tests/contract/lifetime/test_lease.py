@@ -61,6 +61,24 @@ def test_a_short_outage_is_survived(zoo: Zoo, proxy: Proxy) -> None:
         assert token_of(zoo, hold) == hold.token
 
 
+def test_a_hold_tells_its_state(zoo: Zoo, proxy: Proxy) -> None:
+    """Held, suspect while the connection is suspended, and released or lost in the end."""
+    lock = zk_lock("a", abort_on="lost")
+    assert not lock.owned()
+    with lock as hold:
+        assert hold.state == "held"
+        assert lock.owned()
+        proxy.hang = True
+        eventually(lambda: hold.state == "suspect")
+        proxy.hang = False
+        eventually(lambda: hold.state == "held")
+    assert hold.state == "released"
+    assert not lock.owned()
+    with pytest.raises(LockLost), lock as hold:
+        hold._grant.session.post(hold._grant.lose, "test")
+        eventually(lambda: hold.state == "lost")
+
+
 def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
     """`check()` raises from the cut until the next acknowledged heartbeat. The hold is good again after that."""
     lock = zk_lock("a")

@@ -15,6 +15,7 @@ from support.work import compute, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, current_hold, signals, zk_lock
+from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost
 from django_zklock.http.transfer import TransferredHold
 
@@ -48,7 +49,7 @@ def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
 def test_work_that_takes_too_long_is_stopped_and_told_why(
-    zoo: Zoo, run: Callable[..., Any], abort_on: str, told: list[tuple[str, dict[str, Any]]]
+    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, told: list[tuple[str, dict[str, Any]]]
 ) -> None:
     """Also where the loss of the connection would not stop it: this was asked for."""
 

@@ -14,6 +14,7 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
+from django_zklock.conf.arguments import Compat
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.queue.nodes import Kind
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.zookeeper
 COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
 
-def both(compat: str | None = None) -> ReadWriteLock:
+def both(compat: Compat | None = None) -> ReadWriteLock:
     """Return a read-write lock on the tests' key."""
     return ReadWriteLock(KEY, timeout=20, compat=compat)
 
@@ -40,7 +41,7 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 
 @COMPAT
-def test_neither_side_starves(zoo: Zoo, compat: str | None) -> None:
+def test_neither_side_starves(zoo: Zoo, compat: Compat | None) -> None:
     """Readers that come after a writer wait for it, and a writer for the readers before it; each in its turn."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
@@ -147,7 +148,7 @@ def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
 
 @COMPAT
 @pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: str | None, downgrade: str) -> None:
+def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: Compat | None, downgrade: str) -> None:
     """A writer that goes on as a reader has no gap: the next readers join it, the writer behind them waits for all."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]

@@ -13,7 +13,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import Elsewhere, expire, within
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, MultiHold, MultiLock, current_hold, zk_lock, zk_locks
+from django_zklock import Lock, current_hold, zk_lock, zk_locks
 from django_zklock.exceptions import (
     InvalidLockName,
     LockBusy,
@@ -23,6 +23,8 @@ from django_zklock.exceptions import (
     LockUpgradeRefused,
     ZooKeeperUnavailable,
 )
+from django_zklock.locks.hold import MultiHold
+from django_zklock.locks.multi import MultiLock
 
 pytestmark = pytest.mark.zookeeper
 

@@ -207,11 +207,11 @@ def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> No
     """`@transaction.atomic` above `@zk_locked` would commit after the release, so the task fails."""
     error = worker.wait_failed(worker.send("atomic_above", "above"))
     assert isinstance(error, LockInTransaction)
-    assert "on_commit" in str(error)
+    assert 'release_on="commit"' in str(error)
 
 
 def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker) -> None:
-    """With `release="on_commit"` the order of the decorators does not matter."""
+    """With `release_on="commit"` the order of the decorators does not matter."""
     assert worker.get(worker.send("kept", "kept")) is True
     assert worker.zoo.children("kept") == []
 

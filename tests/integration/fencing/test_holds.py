@@ -73,7 +73,7 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
         with pytest.raises(LockNotHeld, match="was released, so it cannot fence rows"):
             use()
     with transaction.atomic(using=ledger):
-        with zk_lock("k", release="on_commit") as kept:
+        with zk_lock("k", release_on="commit") as kept:
             pass
         kept.fence(row)
     with pytest.raises(TypeError, match=r"A fence is a hold, as current_hold\(\) .*; not None"):

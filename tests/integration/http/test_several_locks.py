@@ -295,7 +295,7 @@ def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:
     assert seen == [True]
     with pytest.raises(LockInTransaction), transaction.atomic("ledger"), zk_locks("a/1", "b/1"):
         pass
-    with transaction.atomic("ledger"), zk_locks("a/1", "b/1", release="on_commit"):
+    with transaction.atomic("ledger"), zk_locks("a/1", "b/1", release_on="commit"):
         pass
     assert is_free("a/1", "b/1")
 
@@ -315,7 +315,7 @@ def test_nothing_is_committed_if_any_lock_is_lost_by_then(zoo: Zoo, ledger: Ledg
 def test_a_release_on_commit_keeps_all(zoo: Zoo, ledger: Ledger) -> None:
     """Until the transaction round them has ended."""
     with transaction.atomic("ledger"):
-        with zk_locks("a/1", "b/1", release="on_commit"):
+        with zk_locks("a/1", "b/1", release_on="commit"):
             pass
         assert not is_free("a/1")
         assert not is_free("b/1")

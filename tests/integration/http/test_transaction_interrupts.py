@@ -66,7 +66,7 @@ def several_kept(ledger: Ledger, mutex: Lock) -> None:
     with transaction.atomic(using="ledger"):
         with mutex:
             ledger.write("x")
-        with Lock("another", release="on_commit"):
+        with Lock("another", release_on="commit"):
             pass
 
 
@@ -90,10 +90,10 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
     begun_inside_twice: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
     failing: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
     # Django's own `atomic` cannot be struck without harm, so its functions are spared where it is the outer one.
-    kept: ({"release": "on_commit"}, OURS),
-    several_kept: ({"release": "on_commit"}, OURS),
-    kept_and_rolled_back: ({"release": "on_commit"}, OURS),
-    kept_and_closed: ({"release": "on_commit"}, OURS),
+    kept: ({"release_on": "commit"}, OURS),
+    several_kept: ({"release_on": "commit"}, OURS),
+    kept_and_rolled_back: ({"release_on": "commit"}, OURS),
+    kept_and_closed: ({"release_on": "commit"}, OURS),
 }
 
 

@@ -19,6 +19,7 @@ from support.ledger import Ledger
 from support.zoo import ROOM, Zoo, namespace
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked
+from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.table import held_locks
@@ -51,7 +52,7 @@ def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, 
     """It would be released before COMMIT. Nothing is sent, and the error says what to do."""
     with transaction.atomic(using="ledger", durable=durable):
         for take in (Lock("late").__enter__, Lock("late").acquire, zk_locked("late")(lambda: None)):
-            with pytest.raises(LockInTransaction, match=r"'ledger'.*atomic=True.*on_commit.*block") as caught:
+            with pytest.raises(LockInTransaction, match=r"'ledger'.*atomic=True.*commit.*exit") as caught:
                 take()
             assert caught.value.lock == "late"
     assert zoo.client.exists(f"{zoo.base}/late") is None
@@ -71,11 +72,11 @@ def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledg
 def test_release_block_allows_a_lock_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
     """It is released at the end of its block: it does not protect this database."""
     with transaction.atomic(using="ledger"):
-        with zk_lock("file", release="block"):
+        with zk_lock("file", release_on="exit"):
             ledger.write("a")
         assert zoo.children("file") == []
         with pytest.raises(LockInTransaction, match="ledger"):
-            zk_lock("file", release="block", atomic="ledger").__enter__()
+            zk_lock("file", release_on="exit", atomic="ledger").__enter__()
 
 
 def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledger) -> None:
@@ -97,7 +98,7 @@ async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
         await zk_lock("async", atomic=True).__aenter__()
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
         await zk_lock("async", atomic=True).aacquire()
-    async with zk_lock("async", release="on_commit"):
+    async with zk_lock("async", release_on="commit"):
         pass
     with pytest.raises(TypeError, match="sync_to_async"):
 
@@ -216,7 +217,7 @@ def test_work_that_is_never_aborted_is_committed(zoo: Zoo, ledger: Ledger) -> No
 
 def test_a_lock_released_inside_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
     """It is not held any more at COMMIT."""
-    lock = zk_lock("gone", atomic="ledger", release="block")
+    lock = zk_lock("gone", atomic="ledger", release_on="exit")
     with pytest.raises(LockNotHeld), lock:
         ledger.write("a")
         lock.release()
@@ -241,7 +242,7 @@ def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> No
 def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
     """If the lock is held until the outer transaction ends, its own transactions begin and end inside that one."""
     with transaction.atomic(using="ledger"):
-        with zk_lock("both", atomic=["audit", "ledger"], release="on_commit"):
+        with zk_lock("both", atomic=["audit", "ledger"], release_on="commit"):
             ledger.write("a")
             audit.write("a")
         assert audit.seen() == ["a"]
@@ -271,7 +272,7 @@ def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="atomic"):
         zk_lock("x", atomic=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="release"):
-        zk_lock("x", release="commit")
+        zk_lock("x", release_on="block")  # type: ignore[arg-type]
     assert zoo.client.exists(f"{zoo.base}/x") is None
     transaction.set_autocommit(False, using="ledger")
     try:
@@ -290,7 +291,7 @@ def test_a_connection_closed_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
     assert ledger.seen() == []
 
 
-# --- release="on_commit" --------------------------------------------------------------------------------------------
+# --- release_on="commit" --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.scenario("F53")
@@ -298,7 +299,7 @@ def test_a_connection_closed_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 @pytest.mark.parametrize("end", ["commit", "rollback", "set_rollback", "close"])
 def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:
     """Until COMMIT, ROLLBACK or the close of the connection, and not longer."""
-    lock = zk_lock("kept", release="on_commit")
+    lock = zk_lock("kept", release_on="commit")
     with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
         with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
             hold = lock.__enter__() if how == "with" else lock.acquire()
@@ -334,7 +335,7 @@ def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> No
 
     thread = threading.Thread(target=next_holder)
     with transaction.atomic(using="ledger"):
-        with zk_lock("kept", release="on_commit"):
+        with zk_lock("kept", release_on="commit"):
             thread.start()
             zoo.wait_contenders("kept", 2)
             ledger.write("a")
@@ -347,7 +348,7 @@ def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> No
 def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
     """With two databases, the end of the first transaction is not enough."""
     with transaction.atomic(using="ledger"):
-        with transaction.atomic(using="audit"), zk_lock("last", release="on_commit"):
+        with transaction.atomic(using="audit"), zk_lock("last", release_on="commit"):
             audit.write("a")
             ledger.write("a")
         assert audit.seen() == ["a"]
@@ -358,7 +359,7 @@ def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger:
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
     """Neither its release nor its rollback: the outer COMMIT is still to come."""
-    lock = zk_lock("kept", release="on_commit")
+    lock = zk_lock("kept", release_on="commit")
     with transaction.atomic(using="ledger"):
         lock.acquire()
         ledger.write("a")
@@ -375,7 +376,7 @@ def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
 
 def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, ledger: Ledger) -> None:
     """Its owner still holds it. A lock that is not reentrant is refused."""
-    lock = zk_lock("kept", timeout=0, release="on_commit")
+    lock = zk_lock("kept", timeout=0, release_on="commit")
     with transaction.atomic(using="ledger"):
         with lock as first:
             pass
@@ -395,7 +396,7 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
 def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
     """The end of the transaction releases only its own part."""
     with zk_lock("outer") as hold:
-        with transaction.atomic(using="ledger"), zk_lock("outer", release="on_commit"):
+        with transaction.atomic(using="ledger"), zk_lock("outer", release_on="commit"):
             ledger.write("a")
         assert len(zoo.children("outer")) == 1
         hold.check()
@@ -405,7 +406,7 @@ def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> No
 def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> None:
     """The work is rolled back, and `LockLost` is raised."""
     with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
-        with zk_lock("kept", release="on_commit") as hold:
+        with zk_lock("kept", release_on="commit") as hold:
             ledger.write("a")
         lose(hold)
     assert caught.value.lock == "kept"
@@ -417,7 +418,7 @@ def test_a_callback_that_fails_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
     """The lock is released before callbacks run after COMMIT."""
     with pytest.raises(ValueError, match="callback"), transaction.atomic(using="ledger"):
         transaction.on_commit(fail, using="ledger")
-        with zk_lock("kept", release="on_commit"):
+        with zk_lock("kept", release_on="commit"):
             ledger.write("a")
     assert zoo.children("kept") == []
     assert ledger.seen() == ["a"]
@@ -433,7 +434,7 @@ def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledg
     def refuse() -> None:
         raise IntegrityError("refused")
 
-    lock = zk_lock("kept", release="on_commit")
+    lock = zk_lock("kept", release_on="commit")
     with pytest.raises(IntegrityError), ledger.ends(refuse), transaction.atomic(using="ledger"), lock:
         ledger.write("a")
     ledger.connection.close()
@@ -445,7 +446,7 @@ def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
     with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
         with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
             for number in range(5):
-                with zk_lock(f"stock/{number}", release="on_commit"):
+                with zk_lock(f"stock/{number}", release_on="commit"):
                     pass
             server.stall = True
             began = time.monotonic()
@@ -459,7 +460,7 @@ def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
 def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo: Zoo, ledger: Ledger) -> None:
     """The parent still holds the locks that its transaction keeps."""
     with transaction.atomic(using="ledger"):
-        with zk_lock("stock", release="on_commit"):
+        with zk_lock("stock", release_on="commit"):
             pass
         child = os.fork()
         if not child:
@@ -484,7 +485,7 @@ def test_methods_that_another_tool_has_replaced_stay_replaced(zoo: Zoo, ledger: 
         original()
 
     methods["commit"] = mine
-    with transaction.atomic(using="ledger"), zk_lock("kept", release="on_commit"):
+    with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
         ledger.write("a")
     assert called == ["mine"]
     assert methods.pop("commit") is mine
@@ -494,7 +495,7 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
     """It replaces `commit` while a transaction keeps a lock; later transactions keep locks, too."""
     methods = ledger.connection.__dict__
     called: list[str] = []
-    with transaction.atomic(using="ledger"), zk_lock("kept", release="on_commit"):
+    with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
         ours = ledger.connection.commit
 
         def wrapper() -> None:
@@ -504,7 +505,7 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
         methods["commit"] = wrapper
     for _ in range(2):
         with transaction.atomic(using="ledger"):
-            with zk_lock("kept", release="on_commit"):
+            with zk_lock("kept", release_on="commit"):
                 ledger.write("a")
             assert len(zoo.children("kept")) == 1
         assert zoo.children("kept") == []
@@ -517,7 +518,7 @@ def test_a_thread_that_ends_in_a_transaction_keeps_no_lock(zoo: Zoo, ledger: Led
 
     def work() -> None:
         transaction.atomic(using="ledger").__enter__()
-        with zk_lock("kept", release="on_commit"):
+        with zk_lock("kept", release_on="commit"):
             pass
         connections["ledger"].close()
 
@@ -551,11 +552,11 @@ def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
                 assert cursor.execute("SELECT text FROM note").fetchall() == [("a",)]
 
         def test_on_commit(self) -> None:
-            with zk_lock("case", release="on_commit"):
+            with zk_lock("case", release_on="commit"):
                 pass
             assert zoo.children("case") == []
             with transaction.atomic(using="ledger"):
-                with zk_lock("case", release="on_commit"):
+                with zk_lock("case", release_on="commit"):
                     ledger.write("a")
                 assert zoo.children("case") == []
 
@@ -577,7 +578,7 @@ def test_in_a_transaction_test_case(zoo: Zoo, ledger: Ledger) -> None:
 
         def test_on_commit(self) -> None:
             with transaction.atomic(using="ledger"):
-                with zk_lock("case", release="on_commit"):
+                with zk_lock("case", release_on="commit"):
                     ledger.write("a")
                 assert len(zoo.children("case")) == 1
             assert zoo.children("case") == []
@@ -625,7 +626,7 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
     transaction.set_autocommit(False, using="ledger")
     try:
         ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
-        with transaction.atomic(using="ledger"), zk_lock("hand", release="on_commit"):
+        with transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
             ledger.write("b")
         assert len(zoo.children("hand")) == 1
         getattr(transaction, end)(using="ledger")
@@ -640,7 +641,7 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
-    zoo: Zoo, ledger: Ledger, abort_on: str
+    zoo: Zoo, ledger: Ledger, abort_on: AbortOn
 ) -> None:
     """With every kind of abort."""
     with (
@@ -661,7 +662,7 @@ def test_a_transaction_that_keeps_a_lock_longer_than_max_hold_is_rolled_back(zoo
         ledger.ends(lambda: len(zoo.children("a"))) as ends,
         transaction.atomic("ledger"),
     ):
-        with zk_lock("a", release="on_commit", max_hold=0.3):
+        with zk_lock("a", release_on="commit", max_hold=0.3):
             ledger.write("late")
         time.sleep(0.6)
     assert ends == [("rollback", 1)]

@@ -166,7 +166,7 @@ def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
     """Call a view that loses its lock after the first of its writes."""
 
     @transaction.atomic
-    @zk_locked("sold/{sku}", release="on_commit")
+    @zk_locked("sold/{sku}", release_on="commit")
     def sell(request: HttpRequest, sku: str) -> HttpResponse:
         ContentType.objects.create(app_label="half", model="done")
         (name,) = zoo.children(f"sold/{sku}")

@@ -15,6 +15,7 @@ from support.neighbours.sides import waits
 from support.zoo import Zoo
 
 from django_zklock import inspection, zk_leader, zk_lock, zk_locks
+from django_zklock.conf.arguments import Compat
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue.nodes import Payload
 
@@ -48,7 +49,7 @@ def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_other_clients_show_our_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
     """They show the text in our znode: a line of JSON with work, host and process."""
     path = f"{zoo.base}/a"
@@ -70,7 +71,7 @@ def test_other_clients_show_our_candidates(
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_our_observers_show_their_candidates(
-    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
+    zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
     """By the name that their program gives itself."""
     onlooker = zk_leader("a", compat=compat)

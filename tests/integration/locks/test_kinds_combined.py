@@ -48,7 +48,7 @@ def end_rest(zoo: Zoo, key: str = "k") -> str:
 
 def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end(zoo: Zoo, ledger: Ledger) -> None:
     """They would not see its work; after COMMIT they read beside the owner, who goes on to read."""
-    rw = ReadWriteLock("k", release="on_commit")
+    rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
         with rw.write() as hold:
             assert rw.read().acquire()
@@ -63,7 +63,7 @@ def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end
 
 def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
     """Taken after the block, too, and whether the transaction is committed or rolled back."""
-    rw = ReadWriteLock("k", release="on_commit")
+    rw = ReadWriteLock("k", release_on="commit")
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
         with rw.write(), rw.read():
             pass
@@ -77,7 +77,7 @@ def test_a_read_side_inside_a_kept_write_side_ends_before_it(zoo: Zoo, ledger: L
 
 def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, ledger: Ledger) -> None:
     """Its owner can't write any more, as others read."""
-    rw = ReadWriteLock("k", release="on_commit")
+    rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
         with rw.write() as hold:
             hold.downgrade()
@@ -93,7 +93,7 @@ def test_a_downgraded_hold_that_a_transaction_keeps_is_one_that_reads(zoo: Zoo, 
 
 def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: Ledger) -> None:
     with transaction.atomic(using="ledger"):
-        with zk_lock("k", release="on_commit", min_hold=300):
+        with zk_lock("k", release_on="commit", min_hold=300):
             pass
         assert not is_operator(zoo.children("k")[0])
     end_rest(zoo)
@@ -102,7 +102,7 @@ def test_a_hold_that_a_transaction_keeps_rests_after_its_end(zoo: Zoo, ledger: L
 def test_several_locks_that_a_transaction_keeps_are_bounded_all_the_same(zoo: Zoo, ledger: Ledger) -> None:
     """What is not committed within `max_hold` is rolled back, and the locks go."""
     with pytest.raises(LockLost, match="max_hold"), transaction.atomic(using="ledger"):
-        with zk_locks("k", "l", release="on_commit", max_hold=0.3) as holds:
+        with zk_locks("k", "l", release_on="commit", max_hold=0.3) as holds:
             pass
         eventually(lambda: holds.lost)
     for key in ("k", "l"):

@@ -55,7 +55,7 @@ def rendered(request):
     return TemplateResponse(request, engines["django"].from_string("done"))
 
 def kept(request):
-    with zk_lock("stock", release="on_commit"):
+    with zk_lock("stock", release_on="commit"):
         return work(request)
 
 views = {"plain": plain, "handler": Handler.as_view(), "streamed": streamed, "rendered": rendered, "kept": kept}
@@ -99,14 +99,14 @@ def test_with_real_transactions(transactional_db, zklock, browser):
     use(browser, zklock)
 
 def test_a_kept_lock(db, zklock):
-    with transaction.atomic(), zk_lock("stock", release="on_commit"):
+    with transaction.atomic(), zk_lock("stock", release_on="commit"):
         zklock.assert_held("stock")
     zklock.assert_free("stock")
 
 def test_a_kept_lock_that_is_lost(transactional_db, zklock):
     with pytest.raises(LockLost), transaction.atomic():
         ContentType.objects.create(app_label="made", model="")
-        with zk_lock("stock", release="on_commit"):
+        with zk_lock("stock", release_on="commit"):
             pass
         with zklock.lost():
             pass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_locked
-from django_zklock.decorators.task_options import Uniqueness
+from django_zklock.decorators.uniqueness import Uniqueness
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue.reservations import Reservation, State, Verdict, judge, place
 

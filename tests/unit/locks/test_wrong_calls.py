@@ -11,17 +11,16 @@ import pytest
 from celery import Celery
 from django.test import override_settings
 
-from django_zklock import Lock, conf, zk_lock, zk_locked, zk_locks
+from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
 from django_zklock.exceptions import InvalidLockName
 
 LOOSE: Any = zk_lock  # what mypy would refuse
 LOOSE_DECORATOR: Any = zk_locked
 LOOSE_LOCKS: Any = zk_locks
-
-
-def test_the_public_names_are_one_class() -> None:
-    """So what is shown for zk_lock is shown for Lock."""
-    assert zk_lock is Lock
+LOOSE_READ: Any = zk_read
+LOOSE_SEMAPHORE: Any = zk_semaphore
+LOOSE_SIDES: Any = ReadWriteLock
+LOOSE_LEADER: Any = zk_leader
 
 
 @pytest.mark.parametrize(
@@ -37,6 +36,10 @@ def test_the_public_names_are_one_class() -> None:
         (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
         (lambda: LOOSE_DECORATOR("k", 5), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
         (lambda: LOOSE_DECORATOR("k/{sku}", sku=1), "filled with the arguments of the decorated function"),
+        (lambda: LOOSE_READ("k", limit=3), r"zk_read\(\) has no option 'limit': use .*zk_semaphore"),
+        (lambda: LOOSE_SEMAPHORE("k", 3, 5), r"zk_semaphore\(\) takes .*timeout=5"),
+        (lambda: LOOSE_SIDES("k", kind="read"), r"ReadWriteLock\(\) has no option 'kind': use .*zk_read"),
+        (lambda: LOOSE_LEADER("k", timeout=3), r"zk_leader\(\) has no option 'timeout'"),
         (lambda: LOOSE_LOCKS("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
     ],
 )

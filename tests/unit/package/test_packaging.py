@@ -63,10 +63,22 @@ print(*(name for name in ("kazoo", "django_zklock.locks.protocol.contender", "ce
     assert started.splitlines()[-1:] in ([], ["System check identified no issues (4 silenced)."])
 
 
+PUBLIC_NAMES = {
+    *("Hold", "Leader", "Lock", "ReadWriteLock", "current_hold"),
+    *("zk_leader", "zk_lock", "zk_locked", "zk_locks", "zk_read", "zk_semaphore", "zk_write"),
+}
+
+
 def test_public_names_show_before_they_are_loaded() -> None:
     """Completion in a shell knows the public names."""
     names = python("import django_zklock; print(*dir(django_zklock))").split()
-    assert {"zk_locked", "zk_lock", "Lock", "Hold", "__version__"} <= set(names)
+    assert {*PUBLIC_NAMES, "__version__"} <= set(names)
+
+
+def test_the_public_names_are_few() -> None:
+    """Whatever is added here has to be documented and kept."""
+    assert set(django_zklock.__all__) == PUBLIC_NAMES
+    assert all(hasattr(django_zklock, name) for name in PUBLIC_NAMES)
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

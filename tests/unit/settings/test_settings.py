@@ -464,7 +464,7 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
 )
 def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
     """`atomic` is yes, no, a database or several; False overrides what the settings say."""
-    options = given_options(atomic=given)
+    options = given_options({"atomic": given})
     assert options.atomic == aliases
     assert options.merged_over(LockOptions(atomic=("x",))).atomic == aliases
     assert LockOptions().merged_over(options).atomic == aliases

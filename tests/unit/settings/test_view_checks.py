@@ -79,7 +79,7 @@ def test_who_says_when_to_release_knows(ledger: Ledger) -> None:
     """An explicit `release` silences the warning, as its hint says."""
 
     class Handler(View):
-        @zk_locked("x", release="on_commit")
+        @zk_locked("x", release_on="commit")
         def get(self) -> None: ...
 
     with override_settings(ROOT_URLCONF=Urls(path("x/", Handler.as_view()))):

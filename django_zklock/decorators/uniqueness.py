@@ -1,27 +1,11 @@
-"""The options of `zk_locked` that only Celery tasks use."""
+"""Unique Celery tasks: what the options of `zk_locked` mean for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal, TypedDict
-
-
-class TaskOptions(TypedDict, total=False):
-    """The options of `zk_locked` for Celery tasks. Its docstring explains them."""
-
-    max_conflicts: int | None
-    skip_value: Any
-    on_lost: Literal["fail", "retry"]
-    unique: Literal["until_start", "until_done"] | None
-    on_duplicate: Literal["return", "raise"] | None
-    unique_for: float | timedelta | None
-
-
-NAMES: Final = frozenset(TaskOptions.__annotations__)
-LOCK_OPTIONS: Final = ("max_conflicts", "skip_value", "on_lost")
-"""Those of them that entries of `ZKLOCK["LOCKS"]` may have, too."""
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
