@@ -139,13 +139,12 @@ class LockedStream(LockedBody):
     """
 
     def __init__(self, parts: Any, hold: TransferredHold, *, is_async: bool) -> None:
-        super().__init__(hold)
         self._parts = parts
         self._is_async = is_async
-        # Each is called once.
-        self._close_parts: Callable[[], Any] | None = getattr(parts, "aclose" if self._is_async else "close", None)
+        self._close_parts: Callable[[], Any] | None = getattr(parts, "aclose" if is_async else "close", None)
         self._loop: asyncio.AbstractEventLoop | None = None  # in which the parts are computed
         self._closing: asyncio.Task[None] | None = None  # kept here, as the loop does not
+        super().__init__(hold)  # last: from now on `__del__` closes this
 
     def __iter__(self) -> LockedStream:
         if self._is_async:
@@ -219,19 +218,19 @@ class LockedStream(LockedBody):
             self._hold.end()
 
     def _close_in_loop(self) -> None:
-        begun = self._loop is not None and self._close_parts is not None
-        if begun and self._loop is not None and not self._hold.running and not self._hold.ended:
+        loop = self._loop
+        if loop is not None and self._close_parts is not None and not self._hold.running and not self._hold.ended:
             try:
-                self._loop.call_soon_threadsafe(self._begin_closing)
+                loop.call_soon_threadsafe(self._begin_closing, loop)
             except RuntimeError:
                 pass  # the loop is closed
             else:
                 return
         self._hold.end()
 
-    def _begin_closing(self) -> None:
-        if self._loop is not None and self._closing is None:
-            self._closing = self._loop.create_task(self._close_and_log())
+    def _begin_closing(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._closing is None:
+            self._closing = loop.create_task(self._close_and_log())
 
     async def _close_and_log(self) -> None:
         try:
@@ -271,10 +270,10 @@ class LockedRender(LockedBody):
     def __init__(
         self, response: SimpleTemplateResponse, hold: TransferredHold, on_lost: Callable[[LockLost], Any]
     ) -> None:
-        super().__init__(hold)
         self._response = weakref.ref(response)  # which refers to this object
         self._inner = vars(response).get("render")  # of a lock inside this one
         self._on_lost = on_lost
+        super().__init__(hold)
 
     def __call__(self) -> Any:
         response = self._response()

@@ -267,6 +267,8 @@ class Blocks:
         try:
             block.end_transaction(error)
         except BaseException as failed:  # noqa: BLE001 - raised by the caller, when the locks are released
+            if block.transaction is not None and not block.parts[0].held.grant.inherited:
+                block.transaction.abandon()  # an exception may have struck before its end began
             block.conclude(failed, around)
             return failed
         return block.conclude(error, around) or error

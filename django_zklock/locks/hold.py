@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -19,9 +20,15 @@ from django_zklock.queue.revocations import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.fences.block import FencedBlock
-    from django_zklock.fencing.model import FencedModel
     from django_zklock.locks.held import HeldLock
+
+
+class FencedRow(Protocol):
+    """An object with a token, such as an instance of `django_zklock.fencing.FencedModel`."""
+
+    def fence(self, fence: Hold, *, refresh: bool = ...) -> None: ...
+
+    async def afence(self, fence: Hold, *, refresh: bool = ...) -> None: ...
 
 
 class Hold:
@@ -187,25 +194,25 @@ class Hold:
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
-    def fence(self, obj: FencedModel, *, refresh: bool = False) -> None:
+    def fence(self, obj: FencedRow, *, refresh: bool = False) -> None:
         """
-        Raise the token of a model's row to this one, first thing in a transaction; see `FencedModel.fence`.
+        Raise the token of a row to this one; see `FencedModel.fence`. Make it the first statement of a transaction.
 
-        Raises `StaleToken` when a newer holder has been at the row. The token decides alone: who has lost the lock,
-        but was not replaced yet, may still write. Of readers, and of permits, several are valid at a time: the one
-        with an older token is refused once another one has been at the row.
+        Raises `StaleToken` if a newer holder has written the row. Only the token decides: a holder that has lost the
+        lock may still write while there is no newer holder. Readers and holders of permits are valid at the same time:
+        the one with the older token is refused once another one has written the row.
         """
-        _fenced_model(obj).fence(self, refresh=refresh)
+        _checked(obj).fence(self, refresh=refresh)
 
-    async def afence(self, obj: FencedModel, *, refresh: bool = False) -> None:
-        """Do the same as `fence` in the thread of the database; the transaction has to be open there."""
-        await _fenced_model(obj).afence(self, refresh=refresh)
+    async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
+        """Do the same as `fence` in the thread of the database; the transaction must be open there."""
+        await _checked(obj).afence(self, refresh=refresh)
 
-    def fenced(self, name: str, *, using: str = "default") -> FencedBlock:
+    def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:
         """
-        Return a block for what has no row of its own: a transaction that begins by fencing `name`; see `FencedBlock`.
+        Return a block for a resource without a row of its own: a transaction that begins by fencing `name`.
 
-        Needs the app `django_zklock.contrib.fences`.
+        Needs the app `django_zklock.contrib.fences`; see its `FencedBlock`.
         """
         try:
             app: Any = apps.get_app_config("zklock_fences")
@@ -213,15 +220,16 @@ class Hold:
             raise ImproperlyConfigured(
                 'hold.fenced() needs a table: add "django_zklock.contrib.fences" to INSTALLED_APPS and migrate.'
             ) from None
-        block: FencedBlock = app.fenced_block(self, name, using)
+        block: AbstractContextManager[None] = app.fenced_block(self, name, using)
         return block
 
     def signed_token(self) -> str:
         """
-        Return the token in a form that another service can trust: signed, with the key, the holder and the lease's end.
+        Return the token, signed for another service, with the key, the holder and the end of the lease.
 
-        It costs no network. Make one for each request, as the lease goes on and what the token says of it does not.
-        Raises as `check` does. The receiving side is `django_zklock.fencing.FenceVerifier` and `require_fence`.
+        This needs no network. Make a new one for each request: the lease is extended, but not in the signed token.
+        Raises what `check` raises. For the receiving side see `FenceVerifier` and `require_fence` in
+        `django_zklock.fencing`.
         """
         self.check()
         app: Any = apps.get_app_config("zklock")
@@ -229,7 +237,7 @@ class Hold:
         return signed
 
 
-def _fenced_model(obj: FencedModel) -> FencedModel:
+def _checked(obj: FencedRow) -> FencedRow:
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
     return obj

@@ -126,7 +126,7 @@ class Proof:
 
     def _aborts(self) -> int:
         """Count the aborts by what the views logged and the tasks ended with, which depends on no receipt."""
-        return self._site.count_in_logs(" was stopped: ") + self._tally.count("aborted")
+        return self._site.count_in_logs(" was aborted: ") + self._tally.count("aborted")
 
     def _unless_unsafe(self, event: str) -> str:
         return f", while {event}:" if self._ensemble is not None else ", and nobody makes trouble:"

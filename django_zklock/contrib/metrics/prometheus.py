@@ -88,11 +88,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class CountedHold:
-    """The labels of a grant that is counted as held, and a reference that reports that its hold was deleted."""
+    """A grant that is counted as held."""
 
     labels: tuple[str, str]
+    since: float  # on time.monotonic()
     watch: weakref.ref[HeldLock]
-    """A deleted hold may send no signal."""
+    """Reports that the hold was deleted: it may send no signal then."""
 
 
 class Metrics:
@@ -102,7 +103,7 @@ class Metrics:
         self._registry = registry
         self._made: list[MetricWrapperBase] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
-        self._open: dict[Grant, CountedHold] = {}
+        self._open: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # whose hold was deleted
         self._make_levels()
         self._make_counters()
@@ -176,40 +177,42 @@ class Metrics:
 
     def _labels_of(self, hold: Hold) -> tuple[str, str]:
         # As it was counted when it was granted; a writer may have become a reader since.
-        counted = self._open.get(hold._grant)
+        counted = self._open.get(hold.token)
         return self._labels(hold.template, hold.kind) if counted is None else counted.labels
 
     @_whole
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
         self._end_deleted()
         labels = self._labels(hold.template, hold.kind)
-        grant, deleted = hold._grant, self._deleted
-        self._open[grant] = CountedHold(labels, weakref.ref(hold._held, lambda _: deleted.append(grant)))
+        held, deleted = hold._held, self._deleted
+        grant = held.grant
+        watch = weakref.ref(held, lambda _: deleted.append(grant))
+        self._open[hold.token] = CountedHold(labels, grant.since, watch)
         self._held.add(labels, 1)
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)
 
     @_whole
-    def _on_released(self, *, hold: Hold, held: float, **kwargs: object) -> None:
-        self._end(hold, held)
+    def _on_released(self, *, hold: Hold, **kwargs: object) -> None:
+        self._end(hold.token)
 
     @_whole
     def _on_lost(self, *, hold: Hold, **kwargs: object) -> None:
         self._lost.labels(*self._labels_of(hold)).inc()
-        self._end(hold, time.monotonic() - hold._grant.since)
+        self._end(hold.token)
 
-    def _end(self, hold: Hold, held: float) -> None:
+    def _end(self, token: int) -> None:
         self._end_deleted()
-        counted = self._open.pop(hold._grant, None)
+        counted = self._open.pop(token, None)
         if counted is not None:  # else it was granted before the counting, or has ended already
             self._held.add(counted.labels, -1)
-            self._hold.labels(*counted.labels).observe(held)
+            self._hold.labels(*counted.labels).observe(time.monotonic() - counted.since)
 
     def _end_deleted(self) -> None:
         while self._deleted:
             grant = self._deleted.popleft()
             if not grant.parts:  # else the body of a response, or an inner block, still holds the lock
-                counted = self._open.pop(grant, None)
+                counted = self._open.pop(grant.token, None)
                 if counted is not None:
                     self._held.add(counted.labels, -1)
 

@@ -211,7 +211,7 @@ def test_a_missing_table_names_the_command_that_creates_it(zoo: Zoo, ledger: str
 async def test_a_fenced_block_in_async_code_says_what_to_do(zoo: Zoo) -> None:
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
-            async with hold.fenced("books"):
+            async with hold.fenced("books"):  # type: ignore[attr-defined]
                 pass
         with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"), hold.fenced("books"):
             pass
