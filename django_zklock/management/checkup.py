@@ -20,7 +20,7 @@ from django_zklock.zk.session import Session
 
 FOLDER: Final = "!doctor"
 """The directory of the trials, below the base and deleted at the end. No key of a lock contains this character."""
-NO_TIME: Final = "There was no time for the rest."
+TOO_SHORT: Final = "The time was too short for all trials."
 
 _REPLY_LIMIT = 64 * 1024  # bytes of the reply to `srvr`
 
@@ -66,7 +66,7 @@ def check_up(session: Session, rounds: int, patience: float) -> CheckupResult:
         checkup.read_acl()
         checkup.try_rights()
     except ZooKeeperUnavailable as error:
-        checkup.result.problem = NO_TIME if session.connected else str(error)
+        checkup.result.problem = TOO_SHORT if session.connected else str(error)
     except _Stopped:
         pass
     return checkup.result
