@@ -364,7 +364,7 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     [
         ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", None), ("grace", -0.1),
         ("on_conflict", "queue"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
-        ("compat", "own"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release", "commit"),
+        ("compat", "own"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release_on", "block"),
         ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
         ("on_lost", "skip"), ("max_hold", 0), ("max_hold", "5"), ("warn_after", 0), ("warn_after", -1),
         ("min_hold", None), ("min_hold", -1), ("min_hold", 8 * 86400),
