@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock.conf.errors import LONGEST as LONGEST_WAIT
 from django_zklock.conf.errors import Findings, is_text, seconds
+from django_zklock.queue import markers
 from django_zklock.queue.operators import LONGEST
 from django_zklock.queue.printable import printable
 
@@ -21,8 +22,8 @@ ON_LOST: Final = ("fail", "retry")
 ABORT_ON: Final = ("suspended", "lost", "never")
 RELEASE: Final = ("block", "on_commit")
 KIND: Final = ("lock", "read", "write")
+MOST_PERMITS: Final = markers.MOST_PERMITS
 COMPAT: Final = ("curator", "kazoo")
-MOST_PERMITS: Final = 10_000
 _SHOWN: Final = 60  # characters of a value that is refused
 
 Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]

@@ -11,9 +11,9 @@ from django_zklock.inspection.info import ContenderInfo, LockInfo
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.inspection.server_time import to_datetime
 from django_zklock.queue import clients, revocations, standing
-from django_zklock.queue.limits import SetLimit, set_limit
+from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Payload
+from django_zklock.queue.nodes import Payload, own_limit
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
@@ -93,7 +93,7 @@ class _QueueDescription:
             waiting=waiting,
             longest_wait=max((each.age for each in waiters), default=None),
             problem=problem,
-            limit=max(limits.values(), default=None) if queue.limit is None else queue.limit.value,
+            limit=max(limits.values(), default=None) if queue.limit is None else queue.limit,
             limit_set=self._limit_set(),
             own_limits=self._own_limits([*holders, *waiters]),
             over=tuple(over),
@@ -103,7 +103,7 @@ class _QueueDescription:
         return self._result.nodes.get((self._key, name))
 
     def _limit_set(self) -> SetLimit | None:
-        node = self._node(self._queue.limit.name) if self._queue.limit is not None else None
+        node = self._node(self._queue.limit_marker)
         return set_limit(node.name, node.data, node.ctime) if node is not None else None
 
     def _own_limits(self, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
@@ -153,5 +153,7 @@ class _QueueDescription:
         )
 
     def _may_hold(self, place: int, node: Node) -> bool:
-        sign = self._node(self._queue.sign.name) if self._queue.sign is not None else None
-        return sign is not None and standing.may_hold(self._queue, place, node.czxid, sign.czxid)
+        marker = self._node(self._queue.limit_marker)
+        if marker is None or node.czxid > marker.czxid:
+            return False
+        return standing.may_hold(self._queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)

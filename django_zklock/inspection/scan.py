@@ -12,7 +12,7 @@ from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import order, signs, standing
+from django_zklock.queue import markers, order, standing
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
@@ -242,7 +242,7 @@ class Scan:
         if contenders and key:
             try:
                 self._found[key] = order.ordered(
-                    name for name in reply if name in contenders or name.startswith(signs.START)
+                    name for name in reply if name in contenders or markers.is_marker(name)
                 )
             except UnreadableQueue as error:
                 self._unreadable[key] = len(contenders), str(error)
@@ -284,8 +284,8 @@ class Scan:
         for _, key, name in reads:
             self._read(key, name)
         for key, queue in self._queues.items():
-            if queue.sign is not None:
-                self._read(key, queue.sign.name)
+            if queue.limit_marker:
+                self._read(key, queue.limit_marker)
 
     def _read(self, key: str, name: str) -> None:
         """Read a child of a directory, unless it is read already."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from django_zklock.inspection.info import ContenderInfo, LockInfo, Snapshot
-    from django_zklock.queue.limits import SetLimit
+    from django_zklock.queue.markers import SetLimit
     from django_zklock.queue.operators import OperatorHold
 
 

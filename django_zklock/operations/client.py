@@ -96,10 +96,15 @@ class QueueClient:
         return {name: own_limit(found[path].data) if path in found else 1 for path, name in paths.items()}
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
-        """Return the limits of those contenders of a semaphore that may have a permit, as far as they count."""
+        """
+        Return the limits in the code of those contenders that may have a permit, if these limits decide that.
+
+        Contenders further back than the highest known limit are not read. They wait, unless one has a higher limit.
+        """
         found: dict[str, int] = {}
-        while wanted := standing.undecided(queue, found):
-            found.update(self.limits(wanted[:AT_ONCE]))
+        names = standing.undecided(queue)
+        while len(found) < min(len(names), max(found.values(), default=1)):
+            found.update(self.limits(names[len(found) : len(found) + AT_ONCE]))
         return found
 
     def about(self, error: ZkLockError) -> ZkLockError:

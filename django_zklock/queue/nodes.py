@@ -101,11 +101,6 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
     return f"{_CURATOR_START}{guid}-{kind.value}"
 
 
-def numbered(path: str, number: int) -> str:
-    """Return the path that a sequential node gets which is made with this one."""
-    return f"{path}{number:010d}"
-
-
 def bears(name: str, guid: str) -> bool:
     """Tell whether this is the name of a node that was created with this guid, of whatever kind."""
     return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))

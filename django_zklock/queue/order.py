@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import signs
+from django_zklock.queue import markers
 from django_zklock.queue.nodes import Child, Kind, parse
 from django_zklock.queue.segments import shown
-from django_zklock.queue.signs import Limit
 
 LAST_SEQUENCE = 2**31 - 2**20
 """The highest sequence number still taken; the million beyond it is the time to act, with the lock closed."""
@@ -21,32 +21,19 @@ class Queue(Sequence[Child]):
     """The contenders of one lock, who came first being first."""
 
     children: tuple[Child, ...] = ()
-    limit: Limit | None = None
-    """How many permits there are, if that was set for all processes."""
-    past: Limit | None = None
-    """Who may have a permit by a limit that was cleared, and keeps it; its value is 0."""
+    limit: int | None = None
+    """The limit of the semaphore, if one was set for all processes."""
+    limit_marker: str = ""
+    """The name of the marker that sets or has cleared the limit; empty if there is none."""
 
     @property
-    def through(self) -> int:
-        """The sequence number of the last contender that may have a permit by a limit of before; it keeps it."""
-        return max((each.through for each in (self.limit, self.past) if each is not None), default=-1)
-
-    @property
-    def sign(self) -> Limit | None:
-        """What the last change of the limit has left; None if there was none that anybody here has seen."""
-        return self.limit or self.past
-
-    @property
-    def passed(self) -> str:
+    def stale_marker(self) -> str:
         """
-        The name of a sign that means nobody any more, for whoever sees it to delete; empty if there is none.
+        The name of a marker that has no meaning any more, for a contender to delete; empty if there is none.
 
-        Where it may mean others, too, than those up to its number, the last that is left is none of them to whom it
-        makes a difference: the first has a permit in any case.
+        That of a cleared limit tells who may hold a permit by it still. The first in the queue holds one in any case.
         """
-        if self.past is None or (self.children and self.children[0].sequence <= self.past.through):
-            return ""
-        return self.past.name if self.past.sure or len(self.children) < 2 else ""
+        return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 
     @overload
     def __getitem__(self, place: int) -> Child: ...
@@ -67,10 +54,8 @@ class Queue(Sequence[Child]):
         return replace(self, children=tuple(child for child in self.children if child.name not in names))
 
     def with_newcomer(self, name: str, kind: Kind) -> Queue:
-        """Return the queue with one more contender, that comes last; what was set before it came is not about it."""
-        last = self[-1].sequence if self else -1
-        child = Child(name, kind, "", max(last, self.through) + 1)
-        return replace(self, children=(*self.children, child))
+        """Return the queue with one more contender at its end."""
+        return replace(self, children=(*self.children, Child(name, kind, "", self[-1].sequence + 1 if self else 0)))
 
 
 def ordered(names: Iterable[str]) -> Queue:
@@ -87,34 +72,29 @@ def ordered(names: Iterable[str]) -> Queue:
     2147483647 to all (measured with 3.8).
     """
     children: list[Child] = []
-    limits: list[Limit] = []
-    readers: set[str] = set()
+    marked: list[str] = []
     for name in names:
         child = parse(name)
         if child is not None:
             children.append(child)
-        elif signs.is_sign(name):
-            limit = signs.sign(name)
-            if limit is not None:
-                limits.append(limit)
-            readers.add(signs.reader(name))
+        elif markers.is_marker(name):
+            marked.append(name)
     queue = sorted(children, key=lambda child: child.sequence)
     _refuse_numbers(queue)
     _refuse_mixture(queue)
+    readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
         # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
         queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
-    past = max((limit for limit in limits if not limit.value), key=lambda limit: limit.through, default=None)
-    return Queue(tuple(queue), _lowest(limit for limit in limits if limit.value), past)
+    marker = limit_marker_in(marked)
+    return Queue(tuple(queue), markers.limit_in(marker) or None, marker)
 
 
-def limit_of(names: Iterable[str]) -> Limit | None:
-    """Return the limit that was set for all, as the children of a lock's directory say; nothing else is looked at."""
-    return _lowest(limit for name in names if (limit := signs.limit(name)) is not None)
-
-
-def _lowest(limits: Iterable[Limit]) -> Limit | None:
-    return min(limits, key=lambda limit: limit.value, default=None)
+def limit_marker_in(names: Iterable[str]) -> str:
+    """Return the name of the marker of the limit among the children of a directory; empty if there is none."""
+    found = [name for name in names if markers.limit_in(name) is not None]
+    # There is one. If an operator has made more by hand, the lowest limit counts.
+    return min(found, key=lambda name: markers.limit_in(name) or sys.maxsize, default="")
 
 
 def _refuse_numbers(queue: Sequence[Child]) -> None:

@@ -91,8 +91,7 @@ class Permits:
     """
     Grant the lock to as many as there are permits, if none but such are ahead.
 
-    The limit that was set for all counts more than `limit`, the caller's own. Who had a permit by one that was set
-    before keeps it, and is granted it even if it has not heard of it yet.
+    A limit that was set for all processes wins over `limit`, the caller's own.
     """
 
     limit: int
@@ -111,7 +110,7 @@ class Permits:
         if others:
             return _wait_for(others[-1], alone=place == 1)
         limit = self.permits(queue)
-        if place < limit or queue[place].sequence <= queue.through:
+        if place < limit:
             return Granted()
         ahead = queue[place - limit : place]
         alone = place == limit and not any(child.replaceable for child in ahead)
@@ -119,7 +118,7 @@ class Permits:
 
     def permits(self, queue: Queue) -> int:
         """Return how many permits there are."""
-        return self.limit if queue.limit is None else queue.limit.value
+        return self.limit if queue.limit is None else queue.limit
 
 
 def rule_for(kind: Kind, limit: int) -> Rule:

@@ -39,37 +39,21 @@ def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
     return places[-1] + 1 if places else 0
 
 
-def has_room(queue: Queue, limits: Limits) -> bool:
-    """Tell whether one that came now would have a permit at once, if it knows of as many as anybody in the queue."""
-    limit = queue.limit.value if queue.limit is not None else max(limits.values(), default=1)
-    return _alike(queue) == len(queue) < limit
-
-
-def undecided(queue: Queue, limits: Limits) -> tuple[str, ...]:
-    """
-    Return the names of those whose own limits decide who has a permit, and are not among `limits`.
-
-    Who stands further back than the highest limit that is known of has none, if it knows of none that is higher.
-    """
+def undecided(queue: Queue) -> list[str]:
+    """Return the names of those whose own limits decide who has a permit, in the order of the queue."""
     if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
-        return ()
-    alike = [child.name for child in queue[: _alike(queue)]]
-    highest = max((limits[name] for name in alike if name in limits), default=1)
-    if all(name in limits for name in alike[:highest]):
-        return ()
-    return tuple(name for name in alike if name not in limits)
+        return []
+    return [child.name for child in queue[: _alike(queue)]]
 
 
-def may_hold(queue: Queue, place: int, came: int, changed: int) -> bool:
+def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
     """
-    Tell whether one that has no permit by the rule may have had one when the limit was changed, and so have it still.
+    Return whether a contender that came before the last change of the limit may hold a permit by an earlier limit.
 
-    `came` and `changed` are the transactions that made its node and the sign of the change.
+    It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
+    one in the contender's code. A contender at a place beyond both has never had a permit.
     """
-    child = queue[place]
-    if queue.sign is None or queue.sign.sure:
-        return False
-    return place < _alike(queue) and child.kind is Kind.LEASE and child.sequence > queue.through and came < changed
+    return place < _alike(queue) and queue[place].kind is Kind.LEASE and place < max(own_limit, before)
 
 
 def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
@@ -107,6 +91,4 @@ def _alike(queue: Queue) -> int:
 
 
 def _has_permit(queue: Queue, place: int, limits: Limits) -> bool:
-    child = queue[place]
-    limit = limits.get(child.name, 1) if queue.limit is None else queue.limit.value
-    return place < limit or child.sequence <= queue.through
+    return place < (limits.get(queue[place].name, 1) if queue.limit is None else queue.limit)

@@ -294,8 +294,8 @@ class Contender(Member):
             return
         self.placed = True
         self._place.confirmed()
-        if queue.passed:
-            self._registry.gateway.delete(f"{self.request.parent}/{queue.passed}", lambda answer: None)
+        if queue.stale_marker:
+            self._registry.gateway.delete(f"{self.request.parent}/{queue.stale_marker}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
             self._first()
             return

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from django_zklock.queue import rules, standing
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
-from django_zklock.queue.signs import Limit
 
 
 def queue(kinds: list[Kind]) -> Queue:
@@ -47,14 +46,11 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
 
 @given(
     st.lists(st.tuples(st.sampled_from([Kind.LEASE, Kind.LEASE, Kind.LOCK]), st.integers(1, 4))),
-    st.none() | st.builds(Limit, st.integers(1, 4), st.integers(-1, 8)),
-    st.integers(-1, 8),
+    st.none() | st.integers(1, 4),
 )
-def test_who_has_a_permit_from_outside_has_one_by_the_rule(
-    came: list[tuple[Kind, int]], limit: Limit | None, kept: int
-) -> None:
+def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
     """If all limits are known, also where they differ; each of the others waits for somebody."""
-    children = replace(queue([kind for kind, _ in came]), limit=limit, past=Limit(0, kept))
+    children = replace(queue([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     granted = [
         place
@@ -63,22 +59,17 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(
     ]
     assert standing.held(children, own) == tuple(granted)
     assert standing.holders(children, own) == max((place + 1 for place in granted), default=0)
-    assert standing.undecided(children, own) == ()
     for place in range(len(children)):
         assert bool(standing.behind(children, place, granted)) == (place not in granted)
 
 
-@given(st.lists(st.integers(1, 4), min_size=1))
-def test_limits_are_asked_for_as_far_as_the_highest_that_is_known(own: list[int]) -> None:
-    """So nobody is missed, but who knows of more permits than all that stand ahead; and no crowd is read in vain."""
-    children = queue([Kind.LEASE] * len(own))
-    known: dict[str, int] = {}
-    while wanted := standing.undecided(children, known):
-        known[wanted[0]] = own[int(wanted[0][1:])]
-    highest = max(own[: len(known)])
-    assert len(known) == min(len(own), highest)
-    every = {child.name: min(limit, highest) for child, limit in zip(children, own, strict=True)}
-    assert standing.held(children, known) == standing.held(children, every)
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
+def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, before: int, place: int) -> None:
+    """Be it the limit in its code, or one that was set before; who wants something else than a permit holds none."""
+    children = replace(queue([Kind.LEASE] * many + [Kind.LOCK] * 2), limit=1)
+    if place < len(children):
+        expected = place < many and (place < own or place < before)
+        assert standing.may_hold(children, place, own, before) == expected
 
 
 def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
