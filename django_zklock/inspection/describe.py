@@ -10,7 +10,8 @@ from django_zklock.inspection.held_since import HeldSince
 from django_zklock.inspection.info import ContenderInfo, LockInfo
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.inspection.server_time import to_datetime
-from django_zklock.queue import clients, revocations, standing
+from django_zklock.queue import clients, revocations
+from django_zklock.queue.holders import kind_of_queue, may_hold
 from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Payload, own_limit
@@ -87,7 +88,7 @@ class _QueueDescription:
         return LockInfo(
             key=key,
             path=path(self._result.base, key),
-            kind=standing.kind(queue),
+            kind=kind_of_queue(queue),
             holders=tuple(holders),
             waiters=tuple(waiters[: self._result.max_waiters]),
             waiting=waiting,
@@ -156,4 +157,4 @@ class _QueueDescription:
         marker = self._node(self._queue.limit_marker)
         if marker is None or node.czxid > marker.czxid:
             return False
-        return standing.may_hold(self._queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)
+        return may_hold(self._queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)

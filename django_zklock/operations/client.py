@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from django_zklock import conf
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.validation import refuse_no_span
-from django_zklock.queue import names, order, standing
+from django_zklock.queue import holders, names, order
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.zk import process
@@ -102,7 +102,7 @@ class QueueClient:
         Contenders further back than the highest known limit are not read. They wait, unless one has a higher limit.
         """
         found: dict[str, int] = {}
-        names = standing.undecided(queue)
+        names = holders.by_own_limit(queue)
         while len(found) < min(len(names), max(found.values(), default=1)):
             found.update(self.limits(names[len(found) : len(found) + AT_ONCE]))
         return found
@@ -139,7 +139,7 @@ class DeleteNode:
     def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         if found is None or self._name not in found.children:
             return Done(False)
-        if self._held and not standing.has_lock(order.ordered(found.children), self._name, self._limit):
+        if self._held and not holders.is_holder(order.ordered(found.children), self._name, self._limit):
             return Done(False)
         self.tried = True
         return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)

@@ -29,7 +29,7 @@ from django_zklock.locks.notify import send_from
 from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.operations.audit import check_by, check_reason, log_limit
 from django_zklock.operations.client import PATIENCE, QueueClient, children
-from django_zklock.queue import markers, order, standing
+from django_zklock.queue import holders, markers, order
 from django_zklock.queue.markers import LimitRecord, SetLimit
 from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import Child, own_limit
@@ -128,7 +128,7 @@ def may_hold(client: QueueClient, queue: Queue, child: Child, node: Node) -> boo
     marker = client.read(queue.limit_marker) if queue.limit_marker and place is not None else None
     if marker is None or place is None or node.czxid > marker.czxid:
         return False
-    return standing.may_hold(queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)
+    return holders.may_hold(queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)
 
 
 class LimitChange:

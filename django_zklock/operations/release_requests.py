@@ -11,7 +11,8 @@ from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_release_request
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.operations.limits import may_hold
-from django_zklock.queue import operators, order, revocations, standing
+from django_zklock.queue import operators, order, revocations
+from django_zklock.queue.holders import holder_places
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.order import Queue
 from django_zklock.queue.revocations import ReleaseRequest
@@ -91,7 +92,7 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
     )
     queue = order.ordered(client.run(children))
     unsupported: ReleaseRequestUnsupported | None = None
-    holders = tuple(queue[place] for place in standing.held(queue, client.limits_in(queue)))
+    holders = tuple(queue[place] for place in holder_places(queue, client.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
         holders = _possible_holders(client, queue, guid)
     for child in holders:

@@ -1,4 +1,4 @@
-"""Which program made a contender, and what that says of itself; whoever can write to the node can say anything."""
+"""The client library of a contender, and what another client wrote into its znode. Neither can be trusted."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _SHORT: Final = 120  # characters that are kept of what another client wrote
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What another client wrote into its node."""
+    """What another client wrote into its znode."""
 
     host: str = ""
-    """Its address: Curator writes it unless its program gives it something else."""
+    """Its address, which Curator writes by default."""
     what: str = ""
-    """Any other text: kazoo's identifier, the id of Curator's `LeaderSelector`."""
+    """Any other text, such as kazoo's identifier or the id of a Curator `LeaderSelector`."""
 
 
 def client_of(child: Child, payload: Payload | None) -> str:
     """
-    Return which client a contender is of: "zklock", "kazoo", "Curator", or "unknown".
+    Return the client of a contender: "zklock", "kazoo", "Curator" or "unknown".
 
-    `payload` is that of ours in its node. A name of ours without such a payload, and a payload of ours under a name of
-    another's, are of a program that nobody knows.
+    `payload` is the payload in its znode, if that is one of ours. If only the name or only the payload is ours, the
+    client is unknown.
     """
     if payload is not None and payload.is_of(child):
         return OURS
@@ -43,7 +43,7 @@ def client_of(child: Child, payload: Payload | None) -> str:
 
 
 def said(data: bytes) -> Said:
-    """Return what another client than ours wrote into its node."""
+    """Return what another client than ours wrote into its znode."""
     if data == revocations.CURATOR:
         return Said()  # a release request of Curator's has replaced it
     text = data[: 4 * (_SHORT + 1)].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The order in which contenders have their turn, and what else their directory says."""
+"""The queue: the contenders of a directory in their order, and the limit that its marker sets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django_zklock.queue.nodes import Child, Kind, parse
 from django_zklock.queue.segments import shown
 
 LAST_SEQUENCE = 2**31 - 2**20
-"""The highest sequence number still taken; the million beyond it is the time to act, with the lock closed."""
+"""The highest sequence number that is accepted. The lock is closed a million numbers before the counter overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue(Sequence[Child]):
-    """The contenders of one lock, who came first being first."""
+    """The contenders of one lock, in the order of their sequence numbers."""
 
     children: tuple[Child, ...] = ()
     limit: int | None = None
@@ -46,11 +46,11 @@ class Queue(Sequence[Child]):
         return len(self.children)
 
     def place(self, name: str) -> int | None:
-        """Return the place of the contender of this name, or None if it is not in the queue."""
+        """Return the place of a contender, from 0 on; None if it is not in the queue."""
         return next((place for place, child in enumerate(self.children) if child.name == name), None)
 
     def without(self, names: Collection[str]) -> Queue:
-        """Return the queue as it is once these contenders are gone."""
+        """Return the queue without these contenders."""
         return replace(self, children=tuple(child for child in self.children if child.name not in names))
 
     def with_newcomer(self, name: str, kind: Kind) -> Queue:
@@ -60,15 +60,15 @@ class Queue(Sequence[Child]):
 
 def ordered(names: Iterable[str]) -> Queue:
     """
-    Return the contenders among the children of a lock's directory, who came first being first.
+    Return the queue in the children of a lock's directory.
 
-    The order is that of the numbers: by string, a contender of another client's grammar would stand wherever its
-    prefix puts it, and negative numbers would stand backwards (kazoo issue 730).
+    The order is that of the numbers. The order of the names would sort contenders of different clients by their
+    prefixes, and negative numbers backwards (kazoo issue 730).
 
-    Raises `UnreadableQueue` rather than grant a lock twice: for a child nobody's grammar knows, for a sequence number
-    that is negative, repeated or nearly exhausted, and for contenders of Curator's that do not see all the others.
-    ZooKeeper counts the children ever made in a directory (`cversion`) in a signed 32-bit int. From 2147483647 it goes
-    on, depending on the version, with -2147483648, which is ahead of everyone (ZOOKEEPER-2944), or sticks and gives
+    Raises `UnreadableQueue` where a lock might be granted twice: for a numbered child that no client writes, for a
+    sequence number that is negative, repeated or nearly exhausted, and for a contender of Curator that does not see all
+    others. ZooKeeper counts the children that were ever created in a directory in a signed 32-bit int (`cversion`).
+    After 2147483647 it continues with -2147483648, which would be first in the queue (ZOOKEEPER-2944), or gives
     2147483647 to all (measured with 3.8).
     """
     children: list[Child] = []
@@ -84,7 +84,7 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_mixture(queue)
     readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
-        # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
+        # Whatever its kind was: in kazoo's grammar a writer has the name of an exclusive lock.
         queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
     marker = limit_marker_in(marked)
     return Queue(tuple(queue), markers.limit_in(marker) or None, marker)
@@ -103,11 +103,11 @@ def _refuse_numbers(queue: Sequence[Child]) -> None:
         if child.sequence < 0:
             raise UnreadableQueue(f"The sequence number of {shown(child.name)} is negative: {_EXHAUSTED}")
         if child.sequence > LAST_SEQUENCE:
-            raise UnreadableQueue(f"The sequence number of {shown(child.name)} is nearly the last: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {shown(child.name)} is almost the last: {_EXHAUSTED}")
         if before is not None and before.sequence == child.sequence:
             raise UnreadableQueue(
-                f"{shown(before.name)} and {shown(child.name)} have the same sequence number, so nobody can tell "
-                "who came first; ZooKeeper gives each number once, so find out who made them, and delete them."
+                f"{shown(before.name)} and {shown(child.name)} have the same sequence number, so there is no "
+                "order. ZooKeeper gives each number once. Find out which program created them, and delete them."
             )
         before = child
 
@@ -116,7 +116,7 @@ _FAMILIES = {Kind.LOCK: "mutex", Kind.READ: "read-write lock", Kind.WRITE: "read
 
 
 def _refuse_mixture(queue: Sequence[Child]) -> None:
-    """Refuse a contender of Curator's beside one that its recipe does not see, as it would take the lock over that."""
+    """Refuse a contender of Curator next to one that it does not see: it would acquire the lock at the same time."""
     if len({(child.kind, child.in_grammar_of_curator) for child in queue}) < 2:
         return
     curators = next((child for child in queue if child.by_curator), None)
@@ -126,21 +126,21 @@ def _refuse_mixture(queue: Sequence[Child]) -> None:
     kazoos = next((child for child in queue if not child.in_grammar_of_curator), None)
     if kazoos is not None:
         raise UnreadableQueue(
-            f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a node in kazoo's "
-            f"grammar ({shown(kazoos.name)}), which Curator's recipe does not see, so both might take the lock. Give "
-            "one of the programs another path."
+            f"The queue holds a {family} of Apache Curator ({shown(curators.name)}) and a znode in kazoo's grammar "
+            f"({shown(kazoos.name)}). Curator does not see it, so both might hold the lock. Give one of the programs "
+            "another path."
         )
     unseen = next((child for child in queue if _FAMILIES[child.kind] != family), None)
     if unseen is not None:
         raise UnreadableQueue(
-            f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a "
-            f"{_FAMILIES[unseen.kind]} node ({shown(unseen.name)}), which Curator's recipe does not see, so both might "
-            'take the lock. Beside its InterProcessReadWriteLock take kind="read" or "write", beside its '
-            "InterProcessMutex a plain lock; or give that program another path."
+            f"The queue holds a {family} of Apache Curator ({shown(curators.name)}) and a {_FAMILIES[unseen.kind]} "
+            f"znode ({shown(unseen.name)}). Curator does not see it, so both might hold the lock. With Curator's "
+            'InterProcessReadWriteLock use kind="read" or kind="write", with its InterProcessMutex an exclusive lock. '
+            "Or give that program another path."
         )
 
 
 _EXHAUSTED = (
-    "ZooKeeper's 32-bit counter for this directory is exhausted, or nearly so; let the contenders finish, then "
-    "delete the directory (the parent of this node) once it is empty, so that ZooKeeper starts it anew from 0."
+    "ZooKeeper's 32-bit counter of this directory is exhausted, or nearly so. Let the contenders finish. Then "
+    "delete the directory (the parent of this znode) once it is empty, so that ZooKeeper counts from 0 again."
 )

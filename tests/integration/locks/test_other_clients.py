@@ -195,8 +195,8 @@ def test_readers_share_and_nobody_starves(
 BLIND = [
     ("mutex", "read", "read-write lock node"),
     ("mutex", "write", "read-write lock node"),
-    ("read", "lock", 'take kind="read" or "write"'),
-    ("write", "lock", 'take kind="read" or "write"'),
+    ("read", "lock", 'use kind="read" or kind="write"'),
+    ("write", "lock", 'use kind="read" or kind="write"'),
     ("mutex", "lock+kazoo", "in kazoo's grammar"),
     ("write", "write+kazoo", "in kazoo's grammar"),
 ]

@@ -79,7 +79,7 @@ def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind
     if ours is theirs or {ours, theirs} == sides:
         assert len(ordered(names)) == 2
     else:
-        with pytest.raises(UnreadableQueue, match="Curator's recipe does not see"):
+        with pytest.raises(UnreadableQueue, match="Curator does not see it"):
             ordered(names)
     assert len(ordered([names[0], f"{prefix(guids.new(guids.Mark.OWN), theirs)}0000000002"])) == 2
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import rules, standing
+from django_zklock.queue import holders, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
 
@@ -20,23 +20,23 @@ def queue(kinds: list[Kind]) -> Queue:
 def test_of_plain_contenders_the_first_holds_and_each_waits_for_the_one_ahead(many: int) -> None:
     """As the rule for them says."""
     children = queue([Kind.LOCK] * many)
-    assert standing.holders(children) == min(1, many)
+    assert holders.end_of_holders(children) == min(1, many)
     for place, child in enumerate(children):
         verdict = rules.exclusive(children, child.name)
         expected = verdict.children[0] if isinstance(verdict, rules.WaitFor) else ""
-        assert standing.behind(children, place) == expected
+        assert holders.waits_for(children, place) == expected
 
 
 @given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
 def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
     """Who holds waits for nobody; who waits, waits for one ahead, who is no reader if it reads."""
     children = queue(kinds)
-    many = standing.holders(children)
+    many = holders.end_of_holders(children)
     assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
     assert bool(many) == bool(kinds)
     names = [child.name for child in children]
     for place, child in enumerate(children):
-        behind = standing.behind(children, place)
+        behind = holders.waits_for(children, place)
         assert bool(behind) == (place >= many)
         if behind:
             ahead = children[names.index(behind)]
@@ -57,10 +57,10 @@ def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind
         for place, child in enumerate(children)
         if isinstance(rules.rule_for(child.kind, own[child.name])(children, child.name), rules.Granted)
     ]
-    assert standing.held(children, own) == tuple(granted)
-    assert standing.holders(children, own) == max((place + 1 for place in granted), default=0)
+    assert holders.holder_places(children, own) == tuple(granted)
+    assert holders.end_of_holders(children, own) == max((place + 1 for place in granted), default=0)
     for place in range(len(children)):
-        assert bool(standing.behind(children, place, granted)) == (place not in granted)
+        assert bool(holders.waits_for(children, place, granted)) == (place not in granted)
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
@@ -69,11 +69,11 @@ def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, befo
     children = replace(queue([Kind.LEASE] * many + [Kind.LOCK] * 2), limit=1)
     if place < len(children):
         expected = place < many and (place < own or place < before)
-        assert standing.may_hold(children, place, own, before) == expected
+        assert holders.may_hold(children, place, own, before) == expected
 
 
 def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
     """By any one who takes a side."""
-    assert standing.kind(queue([Kind.LOCK, Kind.LOCK])) == "lock"
-    assert standing.kind(queue([Kind.LOCK, Kind.READ])) == "read-write"
-    assert standing.kind(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LOCK])) == "lock"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.READ])) == "read-write"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"

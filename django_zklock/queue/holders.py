@@ -1,4 +1,4 @@
-"""How a queue looks from outside: who in it has the lock, and whose end each of the others waits for."""
+"""The holders of a queue, seen from outside, and whom the waiters wait for."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from django_zklock.queue.order import Queue
 from django_zklock.queue.rules import Granted, rule_for
 
 Limits: TypeAlias = Mapping[str, int]
-"""By its name the limit that a contender for a permit knows of; it counts where none was set for all."""
+"""The limits in the code of contenders, by name. They apply if no limit is set for all processes."""
 
-UNKNOWN: Final[Limits] = MappingProxyType({})
+UNKNOWN_LIMITS: Final[Limits] = MappingProxyType({})
 _SHARE: Final = (Kind.READ, Kind.LEASE)
 
 
-def held(queue: Queue, limits: Limits = UNKNOWN) -> tuple[int, ...]:
+def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
     """
-    Return the places of those that have the lock: one; or all that share it; or as many as there are permits.
+    Return the places of the holders: one, or all readers at the front, or as many as there are permits.
 
-    They are the first, but where own limits differ, one that knows of few permits may wait among those that know of
-    more.
+    They are the first in the queue. But if own limits differ, a waiter with a low limit may be between holders with a
+    higher one.
     """
     if not queue:
         return ()
@@ -33,14 +33,14 @@ def held(queue: Queue, limits: Limits = UNKNOWN) -> tuple[int, ...]:
     return tuple(alike) if kind is Kind.READ else tuple(place for place in alike if _has_permit(queue, place, limits))
 
 
-def holders(queue: Queue, limits: Limits = UNKNOWN) -> int:
-    """Return how many, from the first on, have the lock or stand before one that has."""
-    places = held(queue, limits)
+def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
+    """Return the place just behind the last holder; 0 if there is none."""
+    places = holder_places(queue, limits)
     return places[-1] + 1 if places else 0
 
 
-def undecided(queue: Queue) -> list[str]:
-    """Return the names of those whose own limits decide who has a permit, in the order of the queue."""
+def by_own_limit(queue: Queue) -> list[str]:
+    """Return the names of the contenders whose own limits decide who has a permit, in the order of the queue."""
     if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
         return []
     return [child.name for child in queue[: _alike(queue)]]
@@ -56,19 +56,19 @@ def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
     return place < _alike(queue) and queue[place].kind is Kind.LEASE and place < max(own_limit, before)
 
 
-def has_lock(queue: Queue, name: str, limit: int = 1) -> bool:
-    """Tell whether the contender of this name has the lock; `limit` is what it knows of, if it wants a permit."""
+def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
+    """Return whether a contender holds the lock; `limit` is the one in its code, if it wants a permit."""
     place = queue.place(name)
     return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
 
 
-def behind(queue: Queue, place: int, places: Container[int] | None = None) -> str:
+def waits_for(queue: Queue, place: int, places: Container[int] | None = None) -> str:
     """
-    Return the name of the one whose end the contender at `place` waits for; empty if it waits for none.
+    Return the name of the contender that the one at `place` waits for; empty for a holder.
 
-    `places` is what `held` tells of the queue; without it, no own limits are known.
+    `places` is the result of `holder_places`; without it, no own limits are known.
     """
-    if place in (held(queue) if places is None else places):
+    if place in (holder_places(queue) if places is None else places):
         return ""
     kind = queue[place].kind
     if kind in _SHARE:
@@ -77,8 +77,8 @@ def behind(queue: Queue, place: int, places: Container[int] | None = None) -> st
     return queue[place - 1].name
 
 
-def kind(queue: Queue) -> str:
-    """Return what the queue is that of: `lock`, `read-write` or `semaphore`; a plain lock may stand in any of them."""
+def kind_of_queue(queue: Queue) -> str:
+    """Return the kind of a lock by its queue: `lock`, `read-write` or `semaphore`."""
     kinds = {child.kind for child in queue}
     if queue.limit is not None or Kind.LEASE in kinds:
         return "semaphore"
@@ -86,7 +86,7 @@ def kind(queue: Queue) -> str:
 
 
 def _alike(queue: Queue) -> int:
-    """Return how many, from the first on, want the same."""
+    """Return how many contenders at the front are of the same kind."""
     return next((place for place, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
 
 
