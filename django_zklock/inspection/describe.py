@@ -10,12 +10,12 @@ from django_zklock.inspection.held_since import HeldSince
 from django_zklock.inspection.info import ContenderInfo, LockInfo
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.inspection.server_time import to_datetime
-from django_zklock.queue import clients, revocations
-from django_zklock.queue.holders import kind_of_queue, may_hold
+from django_zklock.queue import clients, release_request
+from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
 from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Payload, own_limit
-from django_zklock.queue.operators import operator_hold
+from django_zklock.queue.operator_hold import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
 from django_zklock.zk.gateway import Node
@@ -114,7 +114,7 @@ class _QueueDescription:
     def _contender(self, place: int, node: Node) -> ContenderInfo:
         child = self._queue.children[place]
         over = (self._key, child.name) in self._result.over
-        waits_behind = "" if over else standing.behind(self._queue, place, self._held)
+        waits_behind = "" if over else waits_for(self._queue, place, self._held)
         held_since = None
         if not waits_behind and not over:
             held_since = to_datetime(self._since.get((self._key, child.name), node.ctime))
@@ -147,7 +147,7 @@ class _QueueDescription:
             operator=operator,
             waits_behind=waits_behind,
             kind=child.kind.word,
-            release_request=revocations.requested(node.data),
+            release_request=release_request.requested(node.data),
             limit=payload.limit or None,
             may_hold=bool(waits_behind) and self._may_hold(place, node),
             owner=payload.owner,

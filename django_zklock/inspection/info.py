@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django_zklock.queue.markers import SetLimit
-from django_zklock.queue.operators import OperatorHold
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.queue.release_request import ReleaseRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import markers, order
+from django_zklock.queue.escaping import SEQUENCE_TAIL, shown
 from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_places
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.queue.segments import SEQUENCE_TAIL, shown
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node

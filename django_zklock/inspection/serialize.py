@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection.info import ContenderInfo, LockInfo, Snapshot
     from django_zklock.queue.markers import SetLimit
-    from django_zklock.queue.operators import OperatorHold
+    from django_zklock.queue.operator_hold import OperatorHold
 
 
 def snapshot_json(snapshot: Snapshot, locks: Iterable[LockInfo] | None = None) -> dict[str, Any]:

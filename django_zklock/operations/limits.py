@@ -30,11 +30,11 @@ from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.operations.audit import check_by, check_reason, log_limit
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.queue import holders, markers, order
+from django_zklock.queue.escaping import SEQUENCE_TAIL
 from django_zklock.queue.markers import LimitRecord, SetLimit
 from django_zklock.queue.names import check_escaped
 from django_zklock.queue.nodes import Child, own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.queue.segments import SEQUENCE_TAIL
 from django_zklock.zk.gateway import DirectoryState, Gateway, Node
 from django_zklock.zk.multi import Create, Delete, SetData
 from django_zklock.zk.requests import Commit, Done, Step

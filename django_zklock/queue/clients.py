@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
-from django_zklock.queue import revocations
+from django_zklock.queue import release_request
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.printable import printable
 
@@ -44,7 +44,7 @@ def client_of(child: Child, payload: Payload | None) -> str:
 
 def said(data: bytes) -> Said:
     """Return what another client than ours wrote into its znode."""
-    if data == revocations.CURATOR:
+    if data == release_request.CURATOR:
         return Said()  # a release request of Curator's has replaced it
     text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
     try:

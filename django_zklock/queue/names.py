@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.segments import (
+from django_zklock.queue.escaping import (
     SAFE,
     SEQUENCE_TAIL,
     check,
@@ -21,7 +21,7 @@ from django_zklock.queue.segments import (
     shown,
     unescape,
 )
-from django_zklock.queue.values import text_of
+from django_zklock.queue.field_values import text_of
 
 __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "unescape"]
 

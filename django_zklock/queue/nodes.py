@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.segments import SEQUENCE_TAIL, shown
+from django_zklock.queue.escaping import SEQUENCE_TAIL, shown
 
 MAX_PAYLOAD = 1024
 """Bytes a payload may have."""

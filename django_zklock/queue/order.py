@@ -9,8 +9,8 @@ from typing import overload
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import markers
+from django_zklock.queue.escaping import shown
 from django_zklock.queue.nodes import Child, Kind, parse
-from django_zklock.queue.segments import shown
 
 LAST_SEQUENCE = 2**31 - 2**20
 """The highest sequence number that is accepted. The lock is closed a million numbers before the counter overflows."""

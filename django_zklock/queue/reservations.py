@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.escaping import shown
 from django_zklock.queue.names import path
-from django_zklock.queue.segments import shown
 
 DIRECTORY = "!unique"
 """Below the base of all locks. No key leads there: in a key, the exclamation mark is written `%21`."""

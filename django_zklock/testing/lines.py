@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import order
+from django_zklock.queue.escaping import SEQUENCE_TAIL
 from django_zklock.queue.holders import holder_places
 from django_zklock.queue.nodes import Kind, Payload, own_limit
-from django_zklock.queue.segments import SEQUENCE_TAIL
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer

@@ -22,7 +22,7 @@ from django_zklock.execution import abort
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import table
 from django_zklock.queue import markers, nodes
-from django_zklock.queue.segments import SEQUENCE_TAIL
+from django_zklock.queue.escaping import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 

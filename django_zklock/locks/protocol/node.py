@@ -20,7 +20,7 @@ from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.queue import guids, markers, nodes, rules
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.operators import HoldLabel
+from django_zklock.queue.operator_hold import HoldLabel
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
 from django_zklock.zk.multi import Create, SetData

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.segments import MAX_SEGMENT, shown
+from django_zklock.queue.escaping import MAX_SEGMENT, shown
 
 _DEEPEST = 8  # lists and dicts within each other
 _LITERALS = {None: "null", True: "true", False: "false"}
