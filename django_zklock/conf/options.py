@@ -14,8 +14,8 @@ from django.db import DEFAULT_DB_ALIAS
 from django_zklock.conf.errors import LONGEST as LONGEST_WAIT
 from django_zklock.conf.errors import Findings, is_text, seconds
 from django_zklock.queue import markers
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import LONGEST
-from django_zklock.queue.printable import printable
 
 ON_CONFLICT: Final = ("raise", "skip", "respond", "retry", "coalesce", "wait")
 ON_LOST: Final = ("fail", "retry")

@@ -11,13 +11,13 @@ from django_zklock.inspection.info import ContenderInfo, LockInfo
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.inspection.server_time import to_datetime
 from django_zklock.queue import clients, release_request
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
 from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Payload, own_limit
 from django_zklock.queue.operator_hold import operator_hold
 from django_zklock.queue.order import Queue
-from django_zklock.queue.printable import printable
 from django_zklock.zk.gateway import Node
 
 _SHORT: Final = 120  # characters of a host or thread

@@ -13,7 +13,7 @@ from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.queue import markers, order
-from django_zklock.queue.escaping import SEQUENCE_TAIL, shown
+from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
 from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_places
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit
@@ -255,7 +255,7 @@ class Scan:
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
             else:
-                self._note(f"{shown(below)} is not the key of a lock and was skipped.")
+                self._note(f"{quoted(below)} is not the key of a lock and was skipped.")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 

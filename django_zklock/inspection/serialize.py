@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

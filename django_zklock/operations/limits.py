@@ -32,7 +32,7 @@ from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.queue import holders, markers, order
 from django_zklock.queue.escaping import SEQUENCE_TAIL
 from django_zklock.queue.markers import LimitRecord, SetLimit
-from django_zklock.queue.names import check_escaped
+from django_zklock.queue.names import check_own_key
 from django_zklock.queue.nodes import Child, own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.zk.gateway import DirectoryState, Gateway, Node
@@ -65,7 +65,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     if not options.is_limit(limit):
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
     client = QueueClient(key, patience)
-    check_escaped(key)
+    check_own_key(key)
     try:
         client.run(LimitChange(client.parent, limit, by=by, reason=reason))
     except ZooKeeperUnavailable:
@@ -90,7 +90,7 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
     refuse_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
     client = QueueClient(key, patience)
-    check_escaped(key)
+    check_own_key(key)
     try:
         done: bool = client.run(LimitChange(client.parent, 0, by=by, reason=reason))
         client.run(partial(_remove_marker, client.parent))
@@ -112,7 +112,7 @@ def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
     """
     refuse_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
     client = QueueClient(key, patience)
-    check_escaped(key)
+    check_own_key(key)
     while True:
         name = order.limit_marker_in(client.run(children))
         if not markers.limit_in(name):

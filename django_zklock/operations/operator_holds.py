@@ -27,7 +27,7 @@ from django_zklock.operations.audit import audit, check_by, check_optional_reaso
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
 from django_zklock.queue import operator_hold, order, rules
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
-from django_zklock.queue.names import check_escaped
+from django_zklock.queue.names import check_own_key
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
 
@@ -57,7 +57,7 @@ def hold_lock(
     refuse_no_span("wait", wait)
     refuse_no_span("patience", patience)
     client = QueueClient(key, patience + wait)
-    check_escaped(key)
+    check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
     audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
     return hold

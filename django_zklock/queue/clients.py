@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_zklock.queue import release_request
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.printable import printable
 
 OURS: Final = "zklock"
 CURATOR: Final = "Curator"

@@ -1,4 +1,4 @@
-"""One segment of a znode path: which text may be one, and how it is escaped; knows nothing of templates or queues."""
+"""Escape text: as a segment of a znode path, in an error message, and for display."""
 
 from __future__ import annotations
 
@@ -13,65 +13,69 @@ MAX_SEGMENT = 200
 """Characters a segment may have once it is escaped."""
 
 SEQUENCE_TAIL = re.compile(r"[0-9-][0-9]{9}\Z")
-SEQUENCE_DIGITS = 10
 """
-The end of every name ZooKeeper numbers: `%010d`, so ten digits, or a minus and nine or more digits after an overflow.
+The end of the name of a sequential znode: ten digits (`%010d`), or a minus and nine or more digits after an overflow.
 
-`nodes.parse` tells contenders by it and `finish` keeps it out of directories; one rule, or a directory could contend.
+`nodes.parse` recognizes contenders by it, and `finish` keeps it out of the names of directories.
 """
+
+SEQUENCE_DIGITS = 10
+"""Digits of a sequence number in a name."""
 
 SAFE = frozenset(string.ascii_letters + string.digits + "_.~:@=+,-")
-"""Characters that stand for themselves; every other one is written as the `%XX` of its UTF-8 bytes."""
+"""Characters that are not escaped. All others are written as the `%XX` of their UTF-8 bytes."""
 
 _ALL_SAFE = re.compile(r"[A-Za-z0-9_.~:@=+,-]*")
-# Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good), and the
-# bidirectional controls, which make two different names look the same in a log or a browser.
+# Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good) and bidirectional
+# controls, which make two different names look the same in a log or a browser.
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-_SHOWN = 60
+_QUOTED = 60  # characters of a text that an error message quotes
+MAX_SHOWN = 512
+"""Characters of a text that are shown, unless the caller sets another limit."""
 
 
 def escape(value: str, *, what: str = "lock name") -> str:
     """
-    Return the one path segment that stands for `value`, in ASCII.
+    Return `value` as a path segment, in ASCII. `unescape` reverses it.
 
-    Texts that are canonically equivalent (NFC) are one name, as they look the same. `unescape` reverses it. Raises
+    Texts that are canonically equivalent (NFC) give the same segment, because they look the same. Raises
     `InvalidLockName`, with `what` as its subject, for a text that is empty, `.`, `..`, or longer than 200 characters
-    once escaped, and for control characters, bidirectional controls and lone surrogates.
+    after escaping, and for control characters, bidirectional controls and lone surrogates.
     """
     check(value, what)
-    return finish(encode(value), f"{what} {shown(value)}")
+    return finish(encode(value), f"{what} {quoted(value)}")
 
 
 def unescape(segment: str) -> str:
-    """Return the text that `escape` made `segment` from; never raises, so that foreign nodes can be shown too."""
+    """Return the text of an escaped segment. Never raises, so znodes of other clients can be shown, too."""
     return unquote(segment, errors="replace")
 
 
 def check(text: str, what: str) -> None:
-    """Raise `InvalidLockName`, with `what` as its subject, for a text that can stand for no segment."""
+    """Raise `InvalidLockName`, with `what` as its subject, for a text that cannot be a segment."""
     if not text:
         raise InvalidLockName(f"{what} is empty; use a text that says what the lock guards.")
-    # No character gets shorter by escaping, not even by NFC (what it composes takes six characters or more). So this
-    # refuses nothing that would fit, and spares a hostile text the normalisation, whose time is quadratic.
+    # Escaping makes no text shorter, not even by NFC (a composed character takes six characters or more). So this
+    # refuses no text that would fit. It comes before the normalization, whose time is quadratic for a hostile text.
     if len(text) > MAX_SEGMENT:
-        raise _too_long(f"{what} {shown(text)}")
+        raise _too_long(f"{what} {quoted(text)}")
     check_characters(text, what)
     if text in (".", ".."):
-        raise _dots(f"{what} {shown(text)}")
+        raise _dots(f"{what} {quoted(text)}")
 
 
 def check_characters(text: str, what: str) -> None:
-    """Raise `InvalidLockName`, with `what` as its subject, if `text` holds a character no name may hold."""
+    """Raise `InvalidLockName`, with `what` as its subject, if `text` has a character that no name may have."""
     found = _FORBIDDEN.search(text)
     if found:
         kind = "lone surrogate" if "\ud800" <= found[0] <= "\udfff" else "control character"
         raise InvalidLockName(
-            f"{what} {shown(text)} holds the {kind} U+{ord(found[0]):04X}; clean the text before it names a lock."
+            f"{what} {quoted(text)} has the {kind} U+{ord(found[0]):04X}. Remove it before the text names a lock."
         )
 
 
 def encode(text: str, reserved: str = "") -> str:
-    """Percent-encode the characters of `text` that are unsafe, or in `reserved`; checks nothing."""
+    """Percent-encode the characters of `text` that are unsafe or in `reserved`, without any checks."""
     if not reserved and _ALL_SAFE.fullmatch(text):
         return text
     safe = SAFE.difference(reserved)
@@ -80,11 +84,10 @@ def encode(text: str, reserved: str = "") -> str:
 
 def finish(segment: str, what: str) -> str:
     """
-    Return the encoded `segment` as it may stand in a path; raise `InvalidLockName` for one that may not.
+    Return the encoded `segment` as it is used in a path; raise `InvalidLockName` if it cannot be used.
 
-    A child of a lock's directory that ends in ten digits is a contender, the digits its sequence number. But `a` and
-    `a/1234567890` may both be locks, and the directory of the second is a child of the first; so the last digit of
-    such a segment is percent-encoded too.
+    A child of a lock's directory that ends in ten digits is a contender. But both `a` and `a/1234567890` may be locks,
+    and the directory of the second is a child of the first. So the last digit of such a segment is percent-encoded.
     """
     if segment in (".", ".."):
         raise _dots(what)
@@ -95,10 +98,28 @@ def finish(segment: str, what: str) -> str:
     return segment
 
 
-def shown(text: str) -> str:
-    """Return `text` as an error message may quote it: ASCII only, and 60 characters at most."""
-    quoted = ascii(text[:_SHOWN])
-    return quoted if len(quoted) <= _SHOWN and len(text) <= _SHOWN else quoted[: _SHOWN - 3] + "..."
+def quoted(text: str) -> str:
+    """Return `text` with quotes for an error message: in ASCII, and cut to 60 characters."""
+    found = ascii(text[:_QUOTED])
+    return found if len(found) <= _QUOTED and len(text) <= _QUOTED else found[: _QUOTED - 3] + "..."
+
+
+def printable(text: str, limit: int = MAX_SHOWN) -> str:
+    r"""
+    Return `text` in at most `limit` characters that all print, in one line. It is plain text: a page must escape it.
+
+    Control characters, line breaks, lone surrogates, bidirectional and zero-width characters become `\x1b` or `\u202e`.
+    A text that is cut ends in an ellipsis.
+    """
+    shown = text[: limit + 1]
+    if not shown.isprintable():
+        shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def session_hex(session_id: int | None) -> str:
+    """Return a session id as ZooKeeper prints it, in unsigned hexadecimal; empty for none."""
+    return f"{session_id & 0xFFFFFFFFFFFFFFFF:#x}" if session_id else ""
 
 
 def _percent(char: str) -> str:

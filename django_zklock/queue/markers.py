@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Final
 
-from django_zklock.queue.printable import printable
+from django_zklock.queue.escaping import printable
 
 START: Final = "!"
 """What the names of markers begin with. No segment of a key does, because `!` is percent-encoded there."""

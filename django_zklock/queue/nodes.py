@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.escaping import SEQUENCE_TAIL, shown
+from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
 
 MAX_PAYLOAD = 1024
 """Bytes a payload may have."""
@@ -121,20 +121,20 @@ def parse(name: str) -> Child | None:
     match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
     if match is None and _LATCH.fullmatch(name):
         raise UnreadableQueue(
-            f"The queue of the lock holds {shown(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
+            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
             "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
             "shares a queue with zk_leader."
         )
     if match is None:
         raise UnreadableQueue(
-            f"The queue of the lock holds {shown(name)}, which no known client writes. So it is unknown whose turn it "
+            f"The queue of the lock holds {quoted(name)}, which no known client writes. So it is unknown whose turn it "
             "is. Find out which program created it, and delete it or give that program another path."
         )
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
     child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
     if child.kind is Kind.LEASE and not child.by_us:
         raise UnreadableQueue(
-            f"The queue of the lock holds {shown(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
+            f"The queue of the lock holds {quoted(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
             "share a queue with other clients. Give one of the programs another path."
         )
     return child

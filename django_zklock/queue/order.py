@@ -9,7 +9,7 @@ from typing import overload
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import markers
-from django_zklock.queue.escaping import shown
+from django_zklock.queue.escaping import quoted
 from django_zklock.queue.nodes import Child, Kind, parse
 
 LAST_SEQUENCE = 2**31 - 2**20
@@ -101,12 +101,12 @@ def _refuse_numbers(queue: Sequence[Child]) -> None:
     before: Child | None = None
     for child in queue:
         if child.sequence < 0:
-            raise UnreadableQueue(f"The sequence number of {shown(child.name)} is negative: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is negative: {_EXHAUSTED}")
         if child.sequence > LAST_SEQUENCE:
-            raise UnreadableQueue(f"The sequence number of {shown(child.name)} is almost the last: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is almost the last: {_EXHAUSTED}")
         if before is not None and before.sequence == child.sequence:
             raise UnreadableQueue(
-                f"{shown(before.name)} and {shown(child.name)} have the same sequence number, so there is no "
+                f"{quoted(before.name)} and {quoted(child.name)} have the same sequence number, so there is no "
                 "order. ZooKeeper gives each number once. Find out which program created them, and delete them."
             )
         before = child
@@ -126,15 +126,15 @@ def _refuse_mixture(queue: Sequence[Child]) -> None:
     kazoos = next((child for child in queue if not child.in_grammar_of_curator), None)
     if kazoos is not None:
         raise UnreadableQueue(
-            f"The queue holds a {family} of Apache Curator ({shown(curators.name)}) and a znode in kazoo's grammar "
-            f"({shown(kazoos.name)}). Curator does not see it, so both might hold the lock. Give one of the programs "
+            f"The queue holds a {family} of Apache Curator ({quoted(curators.name)}) and a znode in kazoo's grammar "
+            f"({quoted(kazoos.name)}). Curator does not see it, so both might hold the lock. Give one of the programs "
             "another path."
         )
     unseen = next((child for child in queue if _FAMILIES[child.kind] != family), None)
     if unseen is not None:
         raise UnreadableQueue(
-            f"The queue holds a {family} of Apache Curator ({shown(curators.name)}) and a {_FAMILIES[unseen.kind]} "
-            f"znode ({shown(unseen.name)}). Curator does not see it, so both might hold the lock. With Curator's "
+            f"The queue holds a {family} of Apache Curator ({quoted(curators.name)}) and a {_FAMILIES[unseen.kind]} "
+            f"znode ({quoted(unseen.name)}). Curator does not see it, so both might hold the lock. With Curator's "
             'InterProcessReadWriteLock use kind="read" or kind="write", with its InterProcessMutex an exclusive lock. '
             "Or give that program another path."
         )

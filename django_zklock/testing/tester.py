@@ -16,8 +16,8 @@ from django_zklock.execution import abort
 from django_zklock.locks import table
 from django_zklock.locks.lock import Lock
 from django_zklock.queue import names, operator_hold
+from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.printable import session_hex
 from django_zklock.testing import lines
 from django_zklock.testing.bystander import Bystander
 from django_zklock.testing.lines import InLine
