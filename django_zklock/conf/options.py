@@ -14,8 +14,9 @@ from django.db import DEFAULT_DB_ALIAS
 from django_zklock.conf import arguments
 from django_zklock.conf.errors import LONGEST as LONGEST_WAIT
 from django_zklock.conf.errors import Findings, is_text, seconds
-from django_zklock.queue.operators import LONGEST
-from django_zklock.queue.printable import printable
+from django_zklock.queue import markers
+from django_zklock.queue.escaping import printable
+from django_zklock.queue.operator_hold import LONGEST
 
 ON_CONFLICT: Final = get_args(arguments.OnConflict)
 ON_LOST: Final = get_args(arguments.OnLost)
@@ -23,7 +24,7 @@ ABORT_ON: Final = get_args(arguments.AbortOn)
 RELEASE_ON: Final = get_args(arguments.ReleaseOn)
 KIND: Final = get_args(arguments.KindOfLock)
 COMPAT: Final = get_args(arguments.Compat)
-MOST_PERMITS: Final = 10_000
+MOST_PERMITS: Final = markers.MOST_PERMITS
 _SHOWN: Final = 60  # characters of a value that is refused
 
 

@@ -13,7 +13,7 @@ from django_zklock.dashboard.columns import state_of
 from django_zklock.dashboard.formatting import clean, kind_text, limit_text, process_of, reasons, role_text, work_of
 from django_zklock.dashboard.forms import Target
 from django_zklock.queue import names
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_zklock.queue.printable import printable
+from django_zklock.queue.escaping import printable
 
 if TYPE_CHECKING:
     from datetime import datetime

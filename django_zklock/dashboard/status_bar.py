@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext as _
 
 from django_zklock.dashboard.formatting import clean, duration
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import Connection, Snapshot, Wait

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django_zklock.inspection.info import Connection, ContenderInfo, LockInfo, Snapshot, Wait
 from django_zklock.inspection.queries import look_at, snapshot
-from django_zklock.queue.limits import SetLimit
-from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.markers import SetLimit
+from django_zklock.queue.operator_hold import OperatorHold
 
 __all__ = [
     "Connection",

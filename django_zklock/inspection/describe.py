@@ -10,13 +10,14 @@ from django_zklock.inspection.held_since import HeldSince
 from django_zklock.inspection.info import ContenderInfo, LockInfo
 from django_zklock.inspection.scan import ScanResult
 from django_zklock.inspection.server_time import to_datetime
-from django_zklock.queue import clients, revocations, standing
-from django_zklock.queue.limits import SetLimit, set_limit
+from django_zklock.queue import clients, release_request
+from django_zklock.queue.escaping import printable
+from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
+from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operators import operator_hold
+from django_zklock.queue.nodes import Payload, own_limit
+from django_zklock.queue.operator_hold import operator_hold
 from django_zklock.queue.order import Queue
-from django_zklock.queue.printable import printable
 from django_zklock.zk.gateway import Node
 
 _SHORT: Final = 120  # characters of a host or thread
@@ -87,13 +88,13 @@ class _QueueDescription:
         return LockInfo(
             key=key,
             path=path(self._result.base, key),
-            kind=standing.kind(queue),
+            kind=kind_of_queue(queue),
             holders=tuple(holders),
             waiters=tuple(waiters[: self._result.max_waiters]),
             waiting=waiting,
             longest_wait=max((each.age for each in waiters), default=None),
             problem=problem,
-            limit=max(limits.values(), default=None) if queue.limit is None else queue.limit.value,
+            limit=max(limits.values(), default=None) if queue.limit is None else queue.limit,
             limit_set=self._limit_set(),
             own_limits=self._own_limits([*holders, *waiters]),
             over=tuple(over),
@@ -103,7 +104,7 @@ class _QueueDescription:
         return self._result.nodes.get((self._key, name))
 
     def _limit_set(self) -> SetLimit | None:
-        node = self._node(self._queue.limit.name) if self._queue.limit is not None else None
+        node = self._node(self._queue.limit_marker)
         return set_limit(node.name, node.data, node.ctime) if node is not None else None
 
     def _own_limits(self, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
@@ -113,7 +114,7 @@ class _QueueDescription:
     def _contender(self, place: int, node: Node) -> ContenderInfo:
         child = self._queue.children[place]
         over = (self._key, child.name) in self._result.over
-        waits_behind = "" if over else standing.behind(self._queue, place, self._held)
+        waits_behind = "" if over else waits_for(self._queue, place, self._held)
         held_since = None
         if not waits_behind and not over:
             held_since = to_datetime(self._since.get((self._key, child.name), node.ctime))
@@ -146,12 +147,14 @@ class _QueueDescription:
             operator=operator,
             waits_behind=waits_behind,
             kind=child.kind.word,
-            release_request=revocations.requested(node.data),
+            release_request=release_request.requested(node.data),
             limit=payload.limit or None,
             may_hold=bool(waits_behind) and self._may_hold(place, node),
             owner=payload.owner,
         )
 
     def _may_hold(self, place: int, node: Node) -> bool:
-        sign = self._node(self._queue.sign.name) if self._queue.sign is not None else None
-        return sign is not None and standing.may_hold(self._queue, place, node.czxid, sign.czxid)
+        marker = self._node(self._queue.limit_marker)
+        if marker is None or node.czxid > marker.czxid:
+            return False
+        return may_hold(self._queue, place, own_limit(node.data), LimitRecord.decode(marker.data).before)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django_zklock.queue.limits import SetLimit
-from django_zklock.queue.operators import OperatorHold
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.markers import SetLimit
+from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.queue.release_request import ReleaseRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ContenderInfo:
     limit: int | None = None
     """The limit in its code, if it wants a permit; None if it is unknown."""
     may_hold: bool = False
-    """Whether it is a waiter that may have kept a permit when the limit was changed."""
+    """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
     owner: int = 0
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
 

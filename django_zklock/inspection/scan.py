@@ -12,12 +12,12 @@ from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection.server_time import ServerTime
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.queue import order, signs, standing
+from django_zklock.queue import markers, order
+from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
+from django_zklock.queue.holders import UNKNOWN_LIMITS, Limits, end_of_holders, holder_places
 from django_zklock.queue.names import MAX_KEY
 from django_zklock.queue.nodes import Kind, own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.queue.segments import SEQUENCE_TAIL, shown
-from django_zklock.queue.standing import Limits
 from django_zklock.zk import clock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, Node
@@ -92,7 +92,7 @@ class ScanResult:
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the places of the holders in a queue."""
-        places = standing.held(self.queues[key], self.limits(key))
+        places = holder_places(self.queues[key], self.limits(key))
         if not self.over:
             return places
         return tuple(place for place in places if (key, self.queues[key][place].name) not in self.over)
@@ -101,7 +101,7 @@ class ScanResult:
         """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
         queue = self.queues[key]
         if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
-            return standing.UNKNOWN
+            return UNKNOWN_LIMITS
         found = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
         return {name: own_limit(node.data) for name, node in found if node is not None}
 
@@ -242,7 +242,7 @@ class Scan:
         if contenders and key:
             try:
                 self._found[key] = order.ordered(
-                    name for name in reply if name in contenders or name.startswith(signs.START)
+                    name for name in reply if name in contenders or markers.is_marker(name)
                 )
             except UnreadableQueue as error:
                 self._unreadable[key] = len(contenders), str(error)
@@ -255,7 +255,7 @@ class Scan:
             if below.isprintable() and len(below) <= MAX_KEY:
                 self._requests.append(partial(self._list, below))
             else:
-                self._note(f"{shown(below)} is not the key of a lock and was skipped.")
+                self._note(f"{quoted(below)} is not the key of a lock and was skipped.")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
@@ -273,10 +273,10 @@ class Scan:
         self._queues = {key: self._found[key] for key in keys}
         reads: list[tuple[int, str, str]] = []  # with the place among the waiters; 0 for holders
         for key, queue in self._queues.items():
-            holders = standing.holders(queue)
-            end = len(queue) if limits.max_waiters is None else holders + max(1, limits.max_waiters)
+            first_waiter = end_of_holders(queue)
+            end = len(queue) if limits.max_waiters is None else first_waiter + max(1, limits.max_waiters)
             reads += [
-                (max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue.children[:end])
+                (max(0, place - first_waiter + 1), key, child.name) for place, child in enumerate(queue.children[:end])
             ]
         reads.sort()
         if limits.max_waiters is not None:
@@ -284,8 +284,8 @@ class Scan:
         for _, key, name in reads:
             self._read(key, name)
         for key, queue in self._queues.items():
-            if queue.sign is not None:
-                self._read(key, queue.sign.name)
+            if queue.limit_marker:
+                self._read(key, queue.limit_marker)
 
     def _read(self, key: str, name: str) -> None:
         """Read a child of a directory, unless it is read already."""

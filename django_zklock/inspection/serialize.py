@@ -11,14 +11,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from django_zklock.inspection.info import ContenderInfo, LockInfo, Snapshot
-    from django_zklock.queue.limits import SetLimit
-    from django_zklock.queue.operators import OperatorHold
+    from django_zklock.queue.markers import SetLimit
+    from django_zklock.queue.operator_hold import OperatorHold
 
 
 def snapshot_json(snapshot: Snapshot, locks: Iterable[LockInfo] | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from django_zklock.locks.hold_events import HoldEvent, LostCallback, ReleaseRequ
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.grant import GrantObserver
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.release_request import ReleaseRequest
 
 if TYPE_CHECKING:
     from django_zklock.locks.held import HeldLock

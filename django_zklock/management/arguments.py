@@ -13,8 +13,8 @@ from typing import Final
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.management.exit_codes import ExitCode, failure
+from django_zklock.queue.escaping import SAFE, unescape
 from django_zklock.queue.names import Template
-from django_zklock.queue.segments import SAFE, unescape
 
 PATIENCE: Final = 5.0  # seconds; a program that was just started has to connect first
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

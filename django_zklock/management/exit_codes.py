@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
-from django_zklock.queue.printable import printable
+from django_zklock.queue.escaping import printable
 
 
 class ExitCode(IntEnum):

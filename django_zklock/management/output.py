@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from django_zklock.queue.printable import printable, session_hex
+from django_zklock.queue.escaping import printable, session_hex
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, LockInfo, SetLimit, Wait

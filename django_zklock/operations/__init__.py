@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from django_zklock.operations.audit import Holder
 from django_zklock.operations.breaks import Broken, break_lock
+from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
 from django_zklock.operations.release_requests import ReleaseRequested, request_release
-from django_zklock.operations.semaphore_limits import clear_limit, limit_of, set_limit
-from django_zklock.queue.limits import SetLimit
-from django_zklock.queue.operators import OperatorHold
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.markers import SetLimit
+from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.queue.release_request import ReleaseRequest
 
 __all__ = [
     "Broken",

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from django_zklock.locks.validation import refuse_no_text
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.printable import printable
 from django_zklock.zk.gateway import Node
 
 audit = logging.getLogger("zklock.audit")

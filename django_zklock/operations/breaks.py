@@ -18,8 +18,8 @@ from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_break
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
-from django_zklock.queue import broken, order
-from django_zklock.queue.broken import BreakRecord
+from django_zklock.queue import break_record, order
+from django_zklock.queue.break_record import BreakRecord
 from django_zklock.queue.nodes import own_limit
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
@@ -73,13 +73,13 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     if child is None or node is None or node.czxid != token:
         raise _changed_hands(key)
     record = BreakRecord(by, reason)
-    record_path = broken.record_path(client.base, child.name)
+    record_path = break_record.record_path(client.base, child.name)
     beside = (Create(path=record_path, data=record.encode()),)
     held = not may_hold(client, queue, child, node)
     delete = DeleteNode(client.parent, child.name, beside, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(child, node), reason=reason, by=by)
     try:
-        done = client.run(delete, directory=broken.directory(client.base))
+        done = client.run(delete, directory=break_record.directory(client.base))
     except ZooKeeperUnavailable:
         if delete.tried:
             log_break(key, found.holder, "may be broken, as the answer was lost,", by, reason)
@@ -102,7 +102,7 @@ def _is_there(client: QueueClient, record: BreakRecord, path: str) -> bool:
 def _purge(client: QueueClient, path: str) -> None:
     """Delete this record later, and now the old ones that were left behind; on the protocol's thread."""
     gateway = client.session.attached(Gateway)
-    parent = broken.directory(client.base)
+    parent = break_record.directory(client.base)
 
     def on_own_read(answer: NodeReply) -> None:
         if isinstance(answer, Node):

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from django_zklock import conf
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.validation import refuse_no_span
-from django_zklock.queue import names, order, standing
+from django_zklock.queue import holders, names, order
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
 from django_zklock.zk import process
@@ -96,10 +96,15 @@ class QueueClient:
         return {name: own_limit(found[path].data) if path in found else 1 for path, name in paths.items()}
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
-        """Return the limits of those contenders of a semaphore that may have a permit, as far as they count."""
+        """
+        Return the limits in the code of those contenders that may have a permit, if these limits decide that.
+
+        Contenders further back than the highest known limit are not read. They wait, unless one has a higher limit.
+        """
         found: dict[str, int] = {}
-        while wanted := standing.undecided(queue, found):
-            found.update(self.limits(wanted[:AT_ONCE]))
+        names = holders.by_own_limit(queue)
+        while len(found) < min(len(names), max(found.values(), default=1)):
+            found.update(self.limits(names[len(found) : len(found) + AT_ONCE]))
         return found
 
     def about(self, error: ZkLockError) -> ZkLockError:
@@ -134,7 +139,7 @@ class DeleteNode:
     def __call__(self, found: DirectoryState | None, session_id: int) -> Step:
         if found is None or self._name not in found.children:
             return Done(False)
-        if self._held and not standing.has_lock(order.ordered(found.children), self._name, self._limit):
+        if self._held and not holders.is_holder(order.ordered(found.children), self._name, self._limit):
             return Done(False)
         self.tried = True
         return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)

@@ -25,11 +25,11 @@ from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
-from django_zklock.queue import operators, order, rules
-from django_zklock.queue.names import check_escaped
+from django_zklock.queue import operator_hold, order, rules
+from django_zklock.queue.escaping import SEQUENCE_DIGITS
+from django_zklock.queue.names import check_own_key
 from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.operators import LONGEST, HoldLabel, OperatorHold
-from django_zklock.queue.segments import SEQUENCE_DIGITS
+from django_zklock.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
 
 
 def hold_lock(
@@ -57,7 +57,7 @@ def hold_lock(
     refuse_no_span("wait", wait)
     refuse_no_span("patience", patience)
     client = QueueClient(key, patience + wait)
-    check_escaped(key)
+    check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
     audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
     return hold
@@ -111,7 +111,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     if not client.gone(own, client.left):
         raise ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     for name in client.run(children):
-        if name.endswith(own[-SEQUENCE_DIGITS:]) and operators.is_operator(name):
+        if name.endswith(own[-SEQUENCE_DIGITS:]) and operator_hold.is_operator(name):
             hold = _find(client, name)
             if hold is not None:
                 return hold
@@ -126,7 +126,7 @@ def _find(client: QueueClient, name: str) -> OperatorHold | None:
 
 def _delete(client: QueueClient, token: int) -> OperatorHold | None:
     """Delete the hold with this token, and return it; None if it is gone."""
-    for name in filter(operators.is_operator, client.run(children)):
+    for name in filter(operator_hold.is_operator, client.run(children)):
         hold = _find(client, name)
         if hold is not None and hold.token == token:
             delete = DeleteNode(client.parent, name)

@@ -11,10 +11,11 @@ from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_release_request
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.operations.limits import may_hold
-from django_zklock.queue import operators, order, revocations, standing
+from django_zklock.queue import operator_hold, order, release_request
+from django_zklock.queue.holders import holder_places
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.order import Queue
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.zk.gateway import Node
 
@@ -86,12 +87,12 @@ def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, g
 
     A znode that holds a lock does so until it is deleted, so no waiter can be asked by mistake.
     """
-    request = revocations.release_request(
+    request = release_request.release_request(
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
     queue = order.ordered(client.run(children))
     unsupported: ReleaseRequestUnsupported | None = None
-    holders = tuple(queue[place] for place in standing.held(queue, client.limits_in(queue)))
+    holders = tuple(queue[place] for place in holder_places(queue, client.limits_in(queue)))
     if guid and all(child.guid != guid for child in holders):
         holders = _possible_holders(client, queue, guid)
     for child in holders:
@@ -129,8 +130,8 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
             targets.append(target)
         answer: object = node
         # Else the same request is there, perhaps by a write of this call whose reply was lost.
-        if not request.same(revocations.requested(node.data)) and node.data != revocations.CURATOR:
-            data = revocations.with_request(node.data, request)
+        if not request.same(release_request.requested(node.data)) and node.data != release_request.CURATOR:
+            data = release_request.with_request(node.data, request)
             answer = client.request(
                 lambda gateway, done, node=node, data=data: gateway.write(node.path, data, node.version, done)  # type: ignore[misc]
             )
@@ -146,7 +147,7 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
 
 def _refuse_unsupported(key: str, child: Child, node: Node) -> None:
     """Raise `ReleaseRequestUnsupported` if the holder would never see the request."""
-    if operators.is_operator(child.name):
+    if operator_hold.is_operator(child.name):
         hold = read_hold(key, node)
         raise ReleaseRequestUnsupported(
             f"The lock {key!r} is held by {hold or 'an operator'}, and no program would see the request. "

@@ -1,4 +1,4 @@
-"""Which program made a contender, and what that says of itself; whoever can write to the node can say anything."""
+"""The client library of a contender, and what another client wrote into its znode. Neither can be trusted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
-from django_zklock.queue import revocations
+from django_zklock.queue import release_request
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.printable import printable
 
 OURS: Final = "zklock"
 CURATOR: Final = "Curator"
@@ -20,20 +20,20 @@ _SHORT: Final = 120  # characters that are kept of what another client wrote
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What another client wrote into its node."""
+    """What another client wrote into its znode."""
 
     host: str = ""
-    """Its address: Curator writes it unless its program gives it something else."""
+    """Its address, which Curator writes by default."""
     what: str = ""
-    """Any other text: kazoo's identifier, the id of Curator's `LeaderSelector`."""
+    """Any other text, such as kazoo's identifier or the id of a Curator `LeaderSelector`."""
 
 
 def client_of(child: Child, payload: Payload | None) -> str:
     """
-    Return which client a contender is of: "zklock", "kazoo", "Curator", or "unknown".
+    Return the client of a contender: "zklock", "kazoo", "Curator" or "unknown".
 
-    `payload` is that of ours in its node. A name of ours without such a payload, and a payload of ours under a name of
-    another's, are of a program that nobody knows.
+    `payload` is the payload in its znode, if that is one of ours. If only the name or only the payload is ours, the
+    client is unknown.
     """
     if payload is not None and payload.is_of(child):
         return OURS
@@ -43,8 +43,8 @@ def client_of(child: Child, payload: Payload | None) -> str:
 
 
 def said(data: bytes) -> Said:
-    """Return what another client than ours wrote into its node."""
-    if data == revocations.CURATOR:
+    """Return what another client than ours wrote into its znode."""
+    if data == release_request.CURATOR:
         return Said()  # a release request of Curator's has replaced it
     text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
     try:

@@ -1,4 +1,4 @@
-"""From the name of a lock, a template, to its key and its znode path, and back."""
+"""Lock names, which are templates; the keys that they are rendered to; and the paths of the keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.segments import (
+from django_zklock.queue.escaping import (
     SAFE,
     SEQUENCE_TAIL,
     check,
@@ -18,10 +18,10 @@ from django_zklock.queue.segments import (
     encode,
     escape,
     finish,
-    shown,
+    quoted,
     unescape,
 )
-from django_zklock.queue.values import text_of
+from django_zklock.queue.field_values import text_of
 
 __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "unescape"]
 
@@ -29,7 +29,7 @@ MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}]+|[{}]")
-_LAST_DIGIT = re.compile(r"%3([0-9])\Z")  # that was escaped, lest the segment look like a contender
+_LAST_DIGIT = re.compile(r"%3([0-9])\Z")  # escaped, or the segment would look like a contender
 _ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
@@ -37,39 +37,40 @@ _ONE_BRACE = {"{{": "{", "}}": "}"}
 @dataclass(frozen=True, slots=True)
 class Template:
     """
-    The name of a lock, with fields that each call fills: `inventory/{sku}`, `order/{order.pk}`.
+    The name of a lock, with fields that each call fills in: `inventory/{sku}`, `order/{order.pk}`.
 
-    Literals and fields only: a field is a plain name and the public attributes to follow from it. No index, no
-    format and no conversion, so that rendering runs no code but attribute access. `{{` and `}}` stand for braces.
+    A field is a plain name, with public attributes to follow. Indexes, formats and conversions are not allowed, so
+    rendering runs no code but attribute access. `{{` and `}}` are literal braces.
     """
 
     text: str
     fields: tuple[str, ...]
-    """The names a call must have, without their attributes; distinct, in the order of the text."""
+    """The names that a call must provide, without their attributes; distinct, in the order of the text."""
     _segments: tuple[_Segment, ...] = field(repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Return the template `text` stands for (cached); raise `InvalidLockName` if it stands for none."""
+        """Return the template of `text` (cached). Raises `InvalidLockName` if it is not valid."""
         check_type(text)
         return _parse(text)
 
     def render(self, values: Mapping[str, object]) -> str:
         """
-        Return the key of the lock for these values; two keys of one template are equal only if all values are.
+        Return the key for these values. Two keys of one template are equal only if all values are.
 
-        Values are equal here when they read the same: `7` and `"7"` are one key, `Decimal("1.0")` and
-        `Decimal("1.00")` two. Takes str, int, UUID, Decimal, date, datetime, time, enums of these, instances of
-        Django models, and lists, tuples and dicts of them all. Raises `InvalidLockName` for any other value, and for
-        a text that `escape` refuses. What a property raises passes through, except `AttributeError`.
+        Values are equal here if their texts are: `7` and `"7"` give one key, `Decimal("1.0")` and `Decimal("1.00")`
+        two.
+        Accepts str, int, UUID, Decimal, date, datetime, time, enums of these, instances of Django models, and lists,
+        tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
+        refuses. An exception of a property passes through, except `AttributeError`.
         """
         key = "/".join([segment.render(values) for segment in self._segments])
         if len(key) > MAX_KEY:
-            raise _too_long(f"the key of lock name {shown(self.text)}")
+            raise _too_long(f"the key of lock name {quoted(self.text)}")
         return key
 
     def may_render(self, key: str) -> bool:
-        """Tell whether there may be values for which this is the key."""
+        """Return whether the template can render this key."""
         segments = key.split("/")
         return len(segments) == len(self._segments) and all(
             segment.pattern.fullmatch(text) or segment.pattern.fullmatch(_LAST_DIGIT.sub(r"\1", text))
@@ -77,28 +78,28 @@ class Template:
         )
 
     def check_fields(self, available: Collection[str]) -> None:
-        """Raise `InvalidLockName` if a field needs a name that is not `available`; for use before the first call."""
+        """Raise `InvalidLockName` if a field needs a name that is not `available`. For use before the first call."""
         for name in self.fields:
             if name not in available:
                 close = difflib.get_close_matches(name, available, n=1)
                 names = ", ".join(available) or "none"
                 hint = f"did you mean {{{close[0]}}}?" if close else f"the names it may use: {names}."
-                raise InvalidLockName(f"lock name {shown(self.text)} uses {{{name}}}, which the call lacks; {hint}")
+                raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, which the call lacks; {hint}")
 
 
 def check_type(name: object) -> None:
-    """Raise `InvalidLockName` for what is no text, and so cannot even be looked up: a value that was never set, say."""
+    """Raise `InvalidLockName` if a lock name is not a string."""
     if not isinstance(name, str):
         use = "use a text that says what it guards."
         if isinstance(name, (list, tuple, set, frozenset)):
-            use = "several locks are taken by zk_locks(*names), or by a list of names in @zk_locked."
-        raise InvalidLockName(f"a lock name is of type {shown(type(name).__name__)}; {use}")
+            use = "to acquire several locks, use zk_locks(*names), or a list of names in @zk_locked."
+        raise InvalidLockName(f"a lock name is of type {quoted(type(name).__name__)}; {use}")
 
 
 def check_key(key: str) -> None:
     """Raise `InvalidLockName` unless this can be the key of a lock, of this package or of another client."""
     check_type(key)
-    what = f"the key {shown(key)}"
+    what = f"the key {quoted(key)}"
     check_characters(key, "key")
     if len(key) > MAX_KEY:
         raise _too_long(what)
@@ -106,7 +107,7 @@ def check_key(key: str) -> None:
         raise InvalidLockName(f"{what} is not the key of a lock: it has characters that do not print.")
     for segment in key.split("/"):
         if segment in ("", ".", "..") or segment.startswith("!") or SEQUENCE_TAIL.search(segment):
-            raise InvalidLockName(f"{what} is not the key of a lock: {shown(segment)} cannot be a part of one.")
+            raise InvalidLockName(f"{what} is not the key of a lock: {quoted(segment)} cannot be a part of one.")
 
 
 def is_key(text: str) -> bool:
@@ -118,16 +119,17 @@ def is_key(text: str) -> bool:
     return True
 
 
-def check_escaped(key: str) -> None:
-    """Raise `InvalidLockName` for what may be a path of another client's lock, but is the key of none of ours."""
+def check_own_key(key: str) -> None:
+    """Raise `InvalidLockName` unless this can be the key of a lock of this package, whose segments are escaped."""
+    check_key(key)
     if not _ESCAPED.fullmatch(key):
         if _TOKEN.sub(_example, key) != key:
             fields = " and ".join(f"{{{name}}}" for name in Template.parse(key).fields)
             raise InvalidLockName(
-                f"{shown(key)} is a template: fill in {fields}, for example {_TOKEN.sub(_example, key)}."
+                f"{quoted(key)} is a template. Fill in {fields}, for example {_TOKEN.sub(_example, key)}."
             )
         meant = "/".join(map(escape, key.split("/")))
-        raise InvalidLockName(f"{shown(key)} is no key, as it is not escaped; that of the lock is {meant!r}.")
+        raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
 
 
 def _example(token: re.Match[str]) -> str:
@@ -140,10 +142,10 @@ def path(base: str, key: str) -> str:
 
 
 def key_of(base: str, path: str) -> str:
-    """Return the key whose queue is in `path`, the reverse of `path`; raise `InvalidLockName` if none can be."""
+    """Return the key of the directory `path`: the reverse of `path()`. Raises `InvalidLockName` if there is none."""
     root = base.rstrip("/") + "/"
     if not path.startswith(root) or path == root:
-        raise InvalidLockName(f"the path {shown(path)} belongs to no lock, as it is not below {shown(root)}.")
+        raise InvalidLockName(f"the path {quoted(path)} belongs to no lock, because it is not below {quoted(root)}.")
     return path[len(root) :]
 
 
@@ -155,14 +157,14 @@ class _Field:
 
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
-            raise InvalidLockName(f"{self.what} has no value; pass one, or take the field out of the name.")
+            raise InvalidLockName(f"{self.what} has no value. Pass one, or remove the field from the name.")
         value = values[self.root]
         for attribute in self.attributes:
             try:
                 value = getattr(value, attribute)
             except AttributeError as error:
-                owner = shown(type(value).__name__)
-                raise InvalidLockName(f"{self.what} has no value: {owner} has no {shown(attribute)}.") from error
+                owner = quoted(type(value).__name__)
+                raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
         text = text_of(value, self.what)
         check(text, self.what)
         return text
@@ -171,11 +173,11 @@ class _Field:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     """
-    The literals (encoded) and fields between two slashes.
+    The (encoded) literals and the fields between two slashes.
 
-    Where fields share a segment, each literal between two of them has a safe character that is `reserved`: it stands
-    for itself in literals and is percent-encoded in values. So these characters tell, in any key, where each value
-    begins and ends: `{a}:{b}` is no single key for `x:y`, `z` and `x`, `y:z`. A single field needs no such care.
+    If a segment has several fields, each literal between two of them has a safe character that is `reserved`: it is
+    percent-encoded in values. So a key shows where each value begins and ends. For example, `{a}:{b}` gives different
+    keys for `x:y`, `z` and for `x`, `y:z`.
     """
 
     parts: tuple[str | _Field, ...]
@@ -184,7 +186,7 @@ class _Segment:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What it is rendered to, whatever the values."""
+        """A pattern of all texts that the segment can be rendered to."""
         return re.compile("".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts))
 
     def render(self, values: Mapping[str, object]) -> str:
@@ -194,7 +196,7 @@ class _Segment:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Template:
-    what = f"lock name {shown(text)}"
+    what = f"lock name {quoted(text)}"
     if not text:
         raise InvalidLockName("the lock name is empty; use a text that says what the lock guards.")
     if len(text) > MAX_KEY:
@@ -227,12 +229,12 @@ def _field(text: str, what: str) -> _Field:
     root, *attributes = text.split(".")
     if not all(name.isidentifier() for name in (root, *attributes)):
         raise InvalidLockName(
-            f"{what} has the field {shown(text)}; only a name and its attributes may stand between braces, "
+            f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, "
             "as in {order.pk}: no index, no call, no format and no conversion."
         )
     if any(name.startswith("_") for name in attributes):
-        raise InvalidLockName(f"{what} has the field {shown(text)}, a private attribute; use a public one.")
-    return _Field(root, tuple(attributes), f"field {shown(text)} of {what}")
+        raise InvalidLockName(f"{what} has the field {quoted(text)}, a private attribute; use a public one.")
+    return _Field(root, tuple(attributes), f"field {quoted(text)} of {what}")
 
 
 def _segment(split: list[str | _Field], what: str) -> _Segment:
@@ -247,7 +249,7 @@ def _segment(split: list[str | _Field], what: str) -> _Segment:
     encoded = tuple(encode(part) if isinstance(part, str) else part for part in parts)
     segment = _Segment(encoded, _reserved(parts, what), what)
     if len(parts) == 1 and isinstance(parts[0], str):
-        segment.render({})  # a literal that can be no segment, such as `..`, is refused before the first call
+        segment.render({})  # refuses an invalid literal, such as `..`, before the first call
     return segment
 
 
@@ -260,8 +262,8 @@ def _reserved(parts: list[str | _Field], what: str) -> str:
         elif index + 1 < len(parts):  # literals are merged, so there is a field on either side
             separators = [char for char in unicodedata.normalize("NFC", part) if char in SAFE]
             if not separators:
-                raise InvalidLockName(f"{what} has {shown(part)} between two fields; put a separator such as : there.")
-            found += min(separators, key=str.isalnum)  # punctuation first: the keys stay readable
+                raise InvalidLockName(f"{what} has {quoted(part)} between two fields; put a separator such as : there.")
+            found += min(separators, key=str.isalnum)  # punctuation first, so that keys stay readable
     return found
 
 

@@ -1,4 +1,4 @@
-"""The children of a lock's directory: what their names mean, and what is written into them."""
+"""The znodes of contenders: the grammar of their names, and the payload in their data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.segments import SEQUENCE_TAIL, shown
+from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
 
 MAX_PAYLOAD = 1024
 """Bytes a payload may have."""
 
 _READABLE = 64 * 1024
-# A guid and a time are of no use when cut, and have at most 36 characters. The other texts are cut to the first limit
-# that fits; the last one always does, as JSON writes no character in more than six bytes.
+# A guid and a time are useless when they are cut. They have at most 36 characters. The other texts are cut to the first
+# limit that fits. The last one always fits, because JSON writes each character in at most six bytes.
 _KEPT = frozenset({"guid", "since"})
 _OPTIONAL = frozenset({"limit", "owner"})
 _SHORT = 40
@@ -38,7 +38,7 @@ _KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _S
 
 
 class Kind(enum.Enum):
-    """What a contender wants: the lock, one side of a read-write lock, or a permit of a semaphore."""
+    """What a contender wants: the exclusive lock, one side of a read-write lock, or a permit of a semaphore."""
 
     LOCK = "lock-"
     READ = "__READ__"
@@ -47,12 +47,12 @@ class Kind(enum.Enum):
 
     @property
     def word(self) -> str:
-        """What people call who wants it."""
+        """The word for it in views and messages."""
         return _WORDS[self]
 
 
 _WORDS = {Kind.LOCK: "lock", Kind.READ: "read", Kind.WRITE: "write", Kind.LEASE: "semaphore"}
-# kazoo writes a plain lock and the write side of a read-write lock alike, and both exclude everyone.
+# kazoo gives the same name to an exclusive lock and to the write side of a read-write lock. Both exclude all others.
 _KINDS = {**{kind.value: kind for kind in Kind}, "__lock__": Kind.LOCK, "__rlock__": Kind.READ}
 _KAZOO_RECIPES = {Kind.LOCK: "__lock__", Kind.WRITE: "__lock__", Kind.READ: "__rlock__"}
 _CURATOR_START = "_c_"
@@ -60,7 +60,7 @@ _CURATOR_START = "_c_"
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A contender, as the name of its znode tells it."""
+    """A contender, as described by the name of its znode."""
 
     name: str
     kind: Kind
@@ -74,17 +74,17 @@ class Child:
 
     @property
     def by_us(self) -> bool:
-        """Whether a process with this package made it, in whatever grammar."""
+        """Whether a process with this package created it, in any grammar."""
         return guids.mark_of(self.guid) is not None
 
     @property
     def in_grammar_of_curator(self) -> bool:
-        """Whether Apache Curator would know it for a contender of the same recipe."""
+        """Whether its name is in the grammar of Apache Curator."""
         return self.name.startswith(_CURATOR_START)
 
     @property
     def by_curator(self) -> bool:
-        """Whether Apache Curator made it."""
+        """Whether Apache Curator created it."""
         return self.in_grammar_of_curator and not self.by_us
 
 
@@ -101,45 +101,40 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
     return f"{_CURATOR_START}{guid}-{kind.value}"
 
 
-def numbered(path: str, number: int) -> str:
-    """Return the path that a sequential node gets which is made with this one."""
-    return f"{path}{number:010d}"
-
-
 def bears(name: str, guid: str) -> bool:
-    """Tell whether this is the name of a node that was created with this guid, of whatever kind."""
+    """Return whether a znode of this name was created with this guid, for any kind."""
     return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))
 
 
 @functools.lru_cache(maxsize=4096)
 def parse(name: str) -> Child | None:
     """
-    Return the contender `name` stands for, or None for a name without a sequence number.
+    Return the contender with this name, or None for a name without a sequence number.
 
-    Such a name is the directory of a nested key. Curator's names and kazoo's are known. Raises `UnreadableQueue`
-    for any other name with a sequence number: to pass over a contender would be to grant the lock twice.
+    Such a name is the directory of a nested key, or a marker. The names of Curator and kazoo are known. Raises
+    `UnreadableQueue` for any other name with a sequence number. To ignore a contender might grant the lock twice.
 
-    A waiter sees the same names again and again, so what they mean is remembered.
+    Results are cached, because a waiter sees the same names again and again.
     """
     if not SEQUENCE_TAIL.search(name):
         return None
     match = _CURATOR.fullmatch(name) or _KAZOO.fullmatch(name)
     if match is None and _LATCH.fullmatch(name):
         raise UnreadableQueue(
-            f"The queue of the lock holds {shown(name)}, of a LeaderLatch of Apache Curator, which does not wait for "
-            "nodes of other recipes, so both might lead. Give that program another path, or have it use Curator's "
-            "LeaderSelector, which shares a queue with zk_leader."
+            f"The queue of the lock holds {quoted(name)}, of a LeaderLatch of Apache Curator. It waits for no other "
+            "znodes, so both might lead. Give that program another path, or let it use Curator's LeaderSelector, which "
+            "shares a queue with zk_leader."
         )
     if match is None:
         raise UnreadableQueue(
-            f"The queue of the lock holds {shown(name)}, which no known client writes, so nobody can tell whose turn "
-            "it is; find out who made it, and delete it or give that program another path."
+            f"The queue of the lock holds {quoted(name)}, which no known client writes. So it is unknown whose turn it "
+            "is. Find out which program created it, and delete it or give that program another path."
         )
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
     child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
     if child.kind is Kind.LEASE and not child.by_us:
         raise UnreadableQueue(
-            f"The queue of the lock holds {shown(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
+            f"The queue of the lock holds {quoted(name)}, a lease of a semaphore of Apache Curator. Semaphores cannot "
             "share a queue with other clients. Give one of the programs another path."
         )
     return child
@@ -147,7 +142,7 @@ def parse(name: str) -> Child | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """Who a contender is, for people who look at the queue. No rule reads it, and it never holds arguments."""
+    """What a contender says about itself, for people who look at the queue. It never contains arguments."""
 
     version: int = 1
     guid: str
@@ -157,18 +152,18 @@ class Payload:
     what: str
     """The work: the name of a view, or the name and id of a task."""
     since: str
-    """When the contender came, ISO 8601 in UTC; by the clock of its host."""
+    """When the contender came: ISO 8601 in UTC, by the clock of its host."""
     template: str
     about: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What `what` says, item by item, for programs: of a task "task", "id", "queue", "retries"; of a view "request",
-    its method and route."""
+    """The same as `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
+    "request": its method and route."""
     limit: int = 0
-    """How many permits there are, as this contender knows; 0 if it wants none."""
+    """The limit in the code of this contender; 0 if it wants no permit."""
     owner: int = 0
-    """The number of the thread, greenlet or asyncio task that it is for, unique in its session; 0 if unknown."""
+    """The number of its thread, greenlet or asyncio task, unique in its session; 0 if unknown."""
 
     def encode(self) -> bytes:
-        """Return JSON of at most 1024 bytes; what does not fit is cut, and ends in an ellipsis."""
+        """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
         attempts = [(limit, max(limit, _ITEM)) for limit in _LIMITS] + [(_LIMITS[-1], 0)]
         return next(data for data in (self._json(*limits) for limits in attempts) if len(data) <= MAX_PAYLOAD)
 
@@ -185,10 +180,10 @@ class Payload:
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
         """
-        Return the payload in `data`, or None if it is not one of ours; never raises.
+        Return the payload in `data`, or None if it is not one of ours. Never raises.
 
-        Curator writes an IP address, kazoo a line of text, and anybody may write anything. What a payload of ours
-        lacks, or holds in another type, is empty or 0; fields of later versions are passed over.
+        Curator writes an IP address, kazoo a line of text, and anybody may write anything. A field that is missing or
+        has another type is empty or 0. Fields of later versions are ignored.
         """
         if data is None or len(data) > _READABLE:
             return None
@@ -213,24 +208,24 @@ class Payload:
         )
 
     def is_of(self, child: Child) -> bool:
-        """Tell whether it says that it is this contender's; one in kazoo's grammar has no dashes in its guid."""
+        """Return whether its guid is that of this contender. In kazoo's grammar a guid has no dashes."""
         return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
 
 
 def own_limit(data: bytes) -> int:
-    """Return how many permits there are, as far as the contender with this data knows."""
+    """Return the limit in the code of the contender with this data; 1 if it has none."""
     payload = Payload.decode(data)
     return max(1, payload.limit) if payload is not None else 1
 
 
 def _cut(text: str, limit: int) -> str:
-    # Cleaned first, so that the escape of a lone surrogate counts with all its characters.
+    # Cleaned first: the escape of a lone surrogate counts with all its characters.
     text = _text(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _text(value: object) -> str:
-    # A lone surrogate would make every page or log line that shows the payload fail to encode.
+    # With a lone surrogate, no page or log line could encode the payload.
     return value[:MAX_PAYLOAD].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
 
 
@@ -241,5 +236,5 @@ def _items(value: object) -> dict[str, str]:
 
 
 def _number(value: object) -> int:
-    # Bounded, as Python refuses to print an int of more than 4300 digits; a bool is an int, but no pid.
+    # Bounded, because Python refuses to print an int of more than 4300 digits. A bool is an int, but no pid.
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else 0

@@ -1,52 +1,39 @@
-"""The order in which contenders have their turn, and what else their directory says."""
+"""The queue: the contenders of a directory in their order, and the limit that its marker sets."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import signs
+from django_zklock.queue import markers
+from django_zklock.queue.escaping import quoted
 from django_zklock.queue.nodes import Child, Kind, parse
-from django_zklock.queue.segments import shown
-from django_zklock.queue.signs import Limit
 
 LAST_SEQUENCE = 2**31 - 2**20
-"""The highest sequence number still taken; the million beyond it is the time to act, with the lock closed."""
+"""The highest sequence number that is accepted. The lock is closed a million numbers before the counter overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue(Sequence[Child]):
-    """The contenders of one lock, who came first being first."""
+    """The contenders of one lock, in the order of their sequence numbers."""
 
     children: tuple[Child, ...] = ()
-    limit: Limit | None = None
-    """How many permits there are, if that was set for all processes."""
-    past: Limit | None = None
-    """Who may have a permit by a limit that was cleared, and keeps it; its value is 0."""
+    limit: int | None = None
+    """The limit of the semaphore, if one was set for all processes."""
+    limit_marker: str = ""
+    """The name of the marker that sets or has cleared the limit; empty if there is none."""
 
     @property
-    def through(self) -> int:
-        """The sequence number of the last contender that may have a permit by a limit of before; it keeps it."""
-        return max((each.through for each in (self.limit, self.past) if each is not None), default=-1)
-
-    @property
-    def sign(self) -> Limit | None:
-        """What the last change of the limit has left; None if there was none that anybody here has seen."""
-        return self.limit or self.past
-
-    @property
-    def passed(self) -> str:
+    def stale_marker(self) -> str:
         """
-        The name of a sign that means nobody any more, for whoever sees it to delete; empty if there is none.
+        The name of a marker that has no meaning any more, for a contender to delete; empty if there is none.
 
-        Where it may mean others, too, than those up to its number, the last that is left is none of them to whom it
-        makes a difference: the first has a permit in any case.
+        That of a cleared limit tells who may hold a permit by it still. The first in the queue holds one in any case.
         """
-        if self.past is None or (self.children and self.children[0].sequence <= self.past.through):
-            return ""
-        return self.past.name if self.past.sure or len(self.children) < 2 else ""
+        return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 
     @overload
     def __getitem__(self, place: int) -> Child: ...
@@ -59,75 +46,68 @@ class Queue(Sequence[Child]):
         return len(self.children)
 
     def place(self, name: str) -> int | None:
-        """Return the place of the contender of this name, or None if it is not in the queue."""
+        """Return the place of a contender, from 0 on; None if it is not in the queue."""
         return next((place for place, child in enumerate(self.children) if child.name == name), None)
 
     def without(self, names: Collection[str]) -> Queue:
-        """Return the queue as it is once these contenders are gone."""
+        """Return the queue without these contenders."""
         return replace(self, children=tuple(child for child in self.children if child.name not in names))
 
     def with_newcomer(self, name: str, kind: Kind) -> Queue:
-        """Return the queue with one more contender, that comes last; what was set before it came is not about it."""
-        last = self[-1].sequence if self else -1
-        child = Child(name, kind, "", max(last, self.through) + 1)
-        return replace(self, children=(*self.children, child))
+        """Return the queue with one more contender at its end."""
+        return replace(self, children=(*self.children, Child(name, kind, "", self[-1].sequence + 1 if self else 0)))
 
 
 def ordered(names: Iterable[str]) -> Queue:
     """
-    Return the contenders among the children of a lock's directory, who came first being first.
+    Return the queue in the children of a lock's directory.
 
-    The order is that of the numbers: by string, a contender of another client's grammar would stand wherever its
-    prefix puts it, and negative numbers would stand backwards (kazoo issue 730).
+    The order is that of the numbers. The order of the names would sort contenders of different clients by their
+    prefixes, and negative numbers backwards (kazoo issue 730).
 
-    Raises `UnreadableQueue` rather than grant a lock twice: for a child nobody's grammar knows, for a sequence number
-    that is negative, repeated or nearly exhausted, and for contenders of Curator's that do not see all the others.
-    ZooKeeper counts the children ever made in a directory (`cversion`) in a signed 32-bit int. From 2147483647 it goes
-    on, depending on the version, with -2147483648, which is ahead of everyone (ZOOKEEPER-2944), or sticks and gives
+    Raises `UnreadableQueue` where a lock might be granted twice: for a numbered child that no client writes, for a
+    sequence number that is negative, repeated or nearly exhausted, and for a contender of Curator that does not see all
+    others. ZooKeeper counts the children that were ever created in a directory in a signed 32-bit int (`cversion`).
+    After 2147483647 it continues with -2147483648, which would be first in the queue (ZOOKEEPER-2944), or gives
     2147483647 to all (measured with 3.8).
     """
     children: list[Child] = []
-    limits: list[Limit] = []
-    readers: set[str] = set()
+    marked: list[str] = []
     for name in names:
         child = parse(name)
         if child is not None:
             children.append(child)
-        elif signs.is_sign(name):
-            limit = signs.sign(name)
-            if limit is not None:
-                limits.append(limit)
-            readers.add(signs.reader(name))
+        elif markers.is_marker(name):
+            marked.append(name)
     queue = sorted(children, key=lambda child: child.sequence)
     _refuse_numbers(queue)
     _refuse_mixture(queue)
+    readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
-        # Whatever it was: in kazoo's grammar a writer looks like a plain lock.
+        # Whatever its kind was: in kazoo's grammar a writer has the name of an exclusive lock.
         queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
-    past = max((limit for limit in limits if not limit.value), key=lambda limit: limit.through, default=None)
-    return Queue(tuple(queue), _lowest(limit for limit in limits if limit.value), past)
+    marker = limit_marker_in(marked)
+    return Queue(tuple(queue), markers.limit_in(marker) or None, marker)
 
 
-def limit_of(names: Iterable[str]) -> Limit | None:
-    """Return the limit that was set for all, as the children of a lock's directory say; nothing else is looked at."""
-    return _lowest(limit for name in names if (limit := signs.limit(name)) is not None)
-
-
-def _lowest(limits: Iterable[Limit]) -> Limit | None:
-    return min(limits, key=lambda limit: limit.value, default=None)
+def limit_marker_in(names: Iterable[str]) -> str:
+    """Return the name of the marker of the limit among the children of a directory; empty if there is none."""
+    found = [name for name in names if markers.limit_in(name) is not None]
+    # There is one. If an operator has made more by hand, the lowest limit counts.
+    return min(found, key=lambda name: markers.limit_in(name) or sys.maxsize, default="")
 
 
 def _refuse_numbers(queue: Sequence[Child]) -> None:
     before: Child | None = None
     for child in queue:
         if child.sequence < 0:
-            raise UnreadableQueue(f"The sequence number of {shown(child.name)} is negative: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is negative: {_EXHAUSTED}")
         if child.sequence > LAST_SEQUENCE:
-            raise UnreadableQueue(f"The sequence number of {shown(child.name)} is nearly the last: {_EXHAUSTED}")
+            raise UnreadableQueue(f"The sequence number of {quoted(child.name)} is almost the last: {_EXHAUSTED}")
         if before is not None and before.sequence == child.sequence:
             raise UnreadableQueue(
-                f"{shown(before.name)} and {shown(child.name)} have the same sequence number, so nobody can tell "
-                "who came first; ZooKeeper gives each number once, so find out who made them, and delete them."
+                f"{quoted(before.name)} and {quoted(child.name)} have the same sequence number, so there is no "
+                "order. ZooKeeper gives each number once. Find out which program created them, and delete them."
             )
         before = child
 
@@ -136,7 +116,7 @@ _FAMILIES = {Kind.LOCK: "mutex", Kind.READ: "read-write lock", Kind.WRITE: "read
 
 
 def _refuse_mixture(queue: Sequence[Child]) -> None:
-    """Refuse a contender of Curator's beside one that its recipe does not see, as it would take the lock over that."""
+    """Refuse a contender of Curator next to one that it does not see: it would acquire the lock at the same time."""
     if len({(child.kind, child.in_grammar_of_curator) for child in queue}) < 2:
         return
     curators = next((child for child in queue if child.by_curator), None)
@@ -146,21 +126,21 @@ def _refuse_mixture(queue: Sequence[Child]) -> None:
     kazoos = next((child for child in queue if not child.in_grammar_of_curator), None)
     if kazoos is not None:
         raise UnreadableQueue(
-            f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a node in kazoo's "
-            f"grammar ({shown(kazoos.name)}), which Curator's recipe does not see, so both might take the lock. Give "
-            "one of the programs another path."
+            f"The queue holds a {family} of Apache Curator ({quoted(curators.name)}) and a znode in kazoo's grammar "
+            f"({quoted(kazoos.name)}). Curator does not see it, so both might hold the lock. Give one of the programs "
+            "another path."
         )
     unseen = next((child for child in queue if _FAMILIES[child.kind] != family), None)
     if unseen is not None:
         raise UnreadableQueue(
-            f"A {family} of Apache Curator ({shown(curators.name)}) stands in the queue beside a "
-            f"{_FAMILIES[unseen.kind]} node ({shown(unseen.name)}), which Curator's recipe does not see, so both might "
-            'take the lock. Beside its InterProcessReadWriteLock take kind="read" or "write", beside its '
-            "InterProcessMutex a plain lock; or give that program another path."
+            f"The queue holds a {family} of Apache Curator ({quoted(curators.name)}) and a {_FAMILIES[unseen.kind]} "
+            f"znode ({quoted(unseen.name)}). Curator does not see it, so both might hold the lock. With Curator's "
+            'InterProcessReadWriteLock use kind="read" or kind="write", with its InterProcessMutex an exclusive lock. '
+            "Or give that program another path."
         )
 
 
 _EXHAUSTED = (
-    "ZooKeeper's 32-bit counter for this directory is exhausted, or nearly so; let the contenders finish, then "
-    "delete the directory (the parent of this node) once it is empty, so that ZooKeeper starts it anew from 0."
+    "ZooKeeper's 32-bit counter of this directory is exhausted, or nearly so. Let the contenders finish. Then "
+    "delete the directory (the parent of this znode) once it is empty, so that ZooKeeper counts from 0 again."
 )

@@ -1,4 +1,4 @@
-"""The node by which a task is the only one of its key: where it is, what it says, and when it counts no more."""
+"""The reservation of a unique task: the path of its znode, its data, and when it no longer counts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django_zklock.exceptions import UnreadableQueue
+from django_zklock.queue.escaping import quoted
 from django_zklock.queue.names import path
-from django_zklock.queue.segments import shown
 
 DIRECTORY = "!unique"
-"""Below the base of all locks. No key leads there: in a key, the exclamation mark is written `%21`."""
+"""Below the base of all locks. It is no key, because `!` is written `%21` in keys."""
 
-_SLASH = "!"  # in the name of a reservation, for the slashes of its key; no key holds one
+_SLASH = "!"  # replaces the slashes of the key in the name of a reservation; no key has one
 _PUBLISHER = "-publisher"
 _WORKER = "-worker"
 _READABLE = 64 * 1024
@@ -24,39 +24,39 @@ _to_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=
 
 
 class State(str, enum.Enum):
-    """How far the task of a reservation has come."""
+    """The progress of the task of a reservation."""
 
-    PUBLISHING = "publishing"  # its message may have been sent, or not
+    PUBLISHING = "publishing"  # it is unknown whether its message was sent
     QUEUED = "queued"  # its message is with the broker
     STARTED = "started"  # a worker has begun with it
 
 
 class Verdict(enum.Enum):
-    """What a reservation means to the next publisher."""
+    """What a reservation means for the next publisher of its key."""
 
     LIVE = "live"  # the task waits or runs
-    SENDING = "sending"  # somebody is publishing it, and may yet fail
-    DEAD = "dead"  # nothing will come of it
+    SENDING = "sending"  # a publisher is sending it, and may fail
+    DEAD = "dead"  # the task will never run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """
-    What the node says.
+    The data of the znode.
 
-    Its children say who is behind it: ephemeral nodes of the publisher while it publishes, and of each worker that
-    has begun with the task; and one that lasts, named after the token, by which two reservations that follow each
-    other at one path are told apart. A version could not do that, as it begins anew with each node.
+    Its children show who works for it: an ephemeral znode of the publisher while it publishes, and one of each worker
+    that has started the task. One more child is persistent and named after the token. It distinguishes two
+    reservations that follow each other at one path. A version cannot, because it starts at 0 with each znode.
     """
 
     task_id: str
     token: str
-    """A UUID in its 36 characters; another one for each reservation."""
+    """A UUID of 36 characters, different for each reservation."""
     state: State
     late: bool = False
     """Whether the broker delivers the task again if its worker dies (`acks_late`)."""
     until: float | None = None
-    """When it counts no more if nobody is behind it, in seconds since 1970; None: never."""
+    """When it stops to count if no worker has it, in seconds since 1970; None: never."""
 
     def encode(self) -> bytes:
         """Return JSON."""
@@ -64,7 +64,7 @@ class Reservation:
 
     @classmethod
     def decode(cls, data: bytes) -> Reservation:
-        """Return the reservation in `data`; raise `UnreadableQueue` if there is none, so that nobody takes it over."""
+        """Return the reservation in `data`. Raises `UnreadableQueue` if there is none, so it is not taken over."""
         try:
             found: Any = json.loads(data) if len(data) <= _READABLE else None
             until = found["until"]
@@ -77,13 +77,13 @@ class Reservation:
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UnreadableQueue(
-                f"A reservation holds {shown(data[:80].decode(errors='replace'))}, which this release can't read; find "
-                "out who wrote it."
+                f"A reservation holds {quoted(data[:80].decode(errors='replace'))}, which this release cannot read. "
+                "Find out which program wrote it."
             ) from error
 
     @property
     def mark(self) -> str:
-        """The name of the child that lasts."""
+        """The name of the persistent child."""
         return f"{self.token}-token"
 
 
@@ -93,7 +93,7 @@ def directory(base: str) -> str:
 
 
 def place(base: str, key: str) -> str:
-    """Return the path of a key's reservation; no two keys have one path, and none is below another's."""
+    """Return the path of the reservation of a key. All keys have different paths, none below another."""
     return path(directory(base), key.replace("/", _SLASH))
 
 
@@ -103,30 +103,30 @@ def key_at(name: str) -> str:
 
 
 def publisher(token: str, session_id: int) -> str:
-    """Return the name of the child that a publisher has; another one in each session, as the old one may linger."""
+    """Return the name of a publisher's child. It differs in each session, because the old child may still be there."""
     return f"{token}-{session_id & 0xFFFFFFFFFFFFFFFF:016x}{_PUBLISHER}"
 
 
 def worker(attachment: str, session_id: int) -> str:
-    """Return the name of the child that a worker has."""
+    """Return the name of a worker's child."""
     return f"{attachment}-{session_id & 0xFFFFFFFFFFFFFFFF:016x}{_WORKER}"
 
 
 def publishers(children: Collection[str]) -> list[str]:
-    """Return those children that are publishers'."""
+    """Return the children of publishers."""
     return [name for name in children if name.endswith(_PUBLISHER)]
 
 
 def workers(children: Collection[str]) -> list[str]:
-    """Return those children that are workers'."""
+    """Return the children of workers."""
     return [name for name in children if name.endswith(_WORKER)]
 
 
 def judge(found: Reservation, children: Collection[str], now: float) -> Verdict:
     """
-    Tell what a reservation means to another task that wants its place, at `now`, in seconds since 1970.
+    Return what a reservation means for another task of its key, at `now`, in seconds since 1970.
 
-    Only a publisher that wants the place asks. No clock runs for it otherwise, and nobody sweeps.
+    Only a publisher of that key asks. There is no timer and no cleanup job.
     """
     if workers(children):
         return Verdict.LIVE
@@ -135,7 +135,7 @@ def judge(found: Reservation, children: Collection[str], now: float) -> Verdict:
     if found.until is not None and now > found.until:
         return Verdict.DEAD
     if found.state is State.STARTED and not found.late:
-        return Verdict.DEAD  # its worker died, and the broker has no message that would bring it back
+        return Verdict.DEAD  # its worker died, and the broker will not deliver it again
     return Verdict.LIVE
 
 

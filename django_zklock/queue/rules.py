@@ -1,8 +1,8 @@
 """
-Whose turn it is: from the queue and one's own place in it to a verdict.
+The rules of a queue: whether a contender is granted, or which predecessors it waits for.
 
-All kinds of contenders may stand in one queue, and keep each other out by one principle: nobody passes anybody with
-whom it cannot share the lock. So each rule asks only who is ahead, and nobody starves.
+Contenders of all kinds share one queue by one principle: a contender never passes another with which it cannot share
+the lock. So a rule looks only at those ahead, and no contender starves.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from django_zklock.queue.order import Queue
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The lock is ours."""
+    """The contender is granted the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
     """
-    It is not our turn before one of `children` is gone.
+    The contender waits until one of `children` is gone.
 
-    `alone` says that the first deletion among them grants the lock, without another look at the queue: sequence numbers
-    only rise, so nobody can have come in between. `heed_limit` says that the limit counts, which may be changed for all
-    (with the data of the directory).
+    `alone`: the first delete among them grants the lock, and the queue need not be listed again. Sequence numbers only
+    rise, so no contender can have come in between. `heed_limit`: the verdict depends on the limit. A change of it
+    writes the data of the directory.
     """
 
     children: tuple[str, ...]
@@ -37,7 +37,7 @@ class WaitFor:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """We are not in the queue: the own node was never made, or is gone with its session or by somebody's hand."""
+    """The contender is not in the queue: its znode was not created, or was deleted, or its session is over."""
 
 
 Verdict: TypeAlias = Granted | WaitFor | Absent
@@ -45,22 +45,22 @@ Verdict: TypeAlias = Granted | WaitFor | Absent
 
 class Rule(Protocol):
     """
-    What makes a kind of lock: it reads the queue and never acts.
+    The rule of one kind of lock. It reads the queue and has no side effects.
 
-    `queue` is as `order.ordered` gives it, and `me` the name of the own child.
+    `queue` is the result of `order.ordered`, and `me` the name of the contender's znode.
     """
 
     def __call__(self, queue: Queue, me: str, /) -> Verdict:
-        """Return what the contender `me` has to do."""
+        """Return the verdict for the contender `me`."""
         ...
 
 
 def exclusive(queue: Queue, me: str, /) -> Verdict:
     """
-    Grant the lock to the first in the queue; everyone else waits for the one just ahead, and wakes alone.
+    Grant the lock to the first in the queue. Each other contender waits for the one just ahead.
 
-    A missing own node is a verdict of its own. Taken for an index, "not found" is -1, which is ahead of everyone:
-    that granted Curator's locks twice (CURATOR-211, CURATOR-307).
+    A contender that is not in the queue gets a verdict of its own. As an index, "not found" would be -1, which is ahead
+    of all others. Curator granted locks twice for that reason (CURATOR-211, CURATOR-307).
     """
     place = queue.place(me)
     if place is None:
@@ -72,10 +72,10 @@ def exclusive(queue: Queue, me: str, /) -> Verdict:
 
 def shared(queue: Queue, me: str, /) -> Verdict:
     """
-    Grant the lock to a reader that has only readers ahead; else it waits for the last ahead that is none.
+    Grant the lock to a reader with only readers ahead. Any other reader waits for the last writer ahead.
 
-    Who comes later is not looked at, so a writer that waits is passed by nobody, and stands in no earlier reader's way
-    (kazoo issue 649).
+    Later contenders do not matter. So no reader passes a waiting writer, and a waiting writer does not block an earlier
+    reader (kazoo issue 649).
     """
     place = queue.place(me)
     if place is None:
@@ -89,20 +89,19 @@ def shared(queue: Queue, me: str, /) -> Verdict:
 @dataclass(frozen=True, slots=True)
 class Permits:
     """
-    Grant the lock to as many as there are permits, if none but such are ahead.
+    Grant the lock to as many contenders as there are permits, if all contenders ahead want permits, too.
 
-    The limit that was set for all counts more than `limit`, the caller's own. Who had a permit by one that was set
-    before keeps it, and is granted it even if it has not heard of it yet.
+    A limit that is set for all processes wins over `limit`, the one in the contender's code.
     """
 
     limit: int
 
     def __call__(self, queue: Queue, me: str, /) -> Verdict:
         """
-        Return whether there is a permit; if not, wait for as many of those just ahead as there are permits.
+        Return whether there is a permit; if not, wait for the `limit` contenders just ahead.
 
-        Any of that number would do, and fewer would not: of those ahead, all but `limit` - 1 have to go before there is
-        a permit, so one of any `limit` of them is among those that went. With a limit of 1 it is the rule of a lock.
+        A permit is free when fewer than `limit` contenders are ahead. So at least one of any `limit` of them must leave
+        first. Fewer than `limit` watches might miss it. With a limit of 1 this is the rule of an exclusive lock.
         """
         place = queue.place(me)
         if place is None:
@@ -111,19 +110,19 @@ class Permits:
         if others:
             return _wait_for(others[-1], alone=place == 1)
         limit = self.permits(queue)
-        if place < limit or queue[place].sequence <= queue.through:
+        if place < limit:
             return Granted()
         ahead = queue[place - limit : place]
         alone = place == limit and not any(child.replaceable for child in ahead)
         return WaitFor(tuple(child.name for child in ahead), alone, heed_limit=True)
 
     def permits(self, queue: Queue) -> int:
-        """Return how many permits there are."""
-        return self.limit if queue.limit is None else queue.limit.value
+        """Return the limit that applies."""
+        return self.limit if queue.limit is None else queue.limit
 
 
 def rule_for(kind: Kind, limit: int) -> Rule:
-    """Return the rule of a kind of contender; `limit` is its own, if it wants a permit."""
+    """Return the rule for a kind of contender; `limit` is the one in its code, if it wants a permit."""
     if kind is Kind.LEASE:
         return Permits(max(1, limit))
     return shared if kind is Kind.READ else exclusive

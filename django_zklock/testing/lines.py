@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import order, standing
+from django_zklock.queue import order
+from django_zklock.queue.escaping import SEQUENCE_TAIL
+from django_zklock.queue.holders import holder_places
 from django_zklock.queue.nodes import Kind, Payload, own_limit
-from django_zklock.queue.segments import SEQUENCE_TAIL
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
@@ -56,5 +57,5 @@ def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
         for child in queue
         if child.kind is Kind.LEASE and queue.limit is None
     }
-    held = standing.held(queue, limits)
+    held = holder_places(queue, limits)
     return {f"{directory}/{child.name}": (place in held, child.kind.word) for place, child in enumerate(queue)}

@@ -16,9 +16,9 @@ from django_zklock.conf.arguments import KindOfLock
 from django_zklock.execution import abort
 from django_zklock.locks import table
 from django_zklock.locks.lock import Lock
-from django_zklock.queue import names, operators
+from django_zklock.queue import names, operator_hold
+from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.printable import session_hex
 from django_zklock.testing import lines
 from django_zklock.testing.bystander import Bystander
 from django_zklock.testing.lines import InLine
@@ -133,11 +133,11 @@ class LockTester:
     def _leavers(self) -> list[str]:
         """Return the paths of those who have to go before the end of the test."""
         paths = self._contenders()
-        lasting = [path for path in paths if operators.is_operator(path.rpartition("/")[2])]
+        lasting = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
         resting = {
             path
             for path, payload in zip(lasting, self._payloads(lasting), strict=True)
-            if payload is not None and operators.MINIMUM in payload.about
+            if payload is not None and operator_hold.MINIMUM in payload.about
         }
         return [path for path in paths if path not in resting]
 

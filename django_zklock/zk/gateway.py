@@ -74,8 +74,6 @@ class DirectoryState:
     data: bytes
     version: int
     children: tuple[str, ...]
-    created: int = 0
-    """How many children were ever created, at the time of the list or before: the number of the next sequential one."""
 
 
 NodeReply: TypeAlias = Node | ZkError
@@ -218,13 +216,7 @@ class Gateway:
                 callback(unclear[0] if unclear else None)
                 return
             _, (data, stat), names = replies
-            # The server reports as cversion twice the number of children ever created, less those that exist.
-            created = (stat.cversion + stat.numChildren) // 2
-            callback(
-                DirectoryState(
-                    path=path, data=data or b"", version=stat.version, children=tuple(names), created=created
-                )
-            )
+            callback(DirectoryState(path=path, data=data or b"", version=stat.version, children=tuple(names)))
 
         requests = (wire.Sync(path), wire.GetData(path, None), wire.GetChildren(path, None))
         self.session.send_together([(request, on_reply) for request in requests])

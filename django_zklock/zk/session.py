@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Exists, GetACL, GetChildren, GetData, S
 from kazoo.protocol.states import KazooState
 
 from django_zklock import signals
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import clock
 from django_zklock.zk.client import Client, SessionOptions
 from django_zklock.zk.errors import OutcomeUnknown, SessionGone, ZkError, failure, translate

@@ -12,7 +12,7 @@ from support.proxy import Proxy
 from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
-from django_zklock.queue.operators import is_operator
+from django_zklock.queue.operator_hold import is_operator
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 

@@ -275,18 +275,18 @@ class Ensemble:
         path = f"{parent}/{name[:3]}{guid}{name[39:-10]}{above.made:010d}"
         self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))
 
-    def set_limit(self, parent: str, before: str, sign: str) -> bool:
-        """Put up the sign of a limit instead of the one `before`, as an operator does; empty: none."""
+    def set_limit(self, parent: str, before: str, marker: str) -> bool:
+        """Replace the marker `before` (empty: none) by another one, as an operator does."""
         node = self._prepared.nodes.get(parent)
-        if node is None or not self.leader.up or before == sign:
+        if node is None or not self.leader.up or before == marker:
             return False
         if [name for name in node.children if name.startswith("!limit")] != ([before] if before else []):
             return False
         self._propose(
             Change(
-                created=((f"{parent}/{sign}", Znode(self._zxid + 1)),) if sign else (),
+                created=((f"{parent}/{marker}", Znode(self._zxid + 1)),),
                 deleted=(f"{parent}/{before}",) if before else (),
-                written=((parent, sign.encode()),),
+                written=((parent, marker.encode()),),
                 why="by an operator",
             )
         )

@@ -241,12 +241,6 @@ def _leaving_sign(self: Place) -> None:
         self._occupant.on_node_gone()
 
 
-def _generous(queue: Queue) -> int:
-    """Take the one behind the last that keeps a permit for another."""
-    signs = [each for each in (queue.limit, queue.past) if each is not None]
-    return max((each.through for each in signs), default=-1) + (queue.past is not None)
-
-
 def _unheeding(self: Predecessors) -> None:
     """Watch the limit, and trust what was seen before."""
 
@@ -334,7 +328,6 @@ MUTANTS = (
         ((Predecessors, "_heed_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
         setting=PERMITS,
     ),
-    Mutant("has one too many keep a permit when the limit is cleared", ((Queue, "through", property(_generous)),)),
     Mutant("takes the sign of a reader down before its node", ((Place, "_depart", _sign_first),), setting=READERS),
     Mutant("wakes nobody when a writer goes on as a reader", ((Place, "_put_sign", _sign_alone),), setting=READERS),
     Mutant(

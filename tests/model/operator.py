@@ -37,15 +37,10 @@ class Operator:
 
     def _look(self, change: LimitChange) -> None:
         tree, parent = self._ensemble.truth, f"{BASE}/{change.key}"
-        before, _, through = reference.limit(tree, parent)
-        having = (path for path in reference.entitled(tree, parent) if "-lease-" in path)
-        through = max([through, *(int(path[-10:]) for path in having)])
-        sign = f"!limit:{change.value or 0}:{through}:" if change.value or through >= 0 else ""
-        self._world.after(THINKS, self._change, parent, before, sign)
+        before, _ = reference.limit(tree, parent)
+        self._world.after(THINKS, self._change, parent, before, f"!limit:{change.value or 0}:")
 
-    def _change(self, parent: str, before: str, sign: str) -> None:
-        if self._ensemble.set_limit(parent, before, sign):
+    def _change(self, parent: str, before: str, marker: str) -> None:
+        if self._ensemble.set_limit(parent, before, marker):
             self._figures.limits += 1
-            self._world.note(
-                f"the limit of {parent} is {sign or 'that of each'} now, no more {before or 'that of each'}"
-            )
+            self._world.note(f"the limit of {parent} is {marker} now, no more {before or 'that of each'}")

@@ -7,16 +7,16 @@ import re
 from model.tree import Tree
 
 _CONTENDER = re.compile(r"_c_(?P<guid>.{36})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)(?P<number>[0-9]{10})")
-_LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):(?P<through>-?[0-9]+):")
+_LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):")
 
 
-def limit(tree: Tree, parent: str) -> tuple[str, int, int]:
-    """Return the sign of the limit of a queue, its value and who may be above it; empty if there is none."""
+def limit(tree: Tree, parent: str) -> tuple[str, int]:
+    """Return the marker of the limit of a queue, and its value; empty and 0 if there is none."""
     for name in tree.nodes[parent].children if parent in tree.nodes else ():
         found = _LIMIT.fullmatch(name)
         if found:
-            return name, int(found["value"]), int(found["through"])
-    return "", 0, -1
+            return name, int(found["value"])
+    return "", 0
 
 
 def entitled(tree: Tree, parent: str) -> set[str]:
@@ -25,7 +25,7 @@ def entitled(tree: Tree, parent: str) -> set[str]:
         return set()
     names = tree.nodes[parent].children
     found = sorted(filter(None, map(_CONTENDER.fullmatch, names)), key=lambda each: int(each["number"]))
-    _, most, through = limit(tree, parent)
+    _, most = limit(tree, parent)
     kinds = ["__READ__" if f"!reads:{each['guid']}:" in names else each["recipe"] for each in found]
     having = set()
     for place, each in enumerate(found):
@@ -33,10 +33,7 @@ def entitled(tree: Tree, parent: str) -> set[str]:
         if (
             place == 0
             or set(kinds[: place + 1]) == {"__READ__"}
-            or (
-                set(kinds[: place + 1]) == {"lease-"}
-                and (place < (most or own_limit(tree, path)) or int(each["number"]) <= through)
-            )
+            or (set(kinds[: place + 1]) == {"lease-"} and place < (most or own_limit(tree, path)))
         ):
             having.add(path)
     return having

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_zklock.queue import nodes, signs
+from django_zklock.queue import markers, nodes
 from django_zklock.zk.client import SessionOptions
 from model.callers import BASE, Caller
 from model.choices import Chooser
@@ -162,12 +162,12 @@ class _Play:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
         members = sum(len(process.registry.members) for process in self.processes if process.running)
-        own = [name for name in known if not signs.is_sign(name)]
+        own = [name for name in known if not markers.is_marker(name)]
         if not members == len(wanted) == len(own):
             raise Violation("one node each", f"{members} members, {len(wanted)} callers, {len(own)} nodes")
-        readers = {signs.reader(name) for name in known} - {""}
+        readers = {markers.reader_of(name) for name in known} - {""}
         if readers - set(own):
-            raise Violation("no orphan", f"signs of {sorted(readers - set(own))}, who have left")
+            raise Violation("no orphan", f"markers of {sorted(readers - set(own))}, who have left")
 
     def _known(self) -> set[str]:
         return {guid for process in self.processes if process.running for guid in process.registry.guids}

@@ -21,8 +21,8 @@ from kazoo.exceptions import NoNodeError
 from django_zklock.execution import abort
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import table
-from django_zklock.queue import nodes, signs
-from django_zklock.queue.segments import SEQUENCE_TAIL
+from django_zklock.queue import markers, nodes
+from django_zklock.queue.escaping import SEQUENCE_TAIL
 from django_zklock.testing.ensemble import Ensemble
 from django_zklock.testing.server import DevServer
 
@@ -162,7 +162,7 @@ class Zoo:
 
     def reading(self, key: str) -> list[str]:
         """The signs of those who only read now, though they came to write."""
-        return [name for name in self.names(f"{self.base}/{key}") if signs.reader(name)]
+        return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
 
     def contenders(self, path: str | None = None) -> list[str]:
         """The paths of all contenders in this namespace."""

@@ -17,7 +17,7 @@ from celery.utils.time import maybe_make_aware
 
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold
-from django_zklock.queue.segments import escape
+from django_zklock.queue.escaping import escape
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
 from django_zklock.zk.multi import Check, Create, Delete, SetData

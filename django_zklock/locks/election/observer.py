@@ -23,8 +23,8 @@ from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.queue import clients, order
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.printable import printable
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply, Watch, WriteReply

@@ -27,9 +27,9 @@ from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Member, Registry
 from django_zklock.locks.protocol.replacement import replacement
 from django_zklock.locks.protocol.replies import Turns
-from django_zklock.queue import nodes, operators, order, rules
+from django_zklock.queue import nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
@@ -166,7 +166,7 @@ class Contender(Member):
             self._line_up_if_short(queue, free)
         elif free:
             self._go_on()
-        elif holds := operators.holds_ahead(longer, ME):
+        elif holds := operator_hold.holds_ahead(longer, ME):
             self._check_holds(holds, partial(self._on_peek_checked, longer))
         else:
             self._read_holder(queue[0].name)
@@ -294,12 +294,12 @@ class Contender(Member):
             return
         self.placed = True
         self._place.confirmed()
-        if queue.passed:
-            self._registry.gateway.delete(f"{self.request.parent}/{queue.passed}", lambda answer: None)
+        if queue.stale_marker:
+            self._registry.gateway.delete(f"{self.request.parent}/{queue.stale_marker}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
             self._first()
             return
-        holds = operators.holds_ahead(queue, self._place.node.name)
+        holds = operator_hold.holds_ahead(queue, self._place.node.name)
         if holds:
             self._check_holds(holds, partial(self._on_checked, queue, verdict))
         else:
@@ -333,7 +333,7 @@ class Contender(Member):
             return
         self.operator = found.first
         self._wait_or_give_way(verdict)
-        seconds = found.next_check(operators.holds_to_end(queue, self._place.node.name, verdict.children))
+        seconds = found.next_check(operator_hold.holds_to_end(queue, self._place.node.name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
             self._cancel_timer()
             self._timer = self.session.loop.call_later(seconds, lambda: self._turns.run(self._on_hold_over))

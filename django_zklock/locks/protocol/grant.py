@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.queue import broken
-from django_zklock.queue.broken import BreakRecord
+from django_zklock.queue import break_record
+from django_zklock.queue.break_record import BreakRecord
 from django_zklock.zk.errors import NodeMissing
 from django_zklock.zk.gateway import Gateway, Node, NodeReply
 
@@ -20,7 +20,7 @@ def lose(gateway: Gateway, grant: Grant) -> None:
     """
     session = gateway.session
     grant.node_gone = True
-    path = broken.record_path(session.options.base, grant.path.rpartition("/")[2])
+    path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
     timer = session.loop.call_later(PATIENCE, lambda: on_read(NodeMissing()))
 
     def on_read(answer: NodeReply) -> None:

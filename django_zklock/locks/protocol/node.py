@@ -18,9 +18,9 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import Turns
-from django_zklock.queue import guids, nodes, rules, signs
+from django_zklock.queue import guids, markers, nodes, rules
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.operators import HoldLabel
+from django_zklock.queue.operator_hold import HoldLabel
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
 from django_zklock.zk.multi import Create, SetData
@@ -288,7 +288,7 @@ class Place:
 
     @property
     def _sign(self) -> str:
-        return signs.reads(self._guid)
+        return markers.reader_marker(self._guid)
 
     def _unwatch(self) -> None:
         watch, self._watch = self._watch, None

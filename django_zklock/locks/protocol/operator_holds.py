@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django_zklock.queue import operators
+from django_zklock.queue import operator_hold
 from django_zklock.queue.nodes import Payload
-from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.operator_hold import OperatorHold
 from django_zklock.zk.clock import CLOCK_NODE, ServerClock
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Callback, Gateway, Node, NodeReply, WriteReply
@@ -146,7 +146,7 @@ def _interrupted(answer: object) -> bool:
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:
     """Return the operator hold that a znode is, or None."""
-    return operators.operator_hold(
+    return operator_hold.operator_hold(
         Payload.decode(node.data), key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime
     )
 

@@ -14,7 +14,7 @@ from django_zklock.execution import work
 from django_zklock.locks.protocol import faultpoints
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.replacement import Replacement
-from django_zklock.queue import nodes, signs
+from django_zklock.queue import markers, nodes
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import Gateway, NamesReply, WriteReply
 from django_zklock.zk.heartbeat import Heartbeat
@@ -42,7 +42,7 @@ class Registry(SessionObserver):
         self.gateway = Gateway(session)
         self.heartbeat = Heartbeat(self.gateway)
         self.members: dict[Member, None] = {}
-        self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper; and the names of signs
+        self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper; and the names of markers
         self._directories: dict[str, Directory] = {}  # by path; those in use
         self._departures: dict[Departure, None] = {}
         self._audit_timer: Timer | None = None
@@ -153,7 +153,7 @@ class Registry(SessionObserver):
                 child = nodes.parse(name)
             except UnreadableQueue:
                 continue
-            known_by = name if signs.reader(name) else child.guid if child is not None else ""
+            known_by = name if markers.reader_of(name) else child.guid if child is not None else ""
             if known_by and known_by not in self.guids:
                 logger.error("a node of this session that no lock here knows of is deleted: %s", path)
                 self.depart(parent, known_by, path)

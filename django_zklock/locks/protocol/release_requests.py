@@ -10,7 +10,7 @@ from django_zklock import signals
 from django_zklock.execution import work
 from django_zklock.locks.notify import send_about
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.queue import revocations
+from django_zklock.queue import release_request
 from django_zklock.zk.gateway import Gateway, Node
 
 logger = logging.getLogger("django_zklock.locks")
@@ -22,14 +22,14 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
 
     Curator replaces the data, so they are written back, with the request in our form. Runs on the protocol's thread.
     """
-    found = revocations.requested(node.data)
+    found = release_request.requested(node.data)
     if found is None or grant.released:
         return
-    if node.data == revocations.CURATOR:
+    if node.data == release_request.CURATOR:
         before = grant.release_request
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         found = before if before is not None and found.same(before) else replace(found, at=now)
-        gateway.write(node.path, revocations.with_request(own, found), node.version, lambda answer: None)
+        gateway.write(node.path, release_request.with_request(own, found), node.version, lambda answer: None)
     if found == grant.release_request:
         return  # the watch was set anew
     grant.request_release(found)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import end_in_time
-from django_zklock.queue import guids, operators
+from django_zklock.queue import guids, operator_hold
+from django_zklock.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.queue.guids import Mark
 from django_zklock.queue.nodes import Kind, Payload, prefix
-from django_zklock.queue.segments import SEQUENCE_DIGITS
 from django_zklock.zk.gateway import Node
 from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.session import Session
@@ -51,7 +51,7 @@ class Replacement:
         if self._seconds <= 0 or payload is None:
             return ()
         self._tried = True
-        data = operators.written(
+        data = operator_hold.written(
             replace(payload, guid=self._guid, owner=0),
             by=label.by if label is not None else payload.what or "python",
             reason=label.reason if label is not None else f"held for at least {least:g} s",

@@ -13,7 +13,7 @@ from django_zklock.management.arguments import add_answer, add_name, add_reason,
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, duration, process_of, work_of, write_json, write_line
 from django_zklock.management.zklock.show import read_lock
-from django_zklock.queue.printable import printable
+from django_zklock.queue.escaping import printable
 
 QUESTION: Final = """\
 {key} is held by

@@ -33,7 +33,7 @@ from django_zklock.management.output import (
     write_json,
     write_table,
 )
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 
 SLOW_SHARE: Final = 0.05  # of the session timeout; a write that takes longer endangers the renewal of leases

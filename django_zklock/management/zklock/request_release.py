@@ -11,7 +11,7 @@ from django_zklock.inspection.serialize import session_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, write_json, write_line
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,7 @@ from django_zklock.management import supervisor
 from django_zklock.management.arguments import add_name, seconds, template_of, timeout
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output
-from django_zklock.queue.printable import printable
+from django_zklock.queue.escaping import printable
 
 POLL_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time

@@ -23,7 +23,7 @@ from django_zklock.management.output import (
     write_line,
     write_table,
 )
-from django_zklock.queue.printable import session_hex
+from django_zklock.queue.escaping import session_hex
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "age", "token", "thread", "session")
 

@@ -58,13 +58,13 @@ def test_a_limit_that_is_raised_lets_the_next_in_at_once(crew: Crew, figure: Fig
     hands = [*holding(crew, "A", "B"), *crew.hire("C", "D")]
     waiting = [hand.acquire(limit=PERMITS, timeout=30) for hand in hands[2:]]
     crew.wait_contenders(PERMITS + 2)
-    changed = crew.set_limit("k", PERMITS + 1, PERMITS)
+    changed = crew.set_limit("k", PERMITS + 1)
     eventually(lambda: any(call.done() for call in waiting), SOON)
     first = next(call for call in waiting if call.done())
     figure("raised limit heard of after", first.result()["t"] - changed, "s")
     other = next(call for call in waiting if call is not first)
     assert not other.done()
-    crew.set_limit("k", PERMITS + 2, PERMITS)
+    crew.set_limit("k", PERMITS + 2)
     assert other.result(SOON)["granted"]
     assert all(hand.check() for hand in hands)
     crew.assert_kept()
@@ -76,7 +76,7 @@ def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enou
     """Once it is cleared, what each brings along counts again."""
     holders = holding(crew, "A", "B")
     third, fourth = crew.hire("C", "D")
-    crew.set_limit("k", 1, PERMITS)
+    crew.set_limit("k", 1)
     waiting = third.acquire(limit=PERMITS, timeout=30)
     crew.wait_contenders(3)
     holders[0].release().result()
@@ -88,7 +88,7 @@ def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enou
     holders[1].release().result()
     assert waiting.result(SOON)["granted"]
     assert not behind.done()
-    crew.set_limit("k", None, PERMITS)
+    crew.set_limit("k", None)
     assert behind.result(SOON)["granted"]
     crew.assert_kept()
 

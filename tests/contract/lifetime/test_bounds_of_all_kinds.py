@@ -21,7 +21,7 @@ from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.operations import hold_lock
 from django_zklock.queue import nodes
 from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.operators import is_operator
+from django_zklock.queue.operator_hold import is_operator
 from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]

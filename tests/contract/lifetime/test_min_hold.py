@@ -19,7 +19,7 @@ from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind, Payload
-from django_zklock.queue.operators import is_operator
+from django_zklock.queue.operator_hold import is_operator
 from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]

@@ -17,7 +17,7 @@ from django_zklock.inspection import Snapshot, look_at, server_time, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
 from django_zklock.queue import guids
-from django_zklock.queue.operators import is_operator
+from django_zklock.queue.operator_hold import is_operator
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper

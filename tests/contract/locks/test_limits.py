@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import json
 import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import Elsewhere
-from support.primitives import watched
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
-from django_zklock.operations import break_lock, clear_limit, limit_of, limits, request_release, set_limit
-from django_zklock.operations.client import QueueClient
-from django_zklock.queue import guids, nodes, order, standing
-from django_zklock.queue.limits import Record
-from django_zklock.queue.order import Queue
-from django_zklock.queue.signs import Limit
+from django_zklock.operations import break_lock, clear_limit, limit_of, request_release, set_limit
+from django_zklock.queue import markers
 from django_zklock.signals import limit_changed
-from django_zklock.zk.gateway import DirectoryState
 
 pytestmark = pytest.mark.zookeeper
 
@@ -89,12 +82,8 @@ def crowd(zoo: Zoo) -> Iterator[Crowd]:
     clear_limit("k", **WHY)
 
 
-def signs_of(zoo: Zoo) -> list[str]:
-    return [name for name in zoo.names(f"{zoo.base}/k") if name.startswith("!")]
-
-
-def queue_of(zoo: Zoo) -> Queue:
-    return order.ordered(zoo.names(f"{zoo.base}/k"))
+def markers_of(zoo: Zoo) -> list[str]:
+    return [name for name in zoo.names(f"{zoo.base}/k") if markers.is_marker(name)]
 
 
 # --- what it does -----------------------------------------------------------------------------------------------------
@@ -127,19 +116,22 @@ def test_a_lowered_limit_takes_no_permit_away_and_binds_who_comes(zoo: Zoo, crow
 
 
 def test_a_cleared_limit_lets_that_of_the_code_count_again(zoo: Zoo, crowd: Crowd) -> None:
-    """For those who wait at that moment, too; and the directory is one that nothing but contenders are in."""
+    """For those who wait at that moment, too. In an empty queue no marker stays."""
     set_limit("k", 1, **WHY)
     crowd.come(4)
     crowd.hold(0)
     assert clear_limit("k", **WHY)
     crowd.hold(0, 1, 2)
-    assert signs_of(zoo) == []
-    assert zoo.client.get(f"{zoo.base}/k")[0] == b""
+    assert limit_of("k") is None
     assert not clear_limit("k", **WHY)
+    crowd.go(0, 1, 2, 3)
+    set_limit("k", 1, **WHY)
+    assert clear_limit("k", **WHY)
+    assert markers_of(zoo) == []
 
 
-def test_who_holds_beyond_what_its_code_says_is_seen_and_can_be_reached_when_the_limit_is_cleared(zoo: Zoo) -> None:
-    """And nobody is let in for it; the sign that says so goes with the next who comes once they are gone."""
+def test_who_holds_beyond_what_its_code_says_can_be_reached_when_the_limit_is_cleared(zoo: Zoo) -> None:
+    """It is among the waiters, as one that may hold. The marker that says so goes with the last but one contender."""
     crowd = Crowd(zoo, "k", 1)
     crowd.come(3)
     set_limit("k", 3, **WHY)
@@ -149,70 +141,51 @@ def test_who_holds_beyond_what_its_code_says_is_seen_and_can_be_reached_when_the
     crowd.hold(0, 1, 2)
     info = look_at("k")
     assert info is not None
-    assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (3, 1, 1, None)
+    assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (1, 3, 1, None)
+    assert [each.may_hold for each in info.waiters] == [True, True, False]
     assert limit_of("k") is None
-    assert not clear_limit("k", **WHY)
-    assert len(request_release("k", "drain", by="anna").holders) == 3
-    third = info.holders[2]
+    _, third, waiter = info.waiters
+    (asked,) = request_release("k", "drain", by="anna", guid=third.guid).holders
+    assert asked.name == third.name
     break_lock("k", guid=third.guid, token=third.token, **WHY)
     eventually(lambda: crowd.holds[2].lost)
     with pytest.raises(LockLost):
         crowd.go(2)
-    (waiter,) = info.waiters
     with pytest.raises(LockChangedHands):
         break_lock("k", guid=waiter.guid, token=waiter.token, **WHY)
     crowd.go(0)
     crowd.hold(1)
     crowd.go(1)
     crowd.hold(3)
-    crowd.come(1)
-    eventually(lambda: signs_of(zoo) == [])
-    crowd.go(3, 4)
+    crowd.go(3)
+    with zk_lock("k", limit=1):
+        eventually(lambda: markers_of(zoo) == [])
 
 
-def test_a_limit_that_is_set_knows_those_who_hold_by_one_that_was_cleared(zoo: Zoo) -> None:
-    """However often it is set and cleared."""
-    crowd = Crowd(zoo, "k", 1)
-    crowd.come(4)
-    for limit in (3, 2):
-        set_limit("k", limit, **WHY)
-        crowd.hold(0, 1, 2)
+def test_a_holder_by_a_limit_of_long_ago_may_hold_after_many_changes(zoo: Zoo, crowd: Crowd) -> None:
+    """However often a limit is set and cleared in between. A contender beyond all limits waits for certain."""
+    set_limit("k", 5, **WHY)
+    crowd.come(6)
+    crowd.hold(0, 1, 2, 3, 4)
+    for _ in range(2):
+        set_limit("k", 1, **WHY)
+        set_limit("k", 2, **WHY)
         clear_limit("k", **WHY)
-        assert len(signs_of(zoo)) == 1
-    set_limit("k", 1, **WHY)
-    assert standing.holders(queue_of(zoo)) == 3
-    crowd.go(0, 1, 2, 3)
-    clear_limit("k", **WHY)
-    assert signs_of(zoo) == []
+    set_limit("k", 2, **WHY)
+    crowd.come(1)
+    info = look_at("k")
+    assert info is not None
+    assert [each.may_hold for each in info.waiters] == [True, True, True, False, False]
+    crowd.hold(0, 1, 2, 3, 4)
 
 
-def test_who_has_not_heard_of_its_permit_has_it_all_the_same(zoo: Zoo) -> None:
-    """Who looks sees that it has one, and so does it: a limit may be set and cleared while its answer is on the way."""
-
-    def take() -> None:
-        with zk_lock("k", limit=1, timeout=30):
-            pass
-
-    with zk_lock("k", limit=1) as hold:
-        thread = Elsewhere(take)
-        waiting = zoo.wait_contenders("k", 2)[1]
-        eventually(lambda: f"{zoo.base}/k" in watched(zoo))
-        change = zoo.client.transaction()
-        change.create(f"{zoo.base}/k/{Limit(0, int(waiting[-10:])).name}")
-        change.set_data(f"{zoo.base}/k", b"")
-        change.commit()
-        thread.result()
-        assert not hold.lost
-
-
-def test_who_held_by_an_older_limit_counts_for_a_newer_one(zoo: Zoo, crowd: Crowd) -> None:
-    """Nobody is granted because two changes came one after the other, and all who have permits are known for it."""
+def test_a_second_change_grants_nothing_to_those_who_wait(zoo: Zoo, crowd: Crowd) -> None:
+    """Holders by an earlier limit count."""
     crowd.come(5)
     crowd.hold(0, 1, 2)
     set_limit("k", 1, **WHY)
     set_limit("k", 2, **WHY)
     crowd.hold(0, 1, 2)
-    assert standing.holders(queue_of(zoo)) == 3
     crowd.go(0)
     crowd.hold(1, 2)
     crowd.go(1)
@@ -290,210 +263,16 @@ def test_a_change_needs_a_name_and_a_reason(zoo: Zoo, missing: dict[str, str]) -
             change(**{**WHY, **missing})
 
 
-# --- while the queue moves --------------------------------------------------------------------------------------------
-
-
-class Race:
-    """A change of the limit to 1, taken apart: its look, and its write; the queue may move between them."""
-
-    def __init__(self, zoo: Zoo) -> None:
-        self.client = QueueClient("k", 5)
-        self.setting = limits._Setting(self.client.parent, 1, Record("anna", "x"))
-        self.setting.limits = dict.fromkeys(zoo.children("k"), 3)
-
-    def look(self) -> Any:
-        family: DirectoryState = self.client.request(
-            lambda gateway, done: gateway.read_directory(self.client.parent, done)
-        )
-        return self.setting(family, 0)
-
-    def write(self, step: Any) -> bool:
-        answer = self.client.request(lambda gateway, done: gateway.commit(step.operations, done))
-        return answer is None
-
-
-def sign(zoo: Zoo) -> Any:
-    found = queue_of(zoo).limit
-    assert found is not None
-    return found
-
-
-def leave(zoo: Zoo, place: int) -> None:
-    zoo.client.delete(f"{zoo.base}/k/{zoo.children('k')[place]}")
-
-
-def enter(zoo: Zoo, limit: int = 3) -> str:
-    """Have a contender come that is nobody's, with so many permits in its code."""
-    data = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="", since="", template="k", limit=limit).encode()
-    prefix = nodes.prefix(guids.new(guids.Mark.OWN), nodes.Kind.LEASE)
-    return str(zoo.client.create(f"{zoo.base}/k/{prefix}", data, ephemeral=True, sequence=True, makepath=True))
-
-
-def swap(zoo: Zoo) -> None:
-    """Have the first leave and another one come."""
-    leave(zoo, 0)
-    enter(zoo)
-
-
-@pytest.fixture
-def empty(zoo: Zoo) -> Iterator[None]:
-    """Who has come is gone at the end."""
-    yield
-    for path in zoo.contenders():
-        zoo.client.delete(path)
-    clear_limit("k", **WHY)
-
-
-MOVES: dict[str, tuple[int, Callable[[Zoo], object]]] = {
-    "somebody comes, and there is room": (2, enter),
-    "a holder leaves, and another is behind": (4, functools.partial(leave, place=1)),
-    "the first that waits leaves": (5, functools.partial(leave, place=3)),
-    "one leaves and one comes": (3, swap),
-    "nobody is there, and one comes": (0, enter),
-}
-
-
-@pytest.mark.usefixtures("empty")
-@pytest.mark.parametrize("move", MOVES)
-def test_a_change_fails_if_other_contenders_have_permits_than_it_saw(zoo: Zoo, move: str) -> None:
-    """So the sign names the last that had a permit at the very moment; who comes later has none by it."""
-    many, happens = MOVES[move]
-    zoo.client.ensure_path(f"{zoo.base}/k")
-    for _ in range(many):
-        enter(zoo)
-    race = Race(zoo)
-    step = race.look()
-    happens(zoo)
-    assert not race.write(step)
-    assert signs_of(zoo) == []
-    race.setting.limits = dict.fromkeys(zoo.children("k"), 3)
-    while not race.write(race.look()):
-        pass
-    queue = queue_of(zoo)
-    granted = queue[:3]
-    assert sign(zoo).through == granted[-1].sequence
-    assert standing.holders(queue) == len(granted)
-
-
-@pytest.mark.usefixtures("empty")
-def test_a_change_does_not_mind_who_comes_to_wait(zoo: Zoo) -> None:
-    """It decides nothing, and a busy queue has always somebody coming."""
-    for _ in range(4):
-        enter(zoo)
-    race = Race(zoo)
-    step = race.look()
-    enter(zoo)
-    assert race.write(step)
-    assert standing.holders(queue_of(zoo)) == 3
-
-
-@pytest.mark.usefixtures("empty")
-def test_a_change_minds_who_comes_if_it_may_know_of_more_permits(zoo: Zoo) -> None:
-    """The last waits, as it knows of one permit; who comes behind it knows of three, and has one at once."""
-    for limit in (3, 1):
-        enter(zoo, limit)
-    race = Race(zoo)
-    race.setting.limits = dict(zip(zoo.children("k"), (3, 1), strict=True))
-    step = race.look()
-    late = enter(zoo).rpartition("/")[2]
-    if race.write(step):
-        assert not sign(zoo).sure
-    else:
-        race.setting.limits[late] = 3
-        while not race.write(race.look()):
-            pass
-        assert sign(zoo).through == int(late[-10:])
-
-
-@pytest.mark.usefixtures("empty")
-def test_that_somebody_may_have_a_permit_still_is_said_for_as_long_as_that_one_is_there(zoo: Zoo) -> None:
-    """Whoever comes meanwhile does not take it for over, for all that everybody who is known for it has gone."""
-    first = enter(zoo)
-    set_limit("k", 3, **WHY)
-    race = Race(zoo)
-    race.setting = limits._Clearing(race.client.parent)  # type: ignore[assignment]
-    race.setting._tries = limits.STEADY
-    step = race.look()
-    for _ in range(2):
-        enter(zoo, 1)
-    assert race.write(step)
-    zoo.client.delete(first)
-    assert zk_lock("k", limit=1).acquire(timeout=0.2) is None
-    info = look_at("k")
-    assert info is not None
-    assert [each.may_hold for each in info.waiters] == [True]
-    for path in zoo.contenders():
-        zoo.client.delete(path)
-    with zk_lock("k", limit=1):
-        eventually(lambda: signs_of(zoo) == [])
-
-
-@pytest.mark.usefixtures("empty")
-def test_in_a_queue_that_never_holds_still_nobody_is_granted_beyond_both_limits(zoo: Zoo) -> None:
-    """After some tries the change is made as the queue was seen: it may know too few for holders, never too many."""
-    for _ in range(5):
-        enter(zoo)
-    race = Race(zoo)
-    for _ in range(limits.STEADY):
-        step = race.look()
-        leave(zoo, 0)
-        enter(zoo)
-        race.setting.limits = dict.fromkeys(zoo.children("k"), 3)
-        assert not race.write(step)
-    step = race.look()
-    before = queue_of(zoo)
-    leave(zoo, 0)
-    enter(zoo)
-    assert race.write(step)
-    assert sign(zoo).through == before[2].sequence
-    assert standing.holders(queue_of(zoo)) == 2  # a third has a permit
-
-
-@pytest.mark.usefixtures("empty")
-@pytest.mark.parametrize("clears", [False, True])
-def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zoo, clears: bool) -> None:
-    """Of those that came before a change for which the queue never stood still; by name, and no other."""
-    for _ in range(4):
-        enter(zoo)
-    race = Race(zoo)
-    if clears:
-        set_limit("k", 4, **WHY)
-        race.setting = limits._Clearing(race.client.parent)  # type: ignore[assignment]
-    race.setting.limits = dict.fromkeys(zoo.children("k"), 1)
-    race.setting._tries = limits.STEADY
-    step = race.look()
-    leave(zoo, 0)
-    late = enter(zoo).rpartition("/")[2]
-    assert race.write(step)
-    after = enter(zoo).rpartition("/")[2]
-    info = look_at("k")
-    assert info is not None
-    doubtful = [each.name for each in info.waiters if each.may_hold]
-    assert late in doubtful
-    assert after not in doubtful
-    assert after in [each.name for each in info.waiters]
-    assert not any(each.may_hold for each in info.holders)
-    meant = {each.name: each for each in info.waiters}
-    (asked,) = request_release("k", "drain", by="anna", guid=meant[late].guid, token=meant[late].token).holders
-    assert asked.name == late
-    with pytest.raises(LockChangedHands):
-        break_lock("k", guid=meant[after].guid, token=meant[after].token, **WHY)
-    break_lock("k", guid=meant[late].guid, token=meant[late].token, **WHY)
-    assert late not in zoo.children("k")
-    set_limit("k", 1, **WHY)
-    assert not sign(zoo).sure  # the queue stood still, but who had a permit before is still not known
-
-
 def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
     """The later one's."""
     with zk_lock("k", limit=2):
         changes = [Elsewhere(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
         for change in changes:
             change.result()
-        (name,) = signs_of(zoo)
+        (name,) = markers_of(zoo)
         found = limit_of("k")
         assert found is not None
-        assert name.startswith(f"!limit:{found.limit}:")
+        assert name == markers.limit_marker(found.limit)
     clear_limit("k", **WHY)
 
 
@@ -549,8 +328,7 @@ def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_l
     """
     Three processes take and let go of permits all the time.
 
-    What is allowed rises before the limit does. It falls once so few of those that were there at the change are left:
-    by then, none may be inside by an older limit but those that were counted.
+    What is allowed rises before the limit does. It falls once all are gone that were there at the change.
     """
     counter = Counter(tmp_path / "inside")
     processes: list[subprocess.Popen[str]] = [zoo.spawn(WORKER, str(counter.path)) for _ in range(3)]
@@ -562,9 +340,8 @@ def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_l
                 grants = state["grants"]
                 state["allowed"] = max(now, limit)
             set_limit("k", limit, **WHY)
-            there = sum(child.sequence <= sign(zoo).through for child in queue_of(zoo))
-            while there > limit:
-                there = sum(child.sequence <= sign(zoo).through for child in queue_of(zoo))
+            before = {*zoo.children("k")}
+            eventually(lambda: not before & {*zoo.children("k")})  # noqa: B023
             counter.allow(limit)
             now = limit
             eventually(lambda: json_of(counter)["grants"] > grants + 20)  # noqa: B023
@@ -593,12 +370,12 @@ def test_a_change_survives_a_cut(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptu
         fired = getattr(proxy, when)(MULTI)
         set_limit("k", 2, **WHY)
         assert fired.is_set()
-        assert len(signs_of(zoo)) == 1
+        assert len(markers_of(zoo)) == 1
         assert zoo.client.exists(f"{zoo.base}/k").version == 1
         fired = getattr(proxy, when)(MULTI)
         assert clear_limit("k", **WHY)
         assert fired.is_set()
-        assert signs_of(zoo) == []
+        assert markers_of(zoo) == []
     assert [record.name for record in caplog.records].count("zklock.audit") == 2
 
 

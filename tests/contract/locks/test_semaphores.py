@@ -15,8 +15,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
 from django_zklock.exceptions import LockBusy
+from django_zklock.queue.markers import limit_marker
 from django_zklock.queue.nodes import Kind
-from django_zklock.queue.signs import Limit
 
 pytestmark = pytest.mark.zookeeper
 
@@ -73,38 +73,37 @@ def test_each_knows_its_own_limit_where_none_is_set(zoo: Zoo) -> None:
             pass
 
 
-def set_limit(zoo: Zoo, client: KazooClient, before: str, limit: Limit | None) -> str:
-    """Change the limit for all, as operators do: the sign, and the data of the directory, in one transaction."""
+def set_limit(zoo: Zoo, client: KazooClient, before: str, limit: int | None) -> str:
+    """Change the limit for all, as operators do: the marker, and the data of the directory, in one transaction."""
     directory = f"{zoo.base}/{KEY}"
     change = client.transaction()
     if before:
         change.delete(f"{directory}/{before}")
     if limit is not None:
-        change.create(f"{directory}/{limit.name}", b"")
+        change.create(f"{directory}/{limit_marker(limit)}", b"")
     change.set_data(directory, b"changed")
     assert not [each for each in change.commit() if isinstance(each, Exception)]
-    return limit.name if limit is not None else ""
+    return limit_marker(limit) if limit is not None else ""
 
 
 def test_a_limit_that_is_raised_lets_more_in_at_once(zoo: Zoo) -> None:
     """Those who wait learn of it, first come first served, though nobody has let go."""
     with holders(zoo, 2), queued(zoo, *(permit(2) for _ in range(3))) as (first, second, third):
         eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
-        sign = set_limit(zoo, zoo.client, "", Limit(4))
+        marker = set_limit(zoo, zoo.client, "", 4)
         first.wait_granted()
         second.wait_granted()
         assert not third.granted.is_set()
-        sign = set_limit(zoo, zoo.client, sign, Limit(5))
+        marker = set_limit(zoo, zoo.client, marker, 5)
         third.wait_granted()
-        set_limit(zoo, zoo.client, sign, None)
+        set_limit(zoo, zoo.client, marker, None)
 
 
 def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_out_fewer(zoo: Zoo) -> None:
     """Those who hold go on; the next is let in when there are fewer than the new limit."""
     with holders(zoo, 3) as paths, queued(zoo, permit(), permit()) as (first, second):
         eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
-        last = int(paths[-1][-10:])
-        sign = set_limit(zoo, zoo.client, "", Limit(1, last))
+        marker = set_limit(zoo, zoo.client, "", 1)
         for path in paths[1:]:
             zoo.client.delete(path)
             zoo.client.sync(f"{zoo.base}/{KEY}")
@@ -116,17 +115,17 @@ def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_out_fewer(zoo: Z
         assert not second.granted.is_set()
         first.go()
         second.wait_granted()
-        set_limit(zoo, zoo.client, sign, None)
+        set_limit(zoo, zoo.client, marker, None)
 
 
 def test_a_limit_that_is_taken_back_leaves_each_its_own(zoo: Zoo) -> None:
     """Who waits learns of that, too."""
-    with holders(zoo, 1) as (path,), queued(zoo, permit(2)) as (first,):
+    with holders(zoo, 1), queued(zoo, permit(2)) as (first,):
         first.wait_granted()
-        sign = set_limit(zoo, zoo.client, "", Limit(1, int(path[-10:]) + 1))
+        marker = set_limit(zoo, zoo.client, "", 1)
         with queued(zoo, permit(3)) as (second,):
             eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
-            set_limit(zoo, zoo.client, sign, None)
+            set_limit(zoo, zoo.client, marker, None)
             second.wait_granted()
 
 

@@ -25,7 +25,7 @@ from django_zklock.exceptions import (
 )
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.operations import Broken, break_lock, clear_limit, end_hold, hold_lock, limit_of, set_limit
-from django_zklock.queue import broken, nodes
+from django_zklock.queue import break_record, nodes
 from django_zklock.signals import lock_broken
 from django_zklock.zk import process
 
@@ -137,7 +137,7 @@ def test_another_holder_than_was_named_keeps_the_lock(zoo: Zoo, change: dict[str
         hold.check()
     with pytest.raises(LockChangedHands):
         broke(hold)
-    assert not zoo.client.exists(broken.directory(zoo.base))
+    assert not zoo.client.exists(break_record.directory(zoo.base))
 
 
 def test_a_reader_that_holds_beside_others_can_be_broken_and_a_writer_behind_cannot(zoo: Zoo) -> None:
@@ -191,7 +191,7 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
 def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever left them: the next break clears away what nobody has read."""
     monkeypatch.setattr("django_zklock.operations.breaks.RECORDS_LAST", 0.0)
-    notes = broken.directory(zoo.base)
+    notes = break_record.directory(zoo.base)
     for number in range(5):
         zoo.client.create(f"{notes}/old-{number}", b"", makepath=True)
     with zoo.hold_elsewhere("k") as path:
@@ -200,7 +200,7 @@ def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatc
         time.sleep(0.01)
         break_lock("k", guid=one.guid, token=zoo.client.exists(path).czxid, **WHY)
     eventually(lambda: zoo.client.get_children(notes) == [f"{one.name}.note"])
-    note = broken.BreakRecord.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
+    note = break_record.BreakRecord.decode(zoo.client.get(f"{notes}/{one.name}.note")[0])
     assert note is not None
     assert (note.by, note.reason) == ("anna", WHY["reason"])
 

@@ -22,9 +22,9 @@ from django_zklock.exceptions import LockChangedHands, LockLost, ReleaseRequestU
 from django_zklock.inspection import look_at
 from django_zklock.locks.protocol import contender
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
-from django_zklock.queue import guids, nodes, revocations
+from django_zklock.queue import guids, nodes, release_request
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.revocations import ReleaseRequest
+from django_zklock.queue.release_request import ReleaseRequest
 
 pytestmark = pytest.mark.zookeeper
 
@@ -195,13 +195,13 @@ def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_i
     """Its `Revoker` writes over all that the node said."""
     with zk_lock("k", fields={}) as hold:
         zoo.client.set(hold.path, b"__REVOKE__")
-        assert seen(hold) == (revocations.BY_CURATOR, "")
+        assert seen(hold) == (release_request.BY_CURATOR, "")
         eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
         (found,) = zoo.payloads("k")
         assert found is not None
         assert found.guid == guid(hold)
         eventually(lambda: asked)
-    assert asked == [("k", revocations.BY_CURATOR, "")]
+    assert asked == [("k", release_request.BY_CURATOR, "")]
 
 
 def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back(
@@ -212,8 +212,8 @@ def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back
         payload = zoo.client.get(hold.path)[0]
         proxy.refuse = True
         proxy.cut_all()
-        request = revocations.release_request(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
-        zoo.client.set(hold.path, revocations.with_request(payload, request))
+        request = release_request.release_request(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
+        zoo.client.set(hold.path, release_request.with_request(payload, request))
         proxy.heal()
         assert seen(hold) == ("anna", WHY)
         connected()
@@ -322,7 +322,7 @@ def test_a_downgrade_loses_no_request(zoo: Zoo) -> None:
         request_release("k", WHY, **WHO)
         hold.downgrade()
         Elsewhere(read).result()  # which is let in once the node says so
-        assert revocations.requested(zoo.client.get(hold.path)[0]) is not None
+        assert release_request.requested(zoo.client.get(hold.path)[0]) is not None
         assert seen(hold) == ("anna", WHY)
 
 

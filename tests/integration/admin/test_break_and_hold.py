@@ -187,7 +187,7 @@ def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator
     assert "You hold the lock 'inventory/chair' until" in said(operator)
     given = {"key": "inventory/{sku}", "minutes": "5", "wait": "0", "reason": "r"}
     page = operator.post(f"{LIST}hold/", given).content.decode()
-    assert "is a template: fill in {sku}, for example inventory/4711." in page
+    assert "is a template. Fill in {sku}, for example inventory/4711." in page
     assert ">Cancel</a>" in page
     page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
     assert "This page lists the actions on this lock in the admin. There are none." in page

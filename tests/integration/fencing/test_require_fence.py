@@ -30,7 +30,7 @@ from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
 from django_zklock.fencing import FenceVerifier, require_fence, signing
 from django_zklock.fencing.stores import MemoryTokens
-from django_zklock.queue.segments import escape
+from django_zklock.queue.escaping import escape
 
 pytestmark = [pytest.mark.zookeeper]
 

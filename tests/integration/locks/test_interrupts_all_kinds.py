@@ -14,7 +14,7 @@ from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import waiters
 from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lifetime, lock, table, validation
 from django_zklock.locks.protocol.contender import Contender
-from django_zklock.queue.operators import is_operator
+from django_zklock.queue.operator_hold import is_operator
 
 pytestmark = [
     pytest.mark.zookeeper,

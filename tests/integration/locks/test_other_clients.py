@@ -193,10 +193,10 @@ def test_readers_share_and_nobody_starves(
 
 # Their lock, and ours beside it, which theirs does not see.
 BLIND = [
-    ("mutex", "read", "read-write lock node"),
-    ("mutex", "write", "read-write lock node"),
-    ("read", "lock", 'take kind="read" or "write"'),
-    ("write", "lock", 'take kind="read" or "write"'),
+    ("mutex", "read", "read-write lock znode"),
+    ("mutex", "write", "read-write lock znode"),
+    ("read", "lock", 'use kind="read" or kind="write"'),
+    ("write", "lock", 'use kind="read" or kind="write"'),
     ("mutex", "lock+kazoo", "in kazoo's grammar"),
     ("write", "write+kazoo", "in kazoo's grammar"),
 ]

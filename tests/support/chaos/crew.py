@@ -238,11 +238,11 @@ class Crew:
         """Write down what is done to the processes or to ZooKeeper; just before it is done."""
         return self._recorder.write("nemesis", what=what, **about)
 
-    def set_limit(self, key: str, limit: int | None, own: int) -> float:
+    def set_limit(self, key: str, limit: int | None) -> float:
         """Set the limit of a semaphore for all, or clear it; return when that was done. One at a time for each key."""
         op = next(self._changes)
         self._recorder.write("set_limit", op=op, key=key, limit=limit)
-        set_limit(self.zoo.client, f"{self.zoo.base}/{key}", limit, own)
+        set_limit(self.zoo.client, f"{self.zoo.base}/{key}", limit)
         return self._recorder.write("limit_set", op=op, key=key)
 
     def history(self) -> list[Event]:

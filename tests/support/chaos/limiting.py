@@ -1,4 +1,4 @@
-"""Knows how the limit of a semaphore is set for all from outside: by a sign in its directory, which is written, too."""
+"""Set the limit of a semaphore from outside: by a marker in its directory, which is written, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from django_zklock.queue import order, signs
+from django_zklock.queue import markers
 
 if TYPE_CHECKING:
     from support.chaos.crew import Crew
@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 PATIENCE = 60.0  # seconds, while servers are killed and paused
 
 
-def set_limit(client: KazooClient, directory: str, limit: int | None, own: int) -> None:
-    """
-    Set or clear (None) the limit, however often that has to be tried; nobody else may do so meanwhile.
-
-    `own` is what the contenders bring along: so many may have a permit where no limit is set.
-    """
+def set_limit(client: KazooClient, directory: str, limit: int | None) -> None:
+    """Set or clear (None) the limit, however often that has to be tried; nobody else may do so meanwhile."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            if _done(client, directory, limit, own):
+            if _done(client, directory, limit):
                 return
         except KazooException:
             if time.monotonic() > deadline:
@@ -36,19 +32,14 @@ def set_limit(client: KazooClient, directory: str, limit: int | None, own: int) 
         time.sleep(0.02)
 
 
-def _done(client: KazooClient, directory: str, limit: int | None, own: int) -> bool:
+def _done(client: KazooClient, directory: str, limit: int | None) -> bool:
     client.ensure_path(directory)
-    names = client.get_children(directory)
-    queue = order.ordered(names)
-    may_hold = queue[: own if queue.limit is None else queue.limit.value]
-    through = max([-1 if queue.limit is None else queue.limit.through, *(child.sequence for child in may_hold)])
     transaction = client.transaction()
     transaction.set_data(directory, b"")
-    for name in names:
-        if signs.limit(name) is not None:
+    for name in client.get_children(directory):
+        if markers.is_limit_marker(name):
             transaction.delete(f"{directory}/{name}")
-    if limit is not None:
-        transaction.create(f"{directory}/{signs.Limit(limit, through).name}", b"")
+    transaction.create(f"{directory}/{markers.limit_marker(limit or 0)}", b"")
     return not any(isinstance(result, Exception) for result in transaction.commit())
 
 
@@ -70,7 +61,7 @@ class Operator(threading.Thread):
         try:
             while not self._over.wait(self._chance.uniform(0, 2 * self._every)):
                 limit = self._chance.choice([None, *range(1, self._own + 3)])
-                self._crew.set_limit(self._chance.choice(self._keys), limit, self._own)
+                self._crew.set_limit(self._chance.choice(self._keys), limit)
                 self.changes += 1
         except Exception as error:
             self._error = error  # told by the thread of the test

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from django_zklock.management import output
 from django_zklock.management.arguments import key_of, seconds
-from django_zklock.queue.printable import printable
+from django_zklock.queue.escaping import printable
 
 LOCKS = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"inventory": {"path": "inventory/{sku}"}}}
 

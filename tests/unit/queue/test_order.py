@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.queue import guids, signs
+from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind, prefix
 from django_zklock.queue.order import LAST_SEQUENCE, ordered
-from django_zklock.queue.signs import Limit
 
 PREFIXES = st.builds(lambda kind: prefix(guids.new(guids.Mark.OWN), kind), st.sampled_from(Kind)) | st.builds(
     lambda guid, word: f"{guid.hex}__{word}__", st.uuids(), st.sampled_from(["lock", "rlock"])
@@ -48,13 +47,21 @@ def test_directories_of_nested_keys_are_passed_over() -> None:
     assert not ordered([])
 
 
-def test_a_limit_set_for_all_is_read_with_the_queue() -> None:
-    """And of two, which no one of ours leaves, the lower one counts."""
+def test_a_limit_for_all_processes_is_read_with_the_queue() -> None:
+    """Of two, which an operator made by hand, the lower one counts."""
     mine = name(3)
-    assert ordered([mine, "!limit:5:-1:"]).limit == Limit(5)
-    assert ordered(["!limit:5:-1:", mine, "!limit:2:0000000007:"]).limit == Limit(2, 7)
-    assert ordered([mine, "!limit:0:-1:", "!limit:five:-1:", "!other"]).limit is None
-    assert signs.limit(Limit(5, 7).name) == Limit(5, 7)
+    assert ordered([mine, "!limit:5:"]).limit == 5
+    two = ordered(["!limit:5:", mine, "!limit:2:", "!limit:0:"])
+    assert (two.limit, two.limit_marker) == (2, "!limit:2:")
+    assert ordered([mine, "!limit:0:", "!limit:five:", "!other"]).limit is None
+
+
+def test_the_marker_of_a_cleared_limit_is_stale_once_one_contender_is_left() -> None:
+    """The first holds a permit in any case. The marker of a limit that is set stays."""
+    assert ordered([name(3), "!limit:0:"]).stale_marker == "!limit:0:"
+    assert ordered([name(3), name(4), "!limit:0:"]).stale_marker == ""
+    assert ordered([name(3), "!limit:2:"]).stale_marker == ""
+    assert ordered([name(3)]).stale_marker == ""
 
 
 CURATORS: dict[Kind, str] = {
@@ -72,7 +79,7 @@ def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind
     if ours is theirs or {ours, theirs} == sides:
         assert len(ordered(names)) == 2
     else:
-        with pytest.raises(UnreadableQueue, match="Curator's recipe does not see"):
+        with pytest.raises(UnreadableQueue, match="Curator does not see it"):
             ordered(names)
     assert len(ordered([names[0], f"{prefix(guids.new(guids.Mark.OWN), theirs)}0000000002"])) == 2
 

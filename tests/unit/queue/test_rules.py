@@ -22,7 +22,6 @@ from django_zklock.queue.rules import (
     rule_for,
     shared,
 )
-from django_zklock.queue.signs import Limit
 
 PLAIN = st.just(Kind.LOCK)
 KINDS = st.sampled_from(Kind)
@@ -170,18 +169,29 @@ def test_a_writer_that_only_reads_now_lets_the_readers_behind_it_in() -> None:
 
 
 @given(queues(st.just(Kind.LEASE)), LIMITS, LIMITS)
-def test_the_limit_set_for_all_counts_more_than_the_own(queue: Queue, own: int, limit: int) -> None:
+def test_the_limit_for_all_processes_wins_over_the_own_limit(queue: Queue, own: int, limit: int) -> None:
     """So it can be changed while processes run."""
-    found = Queue(queue.children, Limit(limit))
+    found = Queue(queue.children, limit)
     assert sum(told(found, child, own) == Granted() for child in found) == min(limit, len(queue))
 
 
-@given(queues(st.just(Kind.LEASE)), LIMITS, st.data())
-def test_a_lower_limit_takes_no_permit_away(queue: Queue, limit: int, data: st.DataObject) -> None:
-    """Who had one when it was changed keeps it, and those who come later wait until enough of them have gone."""
-    many = data.draw(st.integers(0, len(queue)))
-    found = Queue(queue.children, Limit(limit, through=queue[many - 1].sequence if many else -1))
-    assert sum(told(found, child, 1) == Granted() for child in found) == min(max(limit, many), len(queue))
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=30))
+def test_never_more_hold_than_the_limit_that_the_last_of_them_saw(events: list[tuple[int, int]]) -> None:
+    """Contenders come, look and leave in any order while the limit changes. A holder does not look again."""
+    limit, children, saw = 1, [], dict[str, int]()
+    for number, (what, value) in enumerate(events):
+        if what < 3:
+            children.append(queue_of([Kind.LEASE], start=number)[0])
+        elif what < 5:
+            limit = value
+        elif what < 6 and children:
+            saw.pop(children.pop(value % len(children)).name, None)
+        elif children:
+            child = children[value * what % len(children)]
+            if Permits(1)(Queue(tuple(children), limit), child.name) == Granted():
+                saw.setdefault(child.name, limit)
+        holders = [child.name for child in children if child.name in saw]
+        assert not holders or len(holders) <= saw[holders[-1]]
 
 
 def test_every_rule_is_a_rule() -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.queue import rules, standing
+from django_zklock.queue import holders, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
-from django_zklock.queue.signs import Limit
 
 
 def queue(kinds: list[Kind]) -> Queue:
@@ -21,23 +20,23 @@ def queue(kinds: list[Kind]) -> Queue:
 def test_of_plain_contenders_the_first_holds_and_each_waits_for_the_one_ahead(many: int) -> None:
     """As the rule for them says."""
     children = queue([Kind.LOCK] * many)
-    assert standing.holders(children) == min(1, many)
+    assert holders.end_of_holders(children) == min(1, many)
     for place, child in enumerate(children):
         verdict = rules.exclusive(children, child.name)
         expected = verdict.children[0] if isinstance(verdict, rules.WaitFor) else ""
-        assert standing.behind(children, place) == expected
+        assert holders.waits_for(children, place) == expected
 
 
 @given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
 def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
     """Who holds waits for nobody; who waits, waits for one ahead, who is no reader if it reads."""
     children = queue(kinds)
-    many = standing.holders(children)
+    many = holders.end_of_holders(children)
     assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
     assert bool(many) == bool(kinds)
     names = [child.name for child in children]
     for place, child in enumerate(children):
-        behind = standing.behind(children, place)
+        behind = holders.waits_for(children, place)
         assert bool(behind) == (place >= many)
         if behind:
             ahead = children[names.index(behind)]
@@ -47,42 +46,34 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
 
 @given(
     st.lists(st.tuples(st.sampled_from([Kind.LEASE, Kind.LEASE, Kind.LOCK]), st.integers(1, 4))),
-    st.none() | st.builds(Limit, st.integers(1, 4), st.integers(-1, 8)),
-    st.integers(-1, 8),
+    st.none() | st.integers(1, 4),
 )
-def test_who_has_a_permit_from_outside_has_one_by_the_rule(
-    came: list[tuple[Kind, int]], limit: Limit | None, kept: int
-) -> None:
+def test_who_has_a_permit_from_outside_has_one_by_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
     """If all limits are known, also where they differ; each of the others waits for somebody."""
-    children = replace(queue([kind for kind, _ in came]), limit=limit, past=Limit(0, kept))
+    children = replace(queue([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     granted = [
         place
         for place, child in enumerate(children)
         if isinstance(rules.rule_for(child.kind, own[child.name])(children, child.name), rules.Granted)
     ]
-    assert standing.held(children, own) == tuple(granted)
-    assert standing.holders(children, own) == max((place + 1 for place in granted), default=0)
-    assert standing.undecided(children, own) == ()
+    assert holders.holder_places(children, own) == tuple(granted)
+    assert holders.end_of_holders(children, own) == max((place + 1 for place in granted), default=0)
     for place in range(len(children)):
-        assert bool(standing.behind(children, place, granted)) == (place not in granted)
+        assert bool(holders.waits_for(children, place, granted)) == (place not in granted)
 
 
-@given(st.lists(st.integers(1, 4), min_size=1))
-def test_limits_are_asked_for_as_far_as_the_highest_that_is_known(own: list[int]) -> None:
-    """So nobody is missed, but who knows of more permits than all that stand ahead; and no crowd is read in vain."""
-    children = queue([Kind.LEASE] * len(own))
-    known: dict[str, int] = {}
-    while wanted := standing.undecided(children, known):
-        known[wanted[0]] = own[int(wanted[0][1:])]
-    highest = max(own[: len(known)])
-    assert len(known) == min(len(own), highest)
-    every = {child.name: min(limit, highest) for child, limit in zip(children, own, strict=True)}
-    assert standing.held(children, known) == standing.held(children, every)
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
+def test_who_may_hold_by_an_earlier_limit_is_within_it(many: int, own: int, before: int, place: int) -> None:
+    """Be it the limit in its code, or one that was set before; who wants something else than a permit holds none."""
+    children = replace(queue([Kind.LEASE] * many + [Kind.LOCK] * 2), limit=1)
+    if place < len(children):
+        expected = place < many and (place < own or place < before)
+        assert holders.may_hold(children, place, own, before) == expected
 
 
 def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
     """By any one who takes a side."""
-    assert standing.kind(queue([Kind.LOCK, Kind.LOCK])) == "lock"
-    assert standing.kind(queue([Kind.LOCK, Kind.READ])) == "read-write"
-    assert standing.kind(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LOCK])) == "lock"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.READ])) == "read-write"
+    assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_zklock.queue import guids, nodes, operators, order
-from django_zklock.queue.broken import BreakRecord
+from django_zklock.queue import guids, nodes, operator_hold, order
+from django_zklock.queue.break_record import BreakRecord
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.operators import LONGEST, MAX_BY, MAX_REASON
+from django_zklock.queue.operator_hold import LONGEST, MAX_BY, MAX_REASON
 
 TEXT = st.text(max_size=600)
 
@@ -30,10 +30,10 @@ def node(guid: str) -> str:
     return f"/zklock/k/{nodes.prefix(guid)}0000000007"
 
 
-def read(data: bytes, path: str, **more: Any) -> operators.OperatorHold | None:
+def read(data: bytes, path: str, **more: Any) -> operator_hold.OperatorHold | None:
     """The hold that a node is."""
     stat: dict[str, Any] = {"token": 5, "owner": 0, "ctime": 100.0, **more}
-    return operators.operator_hold(Payload.decode(data), key="k", path=path, **stat)
+    return operator_hold.operator_hold(Payload.decode(data), key="k", path=path, **stat)
 
 
 @given(by=TEXT, reason=TEXT, host=TEXT, thread=TEXT, seconds=st.floats(0.001, LONGEST))
@@ -45,7 +45,7 @@ def test_what_is_written_is_read_whatever_the_words(
     """A hold whose end was cut off would be nobody's to end, and one line is one line."""
     by = by or "x"
     guid = guids.new(guids.Mark.OPERATOR)
-    data = operators.written(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
+    data = operator_hold.written(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
     assert hold is not None
@@ -60,7 +60,7 @@ def test_what_is_written_is_read_whatever_the_words(
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     """And never taken for a person's; it is no less sure to end."""
     guid = guids.new(guids.Mark.OPERATOR)
-    data = operators.written(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
+    data = operator_hold.written(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
     assert hold is not None
@@ -70,7 +70,7 @@ def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
 
 def test_short_words_are_kept() -> None:
     guid = guids.new(guids.Mark.OPERATOR)
-    hold = read(operators.written(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
+    hold = read(operator_hold.written(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
     assert hold is not None
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
     assert (hold.token, hold.key, hold.path) == (5, "k", node(guid))
@@ -79,18 +79,18 @@ def test_short_words_are_kept() -> None:
 @given(st.uuids(version=4))
 def test_no_other_client_s_node_bears_the_mark(guid: uuid.UUID) -> None:
     """Theirs are random UUIDs; so nobody has to read a node to see that it is no hold."""
-    assert not operators.is_operator(f"{nodes.prefix(str(guid))}0000000001")
-    assert not operators.is_operator(f"{guid.hex}__lock__0000000001")
+    assert not operator_hold.is_operator(f"{nodes.prefix(str(guid))}0000000001")
+    assert not operator_hold.is_operator(f"{guid.hex}__lock__0000000001")
 
 
 def test_every_hold_bears_it() -> None:
     """And each one's guid is its own."""
     made = {guids.new(guids.Mark.OPERATOR) for _ in range(1000)}
     assert len(made) == 1000
-    assert all(operators.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in made)
+    assert all(operator_hold.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in made)
     assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in made)
-    assert not operators.is_operator("inventory")
-    assert not operators.is_operator("strange-0000000001")
+    assert not operator_hold.is_operator("inventory")
+    assert not operator_hold.is_operator("strange-0000000001")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_says_no_end_is_no_hold(about: dict[str, str]) -> None:
 def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
     """Whoever runs a task could write such a payload; the end of its session ends it, and nothing else."""
     guid = guids.new(guids.Mark.OPERATOR)
-    data = operators.written(payload(guid=guid), by="a", reason="r", seconds=1)
+    data = operator_hold.written(payload(guid=guid), by="a", reason="r", seconds=1)
     assert read(data, node(guid)) is not None
     assert read(data, node(guid), owner=1) is None
     assert read(data, node(str(uuid.uuid4()))) is None
@@ -149,7 +149,7 @@ def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
     own, hold = guids.Mark.OWN, guids.Mark.OPERATOR
     names, found = queue(hold, own, hold, None, hold, own)
     me = names[5]
-    assert operators.holds_ahead(found, me) == (names[0], names[2], names[4])
-    assert set(operators.holds_to_end(found, me, ())) == {names[2], names[4]}
-    assert set(operators.holds_to_end(found, me, (names[0],))) == {names[0], names[2], names[4]}
-    assert operators.holds_to_end(found, names[0], ()) == ()
+    assert operator_hold.holds_ahead(found, me) == (names[0], names[2], names[4])
+    assert set(operator_hold.holds_to_end(found, me, ())) == {names[2], names[4]}
+    assert set(operator_hold.holds_to_end(found, me, (names[0],))) == {names[0], names[2], names[4]}
+    assert operator_hold.holds_to_end(found, names[0], ()) == ()

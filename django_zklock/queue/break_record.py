@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.names import path
-from django_zklock.queue.printable import printable
 
 DIRECTORY: Final = "!broken"
 """No segment of a key begins like this, as `!` is percent-encoded there."""

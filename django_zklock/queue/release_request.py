@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.printable import printable
 
 CURATOR: Final = b"__REVOKE__"
-"""What Curator's `Revoker` writes over the data of a node; who asks and why, it does not say."""
+"""What Curator's `Revoker` writes as the data of a znode. It does not say who asks, and why."""
 BY_CURATOR: Final = "a client of Curator"
 
 MAX_BY: Final = 40
@@ -19,7 +19,7 @@ MAX_REASON: Final = 160
 """Characters of a reason that are kept in the node."""
 
 _FIELD: Final = "release_request"
-_WHOLE: Final = frozenset({"guid", "since", _FIELD})  # of no use when cut
+_WHOLE: Final = frozenset({"guid", "since", _FIELD})  # useless when cut
 _WHOSE: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
 _LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, or else `_WHOSE` alone does
 
@@ -33,24 +33,24 @@ class ReleaseRequest:
     by: str
     reason: str
     at: str = ""
-    """When, ISO 8601 in UTC, by the clock of who asked."""
+    """When: ISO 8601 in UTC, by the clock of the process that asked."""
 
     def __str__(self) -> str:
         """Return who asks and why, in one line."""
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
     def same(self, other: ReleaseRequest | None) -> bool:
-        """Tell whether the other one says the same, whenever it was asked."""
+        """Return whether the other request says the same, at any time."""
         return other is not None and (self.by, self.reason) == (other.by, other.reason)
 
 
 def release_request(*, by: str, reason: str, at: str = "") -> ReleaseRequest:
-    """Return a request, with its texts as they are kept."""
+    """Return a request with its texts cut to what is stored."""
     return ReleaseRequest(by=_kept(by, MAX_BY), reason=_kept(reason, MAX_REASON), at=_kept(at, MAX_BY))
 
 
 def requested(data: bytes) -> ReleaseRequest | None:
-    """Return the request in a node's data, None if there is none; never raises."""
+    """Return the request in the data of a znode, or None. Never raises."""
     if data == CURATOR:
         return ReleaseRequest(by=BY_CURATOR, reason="")
     found = _payload(data).get(_FIELD)
@@ -64,9 +64,9 @@ def requested(data: bytes) -> ReleaseRequest | None:
 
 def with_request(data: bytes, request: ReleaseRequest) -> bytes:
     """
-    Return a holder's data with a request in it; of at most `MAX_PAYLOAD` bytes, whatever has to be cut for that.
+    Return a holder's data with a request in it, in at most `MAX_PAYLOAD` bytes. Texts are cut if necessary.
 
-    A payload of ours goes on to say whose it is. What is none is taken for Curator's.
+    A payload of ours keeps the fields that identify the holder. Other data are treated as Curator's.
     """
     found = _payload(data)
     if not found:
@@ -78,12 +78,12 @@ def with_request(data: bytes, request: ReleaseRequest) -> bytes:
 
 
 def _payload(data: bytes) -> dict[str, Any]:
-    """Return all fields of a payload, those of later versions, too; none if it is not one of ours."""
+    """Return all fields of a payload, also those of later versions; none if it is not one of ours."""
     return json.loads(data) if Payload.decode(data) is not None else {}
 
 
 def _cut(found: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Return the fields with their texts cut to this limit; without the items, at the last one."""
+    """Return the fields with texts cut to this limit. At the last limit the items of `about` are dropped."""
     cut = {name: value if name in _WHOLE else _short(value, limit) for name, value in found.items()}
     return {**cut, "about": {}} if limit == _LIMITS[-1] else cut
 
@@ -97,7 +97,7 @@ def _short(value: Any, limit: int) -> Any:
 
 
 def _kept(text: str, most: int) -> str:
-    """Return a text as it is kept: of so many characters, and at most twice as many bytes."""
+    """Return a text in at most `most` characters, and twice as many bytes."""
     text = printable(text, most)
     while len(_to_json(text).encode()) > 2 * most + 2:
         text = printable(text, len(text) * 3 // 4)

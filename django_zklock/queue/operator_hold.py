@@ -13,9 +13,9 @@ from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload, parse
 from django_zklock.queue.order import Queue
-from django_zklock.queue.printable import printable
 
 OPERATOR: Final = "operator"
 REASON: Final = "reason"

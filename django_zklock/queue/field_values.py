@@ -1,4 +1,4 @@
-"""The text by which a value stands in the name of a lock; knows which types have one that is sure to stay the same."""
+"""The text of a field value in a key. Only types with a stable text are accepted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.segments import MAX_SEGMENT, shown
+from django_zklock.queue.escaping import MAX_SEGMENT, quoted
 
 _DEEPEST = 8  # lists and dicts within each other
 _LITERALS = {None: "null", True: "true", False: "false"}
@@ -20,24 +20,24 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 def text_of(value: object, what: str) -> str:
     """
-    Return the text of `value`; raise `InvalidLockName`, with `what` as its subject, if its type has none.
+    Return the text of `value`; raise `InvalidLockName`, with `what` as its subject, if its type is not accepted.
 
-    It is the same before and after a way through JSON, where a tuple becomes a list, a key of a dict a text, an enum
-    its value, and a date, a Decimal or a UUID may become text: a task has one key with its publisher and its worker.
+    The text survives JSON, which turns a tuple into a list, a dict's key into a string, an enum into its value, and a
+    date, a Decimal or a UUID into a string. So a task has the same key in the process that sends it and in the worker.
 
-    `str(value)` would take any object, and `Order object (None)` or an address in memory is no name for a lock.
+    `str(value)` would accept any object, and give `Order object (None)` or an address in memory.
     """
     scalar = _scalar(value, what)
     if scalar is not None:
         return scalar
     if isinstance(value, (list, tuple, Mapping)):
         return _Container(what).text(value, 1)
-    kind = shown(type(value).__name__)
+    kind = quoted(type(value).__name__)
     if value is None or isinstance(value, bool):
-        raise InvalidLockName(f"{what} is {value}, which names nothing; use a text or a number.")
+        raise InvalidLockName(f"{what} is {value}. Use a text or a number.")
     if callable(value):
-        raise InvalidLockName(f"{what} is to be called ({kind}); name an attribute or a property instead.")
-    raise InvalidLockName(f"{what} is of type {kind}; name an attribute of it, such as {{order.pk}}.")
+        raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")
+    raise InvalidLockName(f"{what} is of type {kind}. Name an attribute of it, such as {{order.pk}}.")
 
 
 def _scalar(value: object, what: str) -> str | None:
@@ -46,8 +46,8 @@ def _scalar(value: object, what: str) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
-        if value.bit_length() > 4 * MAX_SEGMENT:  # Python refuses, or takes quadratic time, to print a huge one
-            raise InvalidLockName(f"{what} is an int of {value.bit_length()} bits; use a smaller one.")
+        if value.bit_length() > 4 * MAX_SEGMENT:  # Python refuses to print a huge int, or takes quadratic time
+            raise InvalidLockName(f"{what} is an int of {value.bit_length()} bits. Use a smaller one.")
         return str(int(value))
     if isinstance(value, (uuid.UUID, decimal.Decimal)):
         return str(value)
@@ -59,21 +59,21 @@ def _scalar(value: object, what: str) -> str | None:
 def _row(value: object, what: str) -> str | None:
     """Return the text of an instance of a Django model, `app.model:pk`; None for anything else."""
     meta = getattr(type(value), "_meta", None)
-    # A proxy, or a model with deferred fields, is the same row by another name.
+    # A proxy model, or one with deferred fields, is the same row under another name.
     label = getattr(getattr(getattr(meta, "concrete_model", None), "_meta", meta), "label_lower", None)
     if not isinstance(label, str) or isinstance(value, type):
         return None
     pk = getattr(value, "pk", None)
     if pk is None:
-        raise InvalidLockName(f"{what} is a {label} without a primary key; save it first.")
+        raise InvalidLockName(f"{what} is a {label} without a primary key. Save it first.")
     return f"{label}:{text_of(pk, what)}"
 
 
 class _Container:
     """
-    A list or a dict as JSON without spaces, sorted by key; what is a number or a date is text there, too.
+    A list or a dict as JSON without spaces, sorted by key. Numbers and dates are strings there, too.
 
-    Counts what it writes, so that a huge value is refused before it is written.
+    It counts the items that it writes, so a huge value is refused before it is written.
     """
 
     def __init__(self, what: str) -> None:
@@ -83,7 +83,7 @@ class _Container:
     def text(self, value: object, depth: int) -> str:
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST:
-            raise InvalidLockName(f"{self._what} holds too much to be a name; use an attribute of it, or a digest.")
+            raise InvalidLockName(f"{self._what} is too large for a name. Use an attribute of it, or a digest.")
         if isinstance(value, Mapping):
             return "{" + ",".join(f"{_quoted(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"
         if isinstance(value, (list, tuple)) and _scalar(value, self._what) is None:
@@ -97,10 +97,10 @@ class _Container:
         for key, item in value.items():
             if isinstance(key, bool) or not isinstance(key, (str, int)):
                 raise InvalidLockName(
-                    f"{self._what} has a key of type {shown(type(key).__name__)}, which JSON does not keep; use a text."
+                    f"{self._what} has a key of type {quoted(type(key).__name__)}, which JSON changes. Use a text."
                 )
             name = text_of(key, self._what)
             if name in items:
-                raise InvalidLockName(f"{self._what} has two keys that are one in JSON: {shown(name)}.")
+                raise InvalidLockName(f"{self._what} has two keys that are equal in JSON: {quoted(name)}.")
             items[name] = self.text(item, depth + 1)
         return list(items.items())

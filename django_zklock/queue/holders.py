@@ -1,0 +1,94 @@
+"""The holders of a queue, seen from outside, and whom the waiters wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from django_zklock.queue.nodes import Kind
+from django_zklock.queue.order import Queue
+from django_zklock.queue.rules import Granted, rule_for
+
+Limits: TypeAlias = Mapping[str, int]
+"""The limits in the code of contenders, by name. They apply if no limit is set for all processes."""
+
+UNKNOWN_LIMITS: Final[Limits] = MappingProxyType({})
+_SHARE: Final = (Kind.READ, Kind.LEASE)
+
+
+def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, ...]:
+    """
+    Return the places of the holders: one, or all readers at the front, or as many as there are permits.
+
+    They are the first in the queue. But if own limits differ, a waiter with a low limit may be between holders with a
+    higher one.
+    """
+    if not queue:
+        return ()
+    kind = queue[0].kind
+    if kind not in _SHARE:
+        return (0,)
+    alike = range(_alike(queue))
+    return tuple(alike) if kind is Kind.READ else tuple(place for place in alike if _has_permit(queue, place, limits))
+
+
+def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
+    """Return the place just behind the last holder; 0 if there is none."""
+    places = holder_places(queue, limits)
+    return places[-1] + 1 if places else 0
+
+
+def by_own_limit(queue: Queue) -> list[str]:
+    """Return the names of the contenders whose own limits decide who has a permit, in the order of the queue."""
+    if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+        return []
+    return [child.name for child in queue[: _alike(queue)]]
+
+
+def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
+    """
+    Return whether a contender that came before the last change of the limit may hold a permit by an earlier limit.
+
+    It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
+    one in the contender's code. A contender at a place beyond both has never had a permit.
+    """
+    return place < _alike(queue) and queue[place].kind is Kind.LEASE and place < max(own_limit, before)
+
+
+def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
+    """Return whether a contender holds the lock; `limit` is the one in its code, if it wants a permit."""
+    place = queue.place(name)
+    return place is not None and isinstance(rule_for(queue[place].kind, limit)(queue, name), Granted)
+
+
+def waits_for(queue: Queue, place: int, places: Container[int] | None = None) -> str:
+    """
+    Return the name of the contender that the one at `place` waits for; empty for a holder.
+
+    `places` is the result of `holder_places`; without it, no own limits are known.
+    """
+    if place in (holder_places(queue) if places is None else places):
+        return ""
+    kind = queue[place].kind
+    if kind in _SHARE:
+        others = (child.name for child in reversed(queue[:place]) if child.kind is not kind)
+        return next(others, queue[place - 1].name)
+    return queue[place - 1].name
+
+
+def kind_of_queue(queue: Queue) -> str:
+    """Return the kind of a lock by its queue: `lock`, `read-write` or `semaphore`."""
+    kinds = {child.kind for child in queue}
+    if queue.limit is not None or Kind.LEASE in kinds:
+        return "semaphore"
+    return "lock" if kinds <= {Kind.LOCK} else "read-write"
+
+
+def _alike(queue: Queue) -> int:
+    """Return how many contenders at the front are of the same kind."""
+    return next((place for place, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
+
+
+def _has_permit(queue: Queue, place: int, limits: Limits) -> bool:
+    return place < (limits.get(queue[place].name, 1) if queue.limit is None else queue.limit)

@@ -1,0 +1,52 @@
+"""Markers: what their names and their data say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_zklock.queue import markers, nodes, order
+from django_zklock.queue.markers import LimitRecord
+
+
+@given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
+def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
+    """Its texts are cut to one line, without control characters."""
+    name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)
+    found = markers.set_limit(name, record.encode(), 1_000.0)
+    assert found is not None
+    assert found.limit == value
+    assert (found.by + found.reason).isprintable()
+    assert (len(found.by), len(found.reason)) <= (markers.MAX_BY, markers.MAX_REASON)
+    assert found.when is not None
+    decoded = LimitRecord.decode(record.encode())
+    assert (decoded.before, decoded.id) == (before, record.id)
+    assert markers.limit_in(name) == value
+    assert markers.is_limit_marker(name)
+    assert nodes.parse(name) is None, "it is no contender"
+    assert order.limit_marker_in([name, "x"]) == name
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 5000}).encode()],
+)
+def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
+    """The name counts. Who set it is unknown then, and so is the limit before."""
+    found = markers.set_limit("!limit:3:", data, 1e300)
+    assert found is not None
+    assert (found.limit, found.by, found.reason, found.when) == (3, "", "", None)
+    assert LimitRecord.decode(data).before == markers.MOST_PERMITS
+
+
+@pytest.mark.parametrize("name", ["!limit:0:", "!limit:x:", "!limit:3", "!limit:3:-1:", "!reads:x:", "limit:3:"])
+def test_other_names_set_no_limit(name: str) -> None:
+    assert markers.set_limit(name, b"{}", 0.0) is None
+
+
+def test_two_changes_have_two_records() -> None:
+    """Each change recognizes its own, even if all else is equal."""
+    assert LimitRecord(by="anna", reason="x").encode() != LimitRecord(by="anna", reason="x").encode()
