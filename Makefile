@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-devserver kazoo-tests clean zookeeper postgres brokers curator chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-devserver measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -28,6 +28,7 @@ help:
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
 	@echo "make bench        round trips and medians against kazoo's Lock; then 10,000 waiters in one process"
 	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
+	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
 
@@ -84,6 +85,9 @@ bench: $(VENV)/.installed-test zookeeper
 
 bench-devserver: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)
+
+measure: $(VENV)/.installed-test
+	@$(BIN)/python scripts/measure.py $(ARGS)
 
 kazoo-tests: $(VENV)/.installed-test
 	$(BIN)/python scripts/kazoo_tests.py $(ARGS)

@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import zk_locked
-    from django_zklock.fencing.signing import FenceVerifier
-    from django_zklock.fencing.views import require_fence
     from django_zklock.locks.election.leader import Leader, zk_leader
-    from django_zklock.locks.election.observer import Candidate
     from django_zklock.locks.hold import Hold, MultiHold, current_hold
     from django_zklock.locks.lock import Lock, zk_lock
     from django_zklock.locks.multi import MultiLock, zk_locks
     from django_zklock.locks.readwrite import ReadWriteLock
 
 __all__ = [
-    "Candidate",
-    "FenceVerifier",
     "Hold",
     "Leader",
     "Lock",
@@ -30,7 +25,6 @@ __all__ = [
     "MultiLock",
     "ReadWriteLock",
     "current_hold",
-    "require_fence",
     "zk_leader",
     "zk_lock",
     "zk_locked",
@@ -39,8 +33,6 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Candidate": "django_zklock.locks.election.observer",
-    "FenceVerifier": "django_zklock.fencing.signing",
     "Hold": "django_zklock.locks.hold",
     "Leader": "django_zklock.locks.election.leader",
     "Lock": "django_zklock.locks.lock",
@@ -48,7 +40,6 @@ _HOMES = {
     "MultiLock": "django_zklock.locks.multi",
     "ReadWriteLock": "django_zklock.locks.readwrite",
     "current_hold": "django_zklock.locks.hold",
-    "require_fence": "django_zklock.fencing.views",
     "zk_leader": "django_zklock.locks.election.leader",
     "zk_lock": "django_zklock.locks.lock",
     "zk_locked": "django_zklock.decorators.locked",

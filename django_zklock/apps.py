@@ -1,9 +1,7 @@
-"""The wiring: what Django starts is joined here to what reads settings and to what knows ZooKeeper."""
+"""The app: connects Django's start, settings and signals to the rest of the package."""
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -23,15 +21,18 @@ from django_zklock.checks import (
     check_transport,
     check_views,
 )
+from django_zklock.contrib.celery import CeleryLibrary
+from django_zklock.decorators import context
 from django_zklock.http import streaming
 from django_zklock.zk import process
 
 if TYPE_CHECKING:
+    from django_zklock.locks.hold import Hold
     from django_zklock.zk.client import SessionOptions, TlsOptions
 
 
 class ZkLockConfig(AppConfig):
-    """Django's view of this package. Its label is short, as check ids and permissions begin with it."""
+    """The app `django_zklock`. Its label is short, because the ids of checks and permissions begin with it."""
 
     name = "django_zklock"
     label = "zklock"
@@ -40,9 +41,9 @@ class ZkLockConfig(AppConfig):
 
     def ready(self) -> None:
         """
-        Register and join.
+        Register the checks and the receivers of signals.
 
-        Connect to nothing, and do not import kazoo: commands that need no lock, and servers that fork later, run this.
+        This opens no connection and does not import kazoo: commands that need no lock run it, and servers that fork.
         """
         checks.register(check_settings, "zklock")
         checks.register(check_session_timeout, "zklock")
@@ -54,16 +55,20 @@ class ZkLockConfig(AppConfig):
         setting_changed.connect(start_over, dispatch_uid="zklock.start_over")
         process.configure(client_options)
         follow_requests()
-        if "celery" in sys.modules:
-            # A worker's processes end their sessions with them, whichever way its tasks take their locks.
-            import_module("django_zklock.contrib.celery").connect()
+        context.register_library(CeleryLibrary())
+
+    def sign(self, hold: Hold) -> str:
+        """Return the signed token of a hold, which finds this app in Django's registry."""
+        from django_zklock.fencing import signing  # noqa: PLC0415 - it needs models
+
+        return signing.sign(hold)
 
 
 def follow_requests() -> None:
     """
-    Have the end of a request end what its response holds, on the servers' handlers; the test client has others.
+    Close locked bodies at the end of their request, for the handlers of servers; the test client has its own ones.
 
-    An error that is answered in its place is the end of a response on all of them.
+    When an error is answered instead of the response, its body is closed with all handlers.
     """
     request_started.connect(streaming.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
     request_started.connect(streaming.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
@@ -73,7 +78,7 @@ def follow_requests() -> None:
 
 
 def client_options() -> SessionOptions:
-    """Return what the session of this process needs to know, from the settings; may raise `ImproperlyConfigured`."""
+    """Return the options of the session from the settings. Raises `ImproperlyConfigured`."""
     from django_zklock.zk.client import SessionOptions  # noqa: PLC0415 - Django's start does not import kazoo
 
     config = conf.current()
@@ -89,7 +94,7 @@ def client_options() -> SessionOptions:
 
 
 def tls_options(tls: conf.Tls) -> TlsOptions:
-    """Return the same in the words of `zk`, which does not know `conf`."""
+    """Return the TLS settings as an object of `zk`, which does not import `conf`."""
     from django_zklock.zk.client import TlsOptions  # noqa: PLC0415
 
     return TlsOptions(
@@ -98,7 +103,7 @@ def tls_options(tls: conf.Tls) -> TlsOptions:
 
 
 def start_over(*, setting: str, **kwargs: Any) -> None:
-    """Forget the configuration and its session when a test changes `settings.ZKLOCK`."""
+    """Drop the configuration and the session when a test changes `settings.ZKLOCK`."""
     if setting == "ZKLOCK":
         conf.forget()
         process.reset()

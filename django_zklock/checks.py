@@ -1,31 +1,31 @@
 """
-Django's system checks for `settings.ZKLOCK`; they read settings only, and never connect.
+Django's system checks for `settings.ZKLOCK`. They only read settings, and open no connection.
 
 | Id          | Says                                                                                     |
 |-------------|------------------------------------------------------------------------------------------|
 | zklock.E001 | `ZKLOCK` is missing, or no dict                                                          |
 | zklock.E002 | unknown key, at any level                                                                |
-| zklock.E003 | `URL` is missing or cannot be read                                                       |
-| zklock.E004 | `ROOT` cannot be a path for locks                                                        |
-| zklock.E005 | `SESSION_TIMEOUT` or `CONNECT_TIMEOUT` is no time                                        |
-| zklock.E006 | `AUTH` cannot be read                                                                    |
-| zklock.E007 | `ACL` cannot be read, or is "creator" where nobody says who that is                      |
-| zklock.E008 | `TLS` cannot be read, or contradicts the URL                                             |
-| zklock.E009 | an option of a lock, or of `DEFAULTS`, has a value without a meaning                     |
-| zklock.E010 | `LOCKS` cannot be read, or the path of a lock is no name                                 |
-| zklock.E011 | `TOKEN_KEYS` is no list of keys, or one of them is too short                              |
-| zklock.E012 | `ADMIN_LINKS` is no dict of labels and addresses with plain fields, none of them in the host |
-| zklock.E013 | options of a lock, or of `DEFAULTS`, that cannot be had together                           |
-| zklock.E014 | `STRICT` is neither True nor False                                                        |
+| zklock.E003 | `URL` is missing or invalid                                                              |
+| zklock.E004 | `ROOT` is no valid path                                                                  |
+| zklock.E005 | `SESSION_TIMEOUT` or `CONNECT_TIMEOUT` is no valid time                                  |
+| zklock.E006 | `AUTH` is invalid                                                                        |
+| zklock.E007 | `ACL` is invalid, or is "creator" without credentials                                    |
+| zklock.E008 | `TLS` is invalid, or contradicts the URL                                                 |
+| zklock.E009 | an option of a lock, or of `DEFAULTS`, has an invalid value                              |
+| zklock.E010 | `LOCKS` is invalid, or the path of a lock is no valid name                               |
+| zklock.E011 | `TOKEN_KEYS` is no list of keys, or a key is too short                                   |
+| zklock.E012 | `ADMIN_LINKS` is no dict of labels and URL templates, or a field is in the host          |
+| zklock.E013 | options of a lock, or of `DEFAULTS`, that exclude each other                             |
+| zklock.E014 | `STRICT` is neither True nor False                                                       |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
-| zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process costs its locks                |
-| zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (with `--deploy`) |
-| zklock.W004 | a locked view that is opted out of `ATOMIC_REQUESTS`, and is in no transaction at all      |
-| zklock.W005 | a locked handler of a class-based view under `ATOMIC_REQUESTS`: BEGIN comes before its lock |
-| zklock.W006 | `warn_after` is not below `max_hold`, so the warning never comes                           |
+| zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process loses its locks                |
+| zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (`--deploy`)     |
+| zklock.W004 | a locked view is opted out of `ATOMIC_REQUESTS`, and has no transaction of its own       |
+| zklock.W005 | a locked handler under `ATOMIC_REQUESTS`: its transaction begins before the lock         |
+| zklock.W006 | `warn_after` is not below `max_hold`, so the warning is never sent                       |
 | zklock.W007 | two entries for one path, as semaphores that do not count each other's permits             |
 
-An id keeps its meaning for good, so that `SILENCED_SYSTEM_CHECKS` can name it.
+The meaning of an id never changes, because `SILENCED_SYSTEM_CHECKS` may name it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.execution import transactions
+from django_zklock.http import atomic_requests
 
 if TYPE_CHECKING:
-    from django_zklock.decorators.locked import Locked
+    from django_zklock.decorators.locked import LockedFunction
 
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
@@ -58,7 +58,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of leases that an ordinary pause of a process outlasts."""
+    """Warn of a lease that is shorter than ordinary pauses of a process."""
     config = _config()
     if config is None or config.session_timeout >= SHORTEST_SESSION:
         return []
@@ -66,15 +66,15 @@ def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
         checks.Warning(
             f"The session timeout of ZKLOCK is {config.session_timeout:g} s, so a lease lasts "
             f"{0.4 * config.session_timeout:.1f} s at most.",
-            hint="A pause longer than that (a busy machine, a garbage collection, a live migration) costs the process "
-            f"its locks and stops its work. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
+            hint="During a longer pause (a busy machine, a garbage collection, a live migration) the process loses its "
+            f"locks, and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
             id="zklock.W002",
         )
     ]
 
 
 def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of a warning that nobody will ever get, as the work is stopped before."""
+    """Warn of `warn_after` that has no effect, because `max_hold` ends the hold before."""
     config = _config()
     found: list[checks.CheckMessage] = []
     for where, options in _entries(config) if config is not None else ():
@@ -82,8 +82,8 @@ def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
         if isinstance(longest, float) and isinstance(warn, float) and warn >= longest:
             found.append(
                 checks.Warning(
-                    f"{where} has warn_after={warn:g}, and max_hold={longest:g} stops the work by then.",
-                    hint="Nobody is ever warned. Give warn_after fewer seconds than max_hold.",
+                    f"{where} has warn_after={warn:g}, but max_hold={longest:g} aborts the work before.",
+                    hint="The warning is never sent. Set warn_after to fewer seconds than max_hold.",
                     id="zklock.W006",
                 )
             )
@@ -91,7 +91,7 @@ def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of two names for one semaphore that disagree about it."""
+    """Warn of two entries for one semaphore that disagree about it."""
     config = _config()
     seen: dict[str, tuple[str, LockOptions]] = {}
     found: list[checks.CheckMessage] = []
@@ -112,47 +112,47 @@ def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _entries(config: conf.Config) -> Iterator[tuple[str, LockOptions]]:
-    """Yield where options stand and what they are, the defaults applied."""
+    """Yield the place of options in the settings, and the options with the defaults applied."""
     yield 'ZKLOCK["DEFAULTS"]', config.defaults
     for name, options in config.locks.items():
         yield f'ZKLOCK["LOCKS"]["{name}"]', options.over_defaults(config.defaults)
 
 
 def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of a connection that leaves the machine in plain text."""
+    """Warn of a plain-text connection to another machine."""
     config = _config()
     if config is None or config.tls is not None or all(url.is_loopback(host) for host, _ in config.hosts):
         return []
-    # AUTH is no cure: it guards znodes, and who takes a session over deletes them as their owner.
+    # AUTH does not help: it protects znodes, but an attacker who takes over a session is their owner.
     return [
         checks.Warning(
-            "The connection to ZooKeeper is plain text, and leaves this machine.",
-            hint="ZooKeeper derives the password of a session from its id, which anybody can read, so who reaches the "
-            "port has full power over the locks, whatever AUTH and ACL say. Use zk+tls:// with client certificates, "
-            "or let nobody but your own processes reach the port, and silence this.",
+            "The connection to ZooKeeper leaves this machine in plain text.",
+            hint="ZooKeeper derives the password of a session from its id, and any client can read the id. So an "
+            "attacker who reaches the port has full power over the locks, in spite of AUTH and ACL. Use zk+tls:// with "
+            "client certificates, or let only your own processes reach the port, and silence this check.",
             id="zklock.W001",
         )
     ]
 
 
 def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of a tree that every project with default settings shares."""
+    """Warn of a root that all projects with default settings share."""
     config = _config()
     if config is None or config.base != conf.DEFAULT_ROOT:
         return []
     return [
         checks.Warning(
-            f"The locks are directly in {conf.DEFAULT_ROOT}, as ZKLOCK names neither a chroot nor a ROOT.",
-            hint="Two projects on one ensemble would wait for each other's locks where a name is the same. "
-            'Give each its own chroot, as in "zk://zk1:2181/myproject".',
+            f"The locks are directly in {conf.DEFAULT_ROOT}, because ZKLOCK has neither a chroot nor a ROOT.",
+            hint="Two projects on one ensemble would wait for each other's locks if names are the same. "
+            'Give each project its own chroot, as in "zk://zk1:2181/myproject".',
             id="zklock.W003",
         )
     ]
 
 
 def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of locked views whose transaction is not what their author may think it is."""
-    aliases = transactions.atomic_requests()
+    """Warn of locked views with a missing transaction, or with one that begins before the lock."""
+    aliases = atomic_requests.databases()
     config = _config()
     if not aliases or config is None or not conf.has_urlconf():
         return []
@@ -171,13 +171,13 @@ def _views(patterns: list[Any]) -> Iterator[Any]:
             yield pattern.callback
 
 
-def _locked(view: Any) -> Locked | None:
+def _locked(view: Any) -> LockedFunction | None:
     found = getattr(view, "zk_locked", None)
     if found is None:
         return None
-    from django_zklock.decorators.locked import Locked  # noqa: PLC0415 - Django's start does not import kazoo
+    from django_zklock.decorators.locked import LockedFunction  # noqa: PLC0415 - Django's start does not import kazoo
 
-    return found if isinstance(found, Locked) else None
+    return found if isinstance(found, LockedFunction) else None
 
 
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:
@@ -185,14 +185,14 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
     if locked is None or locked.is_async:
         return
     own = locked.atomic(config)
-    missing = [alias for alias in aliases if alias in transactions.opted_out(view) and alias not in own]
+    missing = [alias for alias in aliases if alias in atomic_requests.opted_out(view) and alias not in own]
     if missing:
         yield checks.Warning(
             f"The locked view {_name(view)} is opted out of ATOMIC_REQUESTS on {', '.join(missing)}, and has no "
             "atomic= of its own.",
-            hint="When its lock is lost it is stopped wherever it is, and what it has written by then stays. Under "
-            "@zk_locked the transaction of a request is begun inside the lock, so nothing need be opted out of; or "
-            "give atomic=True, or silence this if every step can be repeated.",
+            hint="When its lock is lost, the view is aborted, and what it has written by then stays. Under @zk_locked "
+            "the transaction of a request begins inside the lock, so there is no need to opt out. Otherwise give "
+            "atomic=True, or silence this check if every step can be repeated.",
             id="zklock.W004",
         )
 
@@ -210,10 +210,10 @@ def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[checks.Check
             yield checks.Warning(
                 f"The handler {name} of {cls.__module__}.{cls.__qualname__} is locked, and ATOMIC_REQUESTS begins its "
                 f"transaction on {', '.join(begun)} before the lock.",
-                hint="The lock is kept until that transaction has ended. But the view may read rows from before the "
-                "lock, where the database takes its snapshot early. Put @method_decorator(zk_locked(...), "
-                'name="dispatch") on the class to have the transaction begun inside the lock, or say '
-                'release="on_commit" to have it so.',
+                hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
+                "the view may read rows from before the lock. To begin the transaction inside the lock, put "
+                '@method_decorator(zk_locked(...), name="dispatch") on the class. To keep it as it is, set '
+                'release="on_commit".',
                 id="zklock.W005",
             )
 

@@ -1,4 +1,4 @@
-"""The errors of this package: one root, and the builtin a caller would catch beside it."""
+"""The errors of this package. They have one root; some also have the builtin as a base that a caller would catch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ZkLockError(Exception):
     """
     A lock operation failed.
 
-    The root of all errors here; catch it to catch them all. `lock` is the key of the lock, where there is one.
+    The root of all errors here. `lock` is the key of the lock, if there is one.
     """
 
     lock: str | None
@@ -21,27 +21,19 @@ class ZkLockError(Exception):
 
 
 class LockNotAcquired(ZkLockError):
-    """The lock was not acquired. Somebody else has it."""
+    """The lock was not acquired, because it has another holder."""
 
 
 class LockBusy(LockNotAcquired):
-    """The lock is held by somebody else, and the caller asked not to wait."""
-
-
-class LockHeldByCaller(LockBusy):
-    """
-    The lock is held by a task that waits for the result of this one, so neither would ever go on.
-
-    Let the caller let go of the lock first, or call the work as a function: the lock is its owner's to take again.
-    """
+    """The lock has another holder, and the caller did not want to wait."""
 
 
 class LockTimeout(LockNotAcquired, TimeoutError):
-    """The lock was still held by somebody else when the time to wait was over."""
+    """The lock still had another holder when the timeout was over."""
 
 
 class LockLost(ZkLockError):
-    """The lock was held, and can no longer be trusted: its lease is over, its session gone or its node deleted."""
+    """The lock was held and can no longer be trusted: its lease or session is over, or its znode was deleted."""
 
 
 class LockNotHeld(ZkLockError, RuntimeError):
@@ -49,7 +41,7 @@ class LockNotHeld(ZkLockError, RuntimeError):
 
 
 class LockChangedHands(ZkLockError):
-    """The lock is not held by the one it was to be taken from (any more). Look again who has it."""
+    """The given holder does not hold the lock (any more). Look up the current holder."""
 
 
 class ReleaseRequestUnsupported(ZkLockError):
@@ -57,18 +49,18 @@ class ReleaseRequestUnsupported(ZkLockError):
 
 
 class LockUpgradeRefused(ZkLockError, RuntimeError):
-    """The lock was to be taken for more by an owner that shares it with others, and would wait for itself."""
+    """The owner shares the lock with others and cannot acquire it exclusively: it would wait for itself."""
 
 
 class LockInTransaction(ZkLockError, RuntimeError):
-    """The lock was to be taken inside an open transaction, and would be released before that is committed."""
+    """The lock cannot be acquired inside an open transaction: it would be released before the COMMIT."""
 
 
 class AlreadyQueued(ZkLockError):
     """
-    The task was not sent: one of the same key is queued or runs already.
+    The task was not sent: a task with the same key is queued or running.
 
-    `task_id` is that one's, and `result` its AsyncResult.
+    `task_id` is the id of that task, and `result` its AsyncResult.
     """
 
     task_id: str = ""
@@ -76,43 +68,43 @@ class AlreadyQueued(ZkLockError):
 
 
 class StaleToken(ZkLockError):
-    """The row has seen a newer holder: this fencing token is out of date."""
+    """The fencing token is out of date: a newer holder has written the row."""
 
 
 class FenceRegressed(StaleToken):
     """
-    The row has seen a token that ZooKeeper is yet to come to: its data were wiped, or restored from an older state.
+    The row has a token that ZooKeeper has not given out yet: its data were deleted, or restored from an older state.
 
-    Until it comes there, every write is refused. `manage.py zklock fences` shows such rows, and resets them.
+    All writes are refused until ZooKeeper gets there. `manage.py zklock fences` lists such rows and resets them.
     """
 
 
 class ForgedToken(ZkLockError, PermissionError):
-    """This fencing token cannot be trusted: nobody who has our keys signed it, or it is for another resource."""
+    """This fencing token is not trusted: it was not signed with our keys, or is for another resource."""
 
 
 class ExpiredToken(ZkLockError):
-    """The lease behind this fencing token is over, by the clock of who received it."""
+    """The lease behind this fencing token is over, by the clock of the receiver."""
 
 
 class ZooKeeperUnavailable(ZkLockError, ConnectionError):
-    """ZooKeeper did not answer in time, so nobody can tell who holds the lock."""
+    """ZooKeeper did not answer in time, so it is unknown whether the lock is free."""
 
 
 class InvalidLockName(ZkLockError, ValueError):
-    """The lock's name, or a value put into it, cannot be the name of a lock."""
+    """The name of the lock, or the value of a field in it, is not valid."""
 
 
 class UnreadableQueue(ZkLockError):
-    """The lock's queue holds something that nobody's grammar knows, so no grant from it would be safe."""
+    """The queue of the lock has a child with an unknown format, so no grant would be safe."""
 
 
 class LockLostInterrupt(BaseException):
     """
-    The work under a lock is being stopped, because the lock was lost.
+    The work under a lock is aborted, because the lock was lost.
 
-    Raised inside the work, and turned into `LockLost` at the edge of the block. It is no `Exception`, and
-    stands outside the tree of `ZkLockError`, so that no `except Exception` in the work can swallow it.
+    It is raised inside the work, and becomes `LockLost` at the end of the block. It is no `Exception` and no
+    `ZkLockError`, so that an `except` in the work does not swallow it.
     """
 
 

@@ -1,52 +1,50 @@
 """
-The signals of this package: bare objects, and who sends them with what.
+The signals of this package, and their arguments.
 
-All are sent with `send_robust` on the thread "zklock-signals" of the process, one after the other in the order of the
-events, never on a thread that runs the lock protocol or the work. So a receiver can be slow, or fail, and delay neither
-a lock nor an abort; in turn it learns of an event a little later, and may not rely on the event still being true. An
-abort never depends on a signal. A receiver that uses the database closes its own connection, as in any thread.
+All are sent with `send_robust` on the thread "zklock-signals" of the process, one after the other, in the order of the
+events. So a slow or failing receiver delays neither a lock nor an abort. A receiver learns of an event a little later,
+when things may have changed again. A receiver that uses the database closes its own connection, as in any thread.
 
-Sent with `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` the `Hold`, times are float seconds:
+With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` the `Hold`, times are seconds (float):
 
 `lock_acquired(lock, hold, waited)`
-    A lock was granted. `waited` is the time from the call to the grant. Sent once for each grant by ZooKeeper, so not
-    again when its owner takes a reentrant lock a second time.
+    A lock was granted. `waited` is the time from the call to the grant. Sent once for each grant, so not again when
+    the owner acquires a reentrant lock a second time.
 
 `lock_released(lock, hold, held)`
-    A lock was let go in order, by its owner. `held` is the time since the grant. Where the body of a response had the
-    lock last, that is its end, and `hold` is the body's, which has the same `key` and `token`.
+    A lock was released by its owner. `held` is the time since the grant. If the body of a response held the lock last,
+    `hold` is the hold of the body, with the same `key` and `token`.
 
 `lock_lost(lock, hold, reason, receipt)`
-    A hold can no longer be trusted: its lease is over, its session expired or its node is gone. `reason` says which,
-    in words for a log. `receipt` tells what the abort did: how the work was stopped, how long that took, and whether
-    it swallowed the interrupt; None if nothing was to be stopped. Sent once that is known, instead of `lock_released`.
+    A hold can no longer be trusted: its lease or session is over, or its znode was deleted. `reason` is a text for a
+    log. `receipt` describes the abort: how the work was interrupted, how long that took, and whether the work swallowed
+    the interrupt; None if there was no work. Sent as soon as that is known, instead of `lock_released`.
 
 `lock_waiting(lock, ahead, about)`
-    A lock was not free, and its caller begins to wait. `ahead` says in words who is just ahead, or is empty; `about`
-    what work the caller does, item by item (of a Celery task "task", "id" and more).
+    A lock was not free, and the caller starts to wait. `ahead` is a text about the contender just ahead, or empty.
+    `about` describes the work of the caller as items (for a Celery task "task", "id" and more).
 
 `lock_contended(lock, waited, template, kind)`
-    A lock was not acquired, because somebody else had it until the time to wait was over. `waited` is the time since
-    the call; `template` and `kind` are what a `Hold` would have. Not sent when ZooKeeper was away: nobody can tell then
-    who has the lock.
+    A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
+    `template` and `kind` are those of a `Hold`. Not sent when ZooKeeper did not answer.
 
 `lock_release_requested(lock, hold, by, reason)`
-    A holder in this process was asked to release: `by` and `reason` are texts for a log. Sent once for each
-    request that the holder has seen; two that come in the same moment may be seen as one, the later one.
+    The holder, in this process, is asked to release. `by` and `reason` are texts for a log. Sent once for each request
+    that the holder has seen; of two requests at the same moment it may see only the later one.
 
 `lock_held_long(lock, hold, held)`
     A lock has been held for longer than its option `warn_after`. `held` is the time since the grant. Sent once for each
     grant.
 
 `lock_broken(lock, holder, reason, by)`
-    Somebody broke a lock, through this process. `holder` says who lost it (`django_zklock.operations.Holder`), `reason`
-    why and `by` who did it. The process that lost it sends `lock_lost`.
+    A lock was broken by this process. `holder` is a `django_zklock.operations.Holder` that describes the former holder.
+    `reason` and `by` are texts for a log. The process of the former holder sends `lock_lost`.
 
 `limit_changed(lock, limit, by, reason)`
-    Somebody set how many permits a semaphore has for all processes, through this process. `limit` is None if that was
-    cleared, and the limit in the code of each counts again; `by` and `reason` are texts for a log.
+    This process has set the number of permits of a semaphore for all processes. `limit` is None if that was cleared,
+    so that the limit in the code counts again. `by` and `reason` are texts for a log.
 
-Sent with `sender` = the `Session` class of `django_zklock.zk.session`:
+With `sender` = the `Session` class of `django_zklock.zk.session`:
 
 `connection_state_changed(state, previous, session_id)`
     The connection of this process changed. `state` and `previous` are each "connecting", "connected", "suspended" (no

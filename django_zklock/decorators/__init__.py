@@ -1,1 +1,1 @@
-"""What `@zk_locked` makes of views, tasks and functions."""
+"""The decorator `@zk_locked` for views, tasks and functions."""

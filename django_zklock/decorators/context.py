@@ -1,49 +1,56 @@
-"""Knows what a locked call wants of what it runs in, and what plain code does about it."""
+"""
+The context of a call of a decorated function: a view, a task, or plain code.
+
+The context has defaults for the lock, and decides what the call returns if it does not get the lock or loses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django_zklock.conf.options import LockOptions
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
-from django_zklock.locks.multi import Locks
+
+if TYPE_CHECKING:
+    from django_zklock.locks.multi import Locks
 
 
-class Surroundings(Protocol):
-    """What a call runs in: it has defaults of its own, and knows what to do without the lock."""
+class CallContext(Protocol):
+    """What a decorated function is called by."""
 
     @property
     def what(self) -> str:
-        """The work, as others in the queue may see it; never its arguments."""
+        """The work, as others in the queue see it; never its arguments. Empty: the work that surrounds the call."""
 
     @property
     def about(self) -> Mapping[str, str]:
-        """The same, item by item, for programs that read the queue."""
+        """The same as key and value pairs, for programs that read the queue."""
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for the lock where nothing else is said."""
+        """Default of the option `timeout`."""
 
     @property
     def on_conflict(self) -> str:
-        """What to do after that where nothing else is said."""
+        """Default of the option `on_conflict`."""
 
-    def entering(self, lock: Locks, options: LockOptions) -> None:
-        """Learn that the call is about to take its lock; may raise to keep it from that. Not for async functions."""
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
+        """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""
 
-    def admitted(self) -> None:
-        """Learn that the call has its lock; may raise to keep it from its work. Not for async functions."""
+    def on_acquired(self) -> None:
+        """Prepare for the work, under the lock. An error that this raises prevents the work."""
 
-    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
-        """Return what the call returns without having had the lock, or raise."""
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+        """Return the result of a call that did not get its lock, or raise."""
 
-    def lost(self, error: LockLost, options: LockOptions) -> Any:
-        """Return what the call returns when the lock was lost under it, or raise."""
+    def on_lost(self, error: LockLost, options: LockOptions) -> Any:
+        """Return the result of a call whose work was aborted because the lock was lost, or raise."""
 
 
-class Code:
-    """Plain code: waits 10 s, then raises."""
+class FunctionContext:
+    """Plain code: it waits 10 s by default, then raises."""
 
     timeout = 10.0
     on_conflict = "raise"
@@ -52,13 +59,63 @@ class Code:
         self.what = what
         self.about: dict[str, str] = {}
 
-    def entering(self, lock: Locks, options: LockOptions) -> None: ...
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None: ...
 
-    def admitted(self) -> None: ...
+    def on_acquired(self) -> None: ...
 
-    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> None:
         if options.on_conflict != "skip" or not isinstance(error, LockNotAcquired):
             raise error
 
-    def lost(self, error: LockLost, options: LockOptions) -> None:
+    def on_lost(self, error: LockLost, options: LockOptions) -> None:
         raise error
+
+
+# --- task libraries -----------------------------------------------------------------------------------------------
+
+
+class TaskLibrary(Protocol):
+    """A library whose workers call decorated functions, such as Celery. It may be imported at any time, or never."""
+
+    @property
+    def module(self) -> str:
+        """The module that a process imports if it uses the library. The methods below need it."""
+
+    def connect(self, *, unique: bool) -> None:
+        """Connect to the library; repeating it is harmless. With `unique`, some functions have the option `unique`."""
+
+    def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
+        """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
+
+
+_libraries: dict[str, TaskLibrary] = {}  # by their module; written when Django is set up, by one thread
+_unique = False  # becomes True once
+
+
+def register_library(library: TaskLibrary) -> None:
+    """Support a task library. It is connected now if the process uses it, else as soon as a function is decorated."""
+    _libraries[library.module] = library
+    _connect()
+
+
+def connect_libraries(*, unique: bool) -> None:
+    """Connect to the libraries that the process uses by now, as a function was decorated, perhaps with `unique`."""
+    global _unique
+    _unique = _unique or unique
+    _connect()
+
+
+def _connect() -> None:
+    for module, library in _libraries.items():
+        if _unique or module in sys.modules:
+            library.connect(unique=_unique)
+
+
+def task_context(wrapper: Callable[..., Any]) -> CallContext | None:
+    """Return the context of a call that a worker makes; None for any other call."""
+    for module, library in _libraries.items():
+        if module in sys.modules:
+            context = library.context_of(wrapper)
+            if context is not None:
+                return context
+    return None

@@ -1,19 +1,16 @@
 """
-Knows how a lock goes round a function: `@zk_locked` for views, Celery tasks and plain functions, sync and async.
+`@zk_locked`: run a view, a Celery task or a function, sync or async, only while it holds a lock.
 
-One core, `Locked`, and two thin shells. What a call is made of, and what becomes of it when the lock is not to be had,
-its surroundings know: a view, plain code, or a Celery task (`contrib.celery`).
+The context of a call (`decorators.context`) decides what happens without the lock.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from importlib import import_module
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -21,30 +18,28 @@ from django.http import HttpRequest
 
 from django_zklock import conf
 from django_zklock.conf.options import UNSET, Atomic, LockOptions, Unset, given_options
-from django_zklock.conf.spelling import check_spelling
-from django_zklock.decorators.context import Code, Surroundings
-from django_zklock.decorators.validation import (
-    refuse_async_atomic,
-    refuse_awaitable,
-    refuse_unlockable,
-    refuse_unnamed,
-    the_function,
-)
+from django_zklock.decorators import task_options
+from django_zklock.decorators.context import CallContext, FunctionContext, connect_libraries, task_context
+from django_zklock.decorators.task_options import Uniqueness
+from django_zklock.decorators.validation import check_function, check_name, check_result, function_to_lock
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.execution import transactions
-from django_zklock.execution.binding import Named, Names, Naming, async_view
-from django_zklock.http import responses
-from django_zklock.http.streaming import Handover
+from django_zklock.execution.binding import KeyBinder, KeyBinding, Names, async_view
+from django_zklock.http import atomic_requests, responses
+from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
-from django_zklock.locks.terms import refuse_contradictions
+from django_zklock.locks.terms import resolve_options
 from django_zklock.locks.validation import refuse_arguments
-from django_zklock.operations.reservations import Uniqueness
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_zklock.decorators.task_options import TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_EACH = (
+_OF_EACH_LOCK = (
     "abort_on",
     "grace",
     "reentrant",
@@ -57,7 +52,7 @@ _OF_EACH = (
     "min_hold",
     "max_waiters",
 )
-"""The options that a lock is made with, but for those that depend on the call."""
+"""Of several locks, each has its own value of these options."""
 
 
 def zk_locked(
@@ -77,78 +72,71 @@ def zk_locked(
     warn_after: float | timedelta | Unset | None = UNSET,
     min_hold: float | timedelta | Unset = UNSET,
     max_waiters: int | Unset | None = UNSET,
-    unique: str | None = None,
-    on_duplicate: str | None = None,
-    unique_for: float | timedelta | None = None,
-    max_conflicts: int | Unset | None = UNSET,
-    skip_value: Any = UNSET,
-    on_lost: str | Unset = UNSET,
-    **unknown: NoReturn,
+    **task: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
 
-    `name` is one of `ZKLOCK["LOCKS"]`, or else a path template; its fields are the call's arguments, defaults applied:
-    `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the call's arguments and returns the key itself. A list
-    of names, or a callable that returns a list of keys, is several locks that are taken as one, as `zk_locks` does.
+    `name` is an entry of `ZKLOCK["LOCKS"]`, or a path template. The call's arguments fill its fields, defaults
+    included: `"inventory/{sku}"`, `"order/{order.pk}"`. A callable gets the arguments and returns the key. A list of
+    names, or a callable that returns a list of keys, means several locks, which are acquired as by `zk_locks`.
 
-    Put it below decorators that make something else of the function, such as `@shared_task`, and above
-    `@transaction.atomic`: a transaction that is open when the lock is to be taken raises `LockInTransaction`. That of
-    `ATOMIC_REQUESTS` is begun inside the lock of a view, and committed before its release. A response that is streamed,
-    or rendered later, keeps the lock until its body is done, or the client gone.
+    Put it below a decorator that makes a task of the function, such as `@shared_task`, and above
+    `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
+    `ATOMIC_REQUESTS` begins inside the lock of a view, and is committed before the release. A response that is
+    streamed or rendered later keeps the lock until its body is done, or the client is gone.
 
     Args:
-        name: as above. Of several locks each has the options of its own entry in the settings; but `timeout` and what a
-            call does without them (`on_conflict` and the like) is said here, or by the defaults.
-        timeout: seconds to wait for the lock; 0 does not wait, None waits for ever. Default: 5 in views, 0 in Celery
-            tasks, else 10.
-        on_conflict: what to do when it was not to be had. "raise" `LockBusy` or `LockTimeout`; "skip" the work (a
-            function returns None, a view answers 204, a task ends as REVOKED); "wait", which waits without end if no
-            timeout is given, and else raises after it (a view answers); "respond" (views: 409 with Retry-After);
-            "retry" (Celery: the task is sent again after a moment, its own retries uncounted); "coalesce" (Celery: the
-            same, for one task at a time, and those that come meanwhile are skipped). Elsewhere the last three raise.
-            ZooKeeper away is no conflict: as nobody can tell who has the lock then, the work is not skipped but
-            `ZooKeeperUnavailable` raised. A view answers 503, unless it is to raise, and "retry" and "coalesce" send
-            the task again. Default: "respond" in views, "retry" in Celery tasks, else "raise".
-        abort_on: when the work is stopped: "suspended" (default), "lost" or "never".
-        grace: seconds that a suspended connection may last before that. Default 0.
-        reentrant: whether its owner may take the lock again. Default True.
-        atomic: the database, or databases, on which each call is a transaction inside the lock; True is the default
-            one. Not for async functions.
-        release: "on_commit" or "block": when the lock is let go if the call is made inside an open transaction, as in
-            `Lock`. Default "on_commit" where that transaction is Django's own round a class-based view.
-        kind: "lock" (default), or a side of a read-write lock: "read", which shares it with other readers, or
-            "write". All are first come, first served, and keep each other out on the same path.
-        limit: how many may hold it at a time: a semaphore, with a permit for each. `operations.set_limit` changes
-            that for all processes, whatever they say here. Default None: no semaphore.
-        compat: "curator" or "kazoo": the znodes get the names of that client's locks, so that its processes share
-            the queue. None (default): only processes of this package do. Not for semaphores.
-        max_hold: seconds after which the work is stopped and the hold is lost, as if the connection were. Default
-            None.
-        warn_after: seconds of holding after which a warning is logged and `lock_held_long` sent. Default None.
-        min_hold: seconds from the grant during which nobody else gets the lock, even if the work is done before
-            and the process has ended. For jobs that several hosts start at about the same time. Default 0.
-        max_waiters: how many callers may wait for the lock. One more is refused at once, as if its time to wait were
-            over, and nothing is written. Default None, any number.
-        unique: for Celery tasks. "until_start" or "until_done": until then, the task is not sent a second time with
-            the same key. Default None: it is.
-        on_duplicate: what the caller gets who would have sent it: "return" (default) the first one's AsyncResult, or
-            "raise" `AlreadyQueued`.
-        unique_for: seconds after which a task that neither came to a worker nor ended stands in nobody's way any
-            more. Default None: such a one does so until its message expires.
-        max_conflicts: how often a Celery task is sent again before the error is raised. Default None: as often as it
-            takes.
-        skip_value: what a Celery task returns that is skipped, as its result; anything that JSON can say. If not
-            given, it ends as REVOKED.
-        on_lost: "fail" (default), or "retry": a Celery task whose lock was lost is sent again, its own retries
-            uncounted.
-        *more: refused, with what to write instead.
-        **unknown: refused likewise.
+        name: see above. Several locks have the options of their own entries. But `timeout`, `on_conflict` and the
+            options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
+        timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: 5 in views, 0 in
+            Celery tasks, else 10.
+        on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "retry" in Celery
+            tasks, else "raise". If ZooKeeper is not available, that is no conflict: a view answers 503 (it raises with
+            "raise"), "retry" and "coalesce" send the task again, and anything else raises `ZooKeeperUnavailable`.
+
+            * "raise": raise `LockBusy` or `LockTimeout`.
+            * "skip": do not run. A function returns None, a view answers 204, a task ends as REVOKED.
+            * "wait": wait without limit unless `timeout` is given. After that, a view answers 409; anything else
+              raises.
+            * "respond": a view answers 409 with Retry-After. Anything else raises.
+            * "retry": a Celery task is sent again a little later, which does not count as a retry of its own.
+              Anything else raises.
+            * "coalesce": like "retry", but only one task waits; later ones are skipped. Anything else raises.
+        abort_on: as in `Lock`.
+        grace: as in `Lock`.
+        reentrant: as in `Lock`.
+        atomic: the database, or databases, on which each call is a transaction inside the lock. True means the default
+            database. Not for async functions.
+        release: as in `Lock`. Default: "on_commit" in a transaction that Django itself opens around a class-based view.
+        kind: as in `Lock`.
+        limit: as in `Lock`.
+        compat: as in `Lock`.
+        max_hold: as in `Lock`.
+        warn_after: as in `Lock`.
+        min_hold: as in `Lock`.
+        max_waiters: as in `Lock`. A call that is refused is a conflict.
+        **task: options for Celery tasks.
+
+            * `max_conflicts`: how often a task is sent again before the error is raised. Default None: no limit.
+            * `skip_value`: the result of a skipped task, any value that JSON can represent. Without it, the task ends
+              as REVOKED.
+            * `on_lost`: "fail" (default), or "retry": a task that lost its lock is sent again, which does not count as
+              a retry of its own.
+            * `unique`: "until_start" or "until_done": until then, the task is not sent again with the same key.
+              Default None: it is.
+            * `on_duplicate`: what a later caller gets: "return" (default) the AsyncResult of the first task, or
+              "raise" `AlreadyQueued`.
+            * `unique_for`: seconds after which a task that never started no longer prevents another one. Default None:
+              it does so until its message expires.
+        *more: refused; the error says what to write instead.
 
     """
+    given: dict[str, Any] = dict(task)
+    unknown = {option: value for option, value in given.items() if option not in task_options.NAMES}
     if more or unknown:
         refuse_arguments("zk_locked", name, more, unknown)
-    uniqueness = Uniqueness.given(unique, on_duplicate, unique_for)
+    uniqueness = Uniqueness.of(given)
     options = given_options(
         timeout=timeout,
         on_conflict=on_conflict,
@@ -164,222 +152,198 @@ def zk_locked(
         warn_after=warn_after,
         min_hold=min_hold,
         max_waiters=max_waiters,
-        max_conflicts=max_conflicts,
-        skip_value=skip_value,
-        on_lost=on_lost,
+        **{option: given[option] for option in task_options.LOCK_OPTIONS if option in given},
     )
-    refuse_unnamed(name)
+    check_name(name)
 
-    def decorate(*given: Callable[P, R], **more: object) -> Callable[P, R]:
-        function = the_function(name, given, more)
-        refuse_unlockable(function)
-        refuse_async_atomic(function, options)
-        locked = Locked(name, options, function, uniqueness)
-        wrapper = _async_shell(locked) if locked.is_async else _sync_shell(locked)
-        functools.update_wrapper(wrapper, function)
-        # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
-        wrapper.__signature__ = locked.naming.signature  # type: ignore[attr-defined]
-        wrapper.zk_locked = locked  # type: ignore[attr-defined]  # for the system checks and for Celery
-        if not locked.is_async:  # else Django itself refuses ATOMIC_REQUESTS
-            wrapper._non_atomic_requests = locked.opted_out  # type: ignore[attr-defined]
-        locked.wrapper = wrapper
-        return cast("Callable[P, R]", wrapper)
+    def decorate(*args: Callable[P, R], **kwargs: object) -> Callable[P, R]:
+        function = function_to_lock(name, args, kwargs)
+        check_function(function, options)
+        locked = LockedFunction(name, options, function, uniqueness)
+        connect_libraries(unique=uniqueness is not None)
+        return cast("Callable[P, R]", locked.wrapper)
 
     return decorate
 
 
-def _sync_shell(locked: Locked) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = locked.call(args, kwargs)
-        try:
-            call.around.entering(call.lock, call.options)
-            with call.handover as handover, call.lock as hold:
-                call.begin()
-                return handover.keep(hold, refuse_awaitable(locked.function(*args, **kwargs), locked))
-        except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
-            return call.without_lock(error)
-
-    return wrapper
-
-
-def _async_shell(locked: Locked) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = locked.call(args, kwargs)
-        try:
-            with call.handover as handover:
-                async with call.lock as hold:
-                    call.begin()
-                    return handover.keep(hold, await locked.function(*args, **kwargs))
-        except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
-            return call.without_lock(error)
-
-    return wrapper
-
-
-class Locked:
-    """A decorated function: from its arguments to the lock of one call."""
+class LockedFunction:
+    """A function and the lock around it."""
 
     def __init__(
-        self, name: Names, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None = None
+        self, name: Names, options: LockOptions, function: Callable[..., Any], uniqueness: Uniqueness | None
     ) -> None:
         self.name = name
-        self.options = options
+        self.options = options  # those given to the decorator
         self.function = function
-        self.naming = Naming(name, function)
-        self.is_async = iscoroutinefunction(function)
-        self.opted_out = transactions.non_atomic_requests(function)  # shared with a locked function inside
-        self._innermost = not hasattr(function, "zk_locked")
-        self.wrapper: Callable[..., Any] = function
-        self._check_names()
         self.uniqueness = uniqueness
-        self._begun: Callable[[Locked], None] | None = None
-        if "celery" in sys.modules:  # perhaps only since Django was set up
-            import_module("django_zklock.contrib.celery").connect()
-        if uniqueness is not None:
-            self._begun = _begun_by_celery()
+        self.binder = KeyBinder(name, function)
+        self.is_async = iscoroutinefunction(function)
+        self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
+        self._is_dispatch = getattr(function, "__name__", "") == "dispatch"
+        self._innermost = not hasattr(function, "zk_locked")
+        self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced whole; equal whoever makes it
+        self._check_templates()
+        self.wrapper = self._wrap()
 
     def __repr__(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """Return what one call is about."""
-        _refuse_async_dispatch(self.function, args)
-        named = self.naming.named(args, kwargs)
-        around = self._surroundings(args)
-        request = responses.find_request(args)
-        options = self._options_for(named, request)
-        policy = around.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        timeout = around.timeout if isinstance(options.timeout, Unset) else options.timeout
-        if policy == "wait" and isinstance(options.timeout, Unset):
-            timeout = None
-        return _Call(
-            self._lock(named, options, timeout, around),
-            request,
-            around,
-            replace(options, timeout=timeout, on_conflict=policy),
-            self._begun and functools.partial(self._begun, self),
-        )
+    def _wrap(self) -> Callable[..., Any]:
+        wrapper: Any = functools.wraps(self.function)(_async_wrapper(self) if self.is_async else _sync_wrapper(self))
+        # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
+        wrapper.__signature__ = self.binder.signature
+        wrapper.zk_locked = self  # for the system checks and for Celery
+        if not self.is_async:  # else Django itself refuses ATOMIC_REQUESTS
+            wrapper._non_atomic_requests = self.opted_out
+        return cast("Callable[..., Any]", wrapper)
 
-    def _lock(self, named: Named, options: LockOptions, timeout: float | None, around: Surroundings) -> Locks:
-        # Of several, each fills the gaps from its own entry in the settings.
-        of_each = self.options if named.several else options
-        given: dict[str, Any] = {each: getattr(of_each, each) for each in _OF_EACH}
-        given.update(fields=named.fields, timeout=timeout, atomic=options.atomic, what=around.what, about=around.about)
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        """Prepare one call. Raises `InvalidLockName`."""
+        if self._is_dispatch:
+            _refuse_async_dispatch(self.function, args)
+        request = responses.find_request(args)
+        binding = self.binder.bind(args, kwargs)
+        context = self._context(request)
+        options = self._resolve(binding)
+        if request is not None and not self.is_async:
+            options = self._in_request(options, request)
+        policy = context.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
+        timeout = options.timeout
+        if isinstance(timeout, Unset):
+            timeout = None if policy == "wait" else context.timeout
+        options = replace(options, timeout=timeout, on_conflict=policy)
+        return _Call(self._lock(binding, options, context), request, context, options)
+
+    def _context(self, request: HttpRequest | None) -> CallContext:
+        if request is not None:
+            return responses.ViewContext(request, f"view {self!r}")
+        return task_context(self.wrapper) or FunctionContext(repr(self))
+
+    def _lock(self, binding: KeyBinding, options: LockOptions, context: CallContext) -> Locks:
+        if not binding.several:
+            return Lock.with_options(
+                binding.names[0], options, fields=binding.fields, what=context.what, about=context.about
+            )
+        # Each lock fills the gaps from its own entry in the settings.
+        given: dict[str, Any] = {each: getattr(self.options, each) for each in _OF_EACH_LOCK}
         if options.release is not UNSET:
             given["release"] = options.release
-        return MultiLock(*named.names, **given) if named.several else Lock(named.names[0], **given)
+        return MultiLock(
+            *binding.names,
+            fields=binding.fields,
+            timeout=options.timeout,
+            atomic=options.atomic,
+            what=context.what,
+            about=context.about,
+            **given,
+        )
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """
-        Return the key of the lock that a call needs; of several, one that stands for all. Raises `InvalidLockName`.
-        """
-        named = self.naming.named(args, kwargs)
-        if not named.several:
-            return Lock(named.names[0], fields=named.fields).key
-        return joined(MultiLock(*named.names, fields=named.fields).keys)
+        """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""
+        binding = self.binder.bind(args, kwargs)
+        if not binding.several:
+            return Lock(binding.names[0], fields=binding.fields).key
+        return joined(MultiLock(*binding.names, fields=binding.fields).keys)
 
     def options_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockOptions:
-        """Return the options of a call, without those that its surroundings give. Raises `InvalidLockName`."""
-        return self._options_in_settings(self.naming.named(args, kwargs))
+        """Return the options of a call, without the defaults of its context. Raises `InvalidLockName`."""
+        return self._resolve(self.binder.bind(args, kwargs))
 
     def atomic(self, config: conf.Config) -> tuple[str, ...]:
-        """Return the databases on which each call is a transaction, as far as names tell that no callable makes."""
-        given = [config.options_for(name, self.options).atomic for name in self.naming.templates]
+        """Return the databases on which each call is a transaction, as far as the templates tell."""
+        given = [config.options_for(name, self.options).atomic for name in self.binder.templates]
         return tuple(alias for each in given or [self.options.atomic] for alias in (() if each is UNSET else each))
 
-    def _options_in_settings(self, named: Named) -> LockOptions:
+    def _resolve(self, binding: KeyBinding) -> LockOptions:
         config = conf.current()
-        if named.several:
+        if self._resolved is not None and self._resolved[0] is config:
+            return self._resolved[1]
+        if binding.several:
             return self.options.over_defaults(config.defaults)
-        return config.options_for(named.names[0], self.options)
+        options = resolve_options(config, binding.names[0], self.options)
+        if binding.names == self.binder.templates:  # the same for each call
+            self._resolved = config, options
+        return options
 
-    def _options_for(self, named: Named, request: HttpRequest | None) -> LockOptions:
-        """Return the options of one call, the transactions of its request being part of them."""
-        options = self._options_in_settings(named)
-        if request is None or self.is_async:
-            return options
+    def _in_request(self, options: LockOptions, request: HttpRequest) -> LockOptions:
+        """Return the options with the transactions that Django opens for the request."""
         own = () if isinstance(options.atomic, Unset) else options.atomic
-        of_request = transactions.to_begin(self.opted_out, request) if self._innermost else ()
-        by_django = options.release is UNSET and transactions.only_of_request(request)
+        of_request = atomic_requests.to_begin(self.opted_out, request) if self._innermost else ()
+        by_django = options.release is UNSET and atomic_requests.only_around_view(request)
         return replace(
             options,
             atomic=tuple(dict.fromkeys((*of_request, *own))),
             release="on_commit" if by_django else options.release,
         )
 
-    def _surroundings(self, args: tuple[Any, ...]) -> Surroundings:
-        request = responses.find_request(args)
-        if request is not None:
-            return responses.ViewCall(request, f"view {self!r}")
-        if "celery" in sys.modules:
-            # Not imported before Celery is, so that a project without it needs none.
-            task = import_module("django_zklock.contrib.celery.calls").running_task(self.wrapper)
-            if task is not None:
-                return cast("Surroundings", task)
-        return Code(repr(self))
-
-    def _check_names(self) -> None:
+    def _check_templates(self) -> None:
         """
-        Refuse a template that asks for what the function does not get, and options that contradict those of the lock.
+        Refuse a template with a field that the function does not get, and options that contradict each other.
 
-        As soon as the settings can be read, so that a program does not begin with what would fail at the first call.
+        This happens at the decoration, if the settings can be read by then, so that the program does not fail later.
         """
-        for name in self.naming.templates:
+        for name in self.binder.templates:
             try:
                 config = conf.current()
             except ImproperlyConfigured:
-                return  # the system checks will say what is wrong
-            check_spelling(config, name)
-            options = config.options_for(name, self.options)
-            self.naming.check_fields(options.path or name)
-            refuse_contradictions(name, options)
+                return  # the system checks report it
+            options = resolve_options(config, name, self.options)
+            self.binder.check_fields(options.path or name)
 
 
 class _Call:
     """One call of a decorated function."""
 
-    def __init__(
-        self,
-        lock: Locks,
-        request: HttpRequest | None,
-        around: Surroundings,
-        options: LockOptions,
-        begun: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, lock: Locks, request: HttpRequest | None, context: CallContext, options: LockOptions) -> None:
         self.lock = lock
-        self.around = around
-        self.options = options  # of this call, with the defaults of what is around it
-        self.entered = False
-        self.handover = Handover(lock, request, self._lost)
-        self._begun = begun
+        self.context = context
+        self.options = options  # with the defaults of the context
+        self.acquired = False
+        self.response_lock = ResponseLock(lock, request, self._on_lost)
 
     def begin(self) -> None:
-        """Go to work, with the lock."""
-        self.around.admitted()
-        if self._begun is not None:
-            self._begun()
-        self.entered = True
+        """Begin the work, under the lock."""
+        self.context.on_acquired()
+        self.acquired = True
 
     def without_lock(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Return what the call returns, if the error is about its own lock; one from inside the work goes on."""
-        if not self.entered and not isinstance(error, LockLost):
-            return self.around.refused(error, self.lock, self.options)
-        if self.entered and isinstance(error, LockLost) and error.lock in keys_of(self.lock):
-            return self._lost(error)
+        """Return what the call returns, if the error is about its own lock. An error from inside the work is raised."""
+        if not self.acquired and not isinstance(error, LockLost):
+            return self.context.on_not_acquired(error, self.lock, self.options)
+        if self.acquired and isinstance(error, LockLost) and error.lock in keys_of(self.lock):
+            return self._on_lost(error)
         raise error
 
-    def _lost(self, error: LockLost) -> Any:
-        return self.around.lost(error, self.options)
+    def _on_lost(self, error: LockLost) -> Any:
+        return self.context.on_lost(error, self.options)
 
 
-def _begun_by_celery() -> Callable[[Locked], None]:
-    try:
-        begun: Callable[[Locked], None] = import_module("django_zklock.contrib.celery.unique").begun
-    except ModuleNotFoundError as error:
-        raise ImproperlyConfigured(
-            'unique= is for Celery tasks, and Celery is not installed: pip install "django-zklock[celery]".'
-        ) from error
-    return begun
+def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = locked.call(args, kwargs)
+        try:
+            call.context.before_acquire(call.lock, call.options)
+            with call.response_lock as response_lock, call.lock as hold:
+                call.begin()
+                return response_lock.keep(hold, check_result(locked.function(*args, **kwargs), locked.function))
+        except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
+            return call.without_lock(error)
+
+    return wrapper
+
+
+def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = locked.call(args, kwargs)
+        try:
+            with call.response_lock as response_lock:
+                async with call.lock as hold:
+                    call.begin()
+                    return response_lock.keep(hold, await locked.function(*args, **kwargs))
+        except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
+            return call.without_lock(error)
+
+    return wrapper
 
 
 def _refuse_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -1,1 +1,1 @@
-"""Who runs the work under a lock, in what surroundings, and how it is stopped and woken."""
+"""The execution of work under a lock: its owner, context and transactions, and how it is aborted and woken."""

@@ -1,10 +1,10 @@
 """
-Knows how to stop the work that runs in a task, greenlet or thread; knows nothing of locks.
+Abort the work that runs in an asyncio task, a greenlet or a thread.
 
-Each kind of work has its own way to be stopped, and each way its own race at the end of the block: an abort that is
-asked for while the block ends must be dropped, never delivered to the code that comes after. `ask` runs on the
-thread of the lock protocol; `arm` and `disarm` run in the work itself. But the block of a coroutine or generator that
-is thrown away may be disarmed anywhere, by the collector of garbage also in the midst of `ask`.
+Each kind of work is aborted in another way, and each way has a race at the end of the block: an abort that is requested
+while the block ends must be dropped. It must never reach the code after the block. `ask` runs on the thread of the lock
+protocol; `arm` and `disarm` run in the work itself. The block of a coroutine or generator that is garbage may be
+disarmed in any thread, even in the middle of `ask`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from django_zklock.execution.owner import Owner, eventlet_patched, gevent_patche
 
 ABORT_SIGNAL = signal.SIGURG
 """
-What interrupts the main thread. Its default is to be ignored, so a stray one does no harm, and neither Celery
+The signal that interrupts the main thread. It is ignored by default, so a stray one does no harm. Neither Celery
 (SIGUSR1, SIGTERM, SIGQUIT) nor the common servers (SIGUSR2, SIGHUP, SIGALRM) use it.
 """
 
-_DEPTH = 40  # frames looked through for a shielded one
+_DEPTH = 40  # frames that are searched for a shielded function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _shielded: set[CodeType] = set()
@@ -39,7 +39,7 @@ def shielded(function: _Function) -> _Function:
     """
     Mark a function that no abort may interrupt, such as the release of a lock.
 
-    Without it, an abort could strike on the first line of `__exit__`, before any `try` is entered.
+    Otherwise an abort could interrupt the first line of `__exit__`, before any `try`.
     """
     _shielded.add(function.__code__)
     return function
@@ -56,33 +56,33 @@ def _is_shielded(frame: FrameType | None) -> bool:
 
 
 class Abort:
-    """A way to stop one block of work, armed while the block runs."""
+    """Aborts one block of work; it is armed while the block runs."""
 
-    how = ""  # the way, in a word, for the receipt
+    how = ""  # the kind, for the receipt
 
     def __init__(self) -> None:
         self.armed = False
         self.delivered = False  # the work has been interrupted, or will be at its next step
 
     def arm(self) -> None:
-        """Begin to accept aborts; in the work, at the start of the block."""
+        """Accept aborts from now on; called in the work, at the start of the block."""
         self.armed = True
 
     def ask(self, reason: str) -> None:
-        """Stop the work; from the protocol's thread. To be asked again until `delivered`, or disarmed."""
+        """Abort the work; on the protocol's thread. The caller repeats this until it is `delivered` or disarmed."""
         raise NotImplementedError
 
     def disarm(self) -> None:
-        """End to accept aborts; in the work, first thing at the end of the block."""
+        """Accept no more aborts; called in the work, first at the end of the block."""
         self.armed = False
 
     def is_mine(self, error: BaseException | None) -> bool:
-        """Tell whether the block ended with this error because this abort stopped it."""
+        """Return whether the block ended with this error because of this abort."""
         return isinstance(error, LockLostInterrupt)
 
 
 class TaskAbort(Abort):
-    """Stops an asyncio task by cancelling it; delivered at its next `await`."""
+    """Aborts an asyncio task by cancelling it, at its next `await`."""
 
     how = "task"
 
@@ -97,18 +97,18 @@ class TaskAbort(Abort):
         super().arm()
 
     def ask(self, reason: str) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the work over
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the work is over
             self._loop.call_soon_threadsafe(self._deliver, reason)
 
     def _deliver(self, reason: str) -> None:
-        # In the task's own thread, so the task is at an `await`: inside the block if the abort is still armed.
+        # On the task's thread, so the task is at an `await`: inside the block if the abort is still armed.
         if self.armed and not self.delivered:
             self.delivered = True
             self._task.cancel(reason)
 
     def is_mine(self, error: BaseException | None) -> bool:
-        """Take the cancellation back if it was ours; somebody else's, at the same time, goes on."""
-        # It may also be that of a block inside, if the abort of this one was asked for and did not come any more.
+        """Take our cancellation back; another one at the same time continues."""
+        # It may be the cancellation of an inner block, if this one was requested and not delivered.
         left = _uncancel(self._task) if self.delivered else _cancelling(self._task)
         return isinstance(error, asyncio.CancelledError) and left <= self._cancelling
 
@@ -122,7 +122,7 @@ if sys.version_info >= (3, 11):
         return task.uncancel()
 
 else:
-    # Cancellations are not counted there, so any cancellation during an abort is taken for the abort.
+    # Python 3.10 does not count cancellations. So any cancellation during an abort is treated as the abort.
 
     def _cancelling(task: asyncio.Task[Any]) -> int:
         return 0
@@ -132,21 +132,21 @@ else:
 
 
 class GreenletAbort(Abort):
-    """Stops a greenlet by throwing into it; delivered when it next yields."""
+    """Aborts a greenlet by throwing into it when it yields next."""
 
     how = "greenlet"
 
     def __init__(self, greenlet: Any, in_hub: Callable[..., object]) -> None:
         super().__init__()
         self._greenlet = greenlet
-        self._in_hub = in_hub  # has a call made by the hub, as soon as it runs; from the protocol's thread
+        self._in_hub = in_hub  # schedules a call in the hub; can be used on the protocol's thread
 
     def ask(self, reason: str) -> None:
         self._in_hub(self._deliver, reason)
 
     def _deliver(self, reason: str) -> None:
-        # In the hub, so the greenlet is switched out: inside the block if the abort is still armed. It may wait for the
-        # answer to the COMMIT of a block inside, which is shielded.
+        # In the hub, so the greenlet has yielded: inside the block if the abort is still armed. It may be waiting for
+        # the COMMIT of an inner block, which is shielded.
         if self.armed and not self.delivered and not _is_shielded(self._greenlet.gr_frame):
             self.delivered = True
             self._greenlet.throw(LockLostInterrupt(reason))
@@ -154,9 +154,9 @@ class GreenletAbort(Abort):
 
 class NoAbort(Abort):
     """
-    Stops nothing: for greenlets that neither gevent nor eventlet runs, which nobody can throw into from outside.
+    Aborts nothing: greenlets that neither gevent nor eventlet runs cannot be interrupted from outside.
 
-    Their work goes on to the end of its block, which raises `LockLost` then.
+    Their work continues to the end of the block, which then raises `LockLost`.
     """
 
     how = "none"
@@ -167,9 +167,9 @@ class NoAbort(Abort):
 
 class MainThreadAbort(Abort):
     """
-    Stops the main thread by a signal whose handler raises, so that blocking calls are interrupted, too.
+    Aborts the main thread by a signal whose handler raises, so that blocking calls are interrupted, too.
 
-    The handler looks at what it interrupts, and lets shielded functions finish.
+    The handler checks what it interrupts, and lets shielded functions finish.
     """
 
     how = "signal"
@@ -197,7 +197,7 @@ class MainThreadAbort(Abort):
             _main_thread_aborts.remove(self)
 
     def strike(self) -> None:
-        """Raise in the main thread, if there is anything to raise."""
+        """Raise in the main thread if this abort was requested."""
         if self._asked and self.armed and not self.delivered:
             self.delivered = True
             raise LockLostInterrupt(self._reason)
@@ -205,7 +205,7 @@ class MainThreadAbort(Abort):
 
 _main_thread_aborts: list[
     MainThreadAbort
-] = []  # of the blocks the main thread is in, outermost first; main thread only
+] = []  # of the open blocks of the main thread, outermost first; main thread only
 _previous_handler: Any = None
 
 
@@ -227,10 +227,10 @@ def _on_abort_signal(number: int, frame: FrameType | None) -> None:
 
 class ThreadAbort(Abort):
     """
-    Stops a thread by an asynchronous exception; delivered at its next bytecode, so not before a blocking call ends.
+    Aborts a thread by an asynchronous exception at its next bytecode, so not before a blocking call ends.
 
-    The mutex makes "armed, so send" one step, for all threads but the one that sends. An exception that was sent and
-    has not arrived when the block ends is made to arrive there, and dropped.
+    The mutex makes "if armed, send" one step for all other threads. An exception that was sent and has not arrived when
+    the block ends is made to arrive there, and is dropped.
     """
 
     how = "thread"
@@ -250,7 +250,7 @@ class ThreadAbort(Abort):
             if self.armed and not self.delivered and not shielded:
                 self.delivered = True
                 _set_async_exception(self._ident, LockLostInterrupt)
-                self._drop_unwanted()  # the collector may have been at it just now, in this thread
+                self._drop_unwanted()  # the garbage collector may have disarmed this just now, in this thread
 
     @shielded
     def disarm(self) -> None:
@@ -270,19 +270,19 @@ class ThreadAbort(Abort):
         if threading.get_ident() != self._ident:
             self._drop_unwanted()
             return
-        # One that is under way is replaced by this, as there is room for one. To call it off would leave Python 3.11
-        # looking for it for ever, at each call, and running in circles as soon as a debugger or coverage traces it.
+        # This replaces an exception that has not arrived: a thread has room for one. Clearing it instead would make
+        # Python 3.11 check for it at each call for ever, and loop endlessly under a debugger or coverage.
         _set_async_exception(self._ident, LockLostInterrupt)
         for _ in range(1000):
             pass
 
     def _drop_unwanted(self) -> None:
-        """Drop what has not arrived, from another thread; but one exception is for all blocks of a thread."""
+        """Drop an exception that has not arrived, from another thread; unless another block of the thread needs it."""
         if not any(each._ident == self._ident and each.armed and each.delivered for each in list(_thread_aborts)):
             _set_async_exception(self._ident, None)
 
 
-_thread_aborts: dict[ThreadAbort, None] = {}  # of the blocks that all other threads are in
+_thread_aborts: dict[ThreadAbort, None] = {}  # of the open blocks of all other threads
 
 
 def _set_async_exception(ident: int, exception: type[BaseException] | None) -> None:
@@ -291,25 +291,25 @@ def _set_async_exception(ident: int, exception: type[BaseException] | None) -> N
     )
 
 
-def _way_into_hub(greenlet: Any) -> Callable[..., object] | None:
-    """Return what has a call made by the hub that runs this greenlet, if it is gevent's or eventlet's."""
+def _hub_scheduler(greenlet: Any) -> Callable[..., object] | None:
+    """Return the function that schedules a call in the hub of this greenlet, if gevent or eventlet runs it."""
     gevent = sys.modules.get("gevent.hub")
     if gevent is not None and (gevent_patched() or isinstance(greenlet.parent, gevent.Hub)):
-        into_hub: Callable[..., object] = gevent.get_hub().loop.run_callback_threadsafe
-        return into_hub
+        in_hub: Callable[..., object] = gevent.get_hub().loop.run_callback_threadsafe
+        return in_hub
     if eventlet_patched():
-        # The protocol runs in greenlets of the same hub then, which is as well, as it takes no calls from elsewhere.
+        # Then the protocol runs in greenlets of the same hub. This hub accepts no calls from other threads.
         return functools.partial(sys.modules["eventlet"].hubs.get_hub().schedule_call_global, 0)
     return None
 
 
 def abort_for(owner: Owner) -> Abort:
-    """Return the way to stop the work of this owner, which is the caller."""
+    """Return the abort for the work of this owner, which is the caller."""
     if owner.kind == "task":
         return TaskAbort(owner.subject)
     if owner.kind == "greenlet":
-        into_hub = _way_into_hub(owner.subject)
-        return GreenletAbort(owner.subject, into_hub) if into_hub is not None else NoAbort()
+        in_hub = _hub_scheduler(owner.subject)
+        return GreenletAbort(owner.subject, in_hub) if in_hub is not None else NoAbort()
     if owner.subject is threading.main_thread():
         return MainThreadAbort()
     return ThreadAbort()
@@ -317,7 +317,7 @@ def abort_for(owner: Owner) -> Abort:
 
 def _forget_in_child() -> None:
     _thread_aborts.clear()
-    _main_thread_aborts.clear()  # the child is no holder, so nothing of it is to be stopped
+    _main_thread_aborts.clear()  # the child holds nothing, so nothing in it is aborted
 
 
 if hasattr(signal, "pthread_kill"):

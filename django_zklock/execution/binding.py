@@ -1,4 +1,4 @@
-"""Knows how the arguments of a decorated function fill the name of a lock; knows neither locks nor settings."""
+"""How the arguments of a decorated function fill the name of a lock."""
 
 from __future__ import annotations
 
@@ -14,48 +14,45 @@ from django.views import View
 from django_zklock.queue.names import Template
 
 Name: TypeAlias = str | Callable[..., str]
-"""The name of a lock, with fields for the arguments; or what gets the arguments and returns the key."""
+"""The name of a lock, with fields for the arguments; or a callable that gets the arguments and returns the key."""
 
 Names: TypeAlias = Name | Callable[..., Sequence[str]] | Sequence[Name]
-"""The name of a lock, or the names of several; a callable may return several keys, too."""
+"""The name of a lock, or the names of several. A callable may return several keys, too."""
 
 _MANY = (list, tuple, set, frozenset)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What one call names."""
+class KeyBinding:
+    """The lock names of one call, and the values for their fields."""
 
     names: tuple[str, ...]
     fields: Mapping[str, object]
-    """Their values, defaults applied."""
+    """The call's arguments, defaults applied."""
     several: bool
     """Whether a list was given, of however many names."""
 
 
-class Naming:
-    """The name of a lock, or those of several, and the function whose arguments fill it."""
+class KeyBinder:
+    """Binds the arguments of a function to the name of its lock, or to the names of several."""
 
     def __init__(self, name: Names, function: Callable[..., Any]) -> None:
         self._several = not isinstance(name, str) and not callable(name)
         self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
-        # method_decorator hands over a partial of the bound method that claims to wrap the unbound one.
+        self.templates = tuple(each for each in self._names if isinstance(each, str))
+        """The names that are not callables."""
+        # method_decorator passes a partial of the bound method that claims to wrap the unbound one.
         self._function = getattr(function, "__qualname__", repr(function))
         self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))
 
-    @property
-    def templates(self) -> tuple[str, ...]:
-        """The names that no callable is to make."""
-        return tuple(name for name in self._names if isinstance(name, str))
-
     def check_fields(self, path: str) -> None:
-        """Raise `InvalidLockName` if the template `path` asks for what the function does not get."""
+        """Raise `InvalidLockName` if the template `path` has a field that is no parameter of the function."""
         parameters = self.signature.parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             Template.parse(path).check_fields(parameters)
 
-    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Named:
-        """Return what one call names."""
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyBinding:
+        """Return the names and fields of one call."""
         names: list[str] = []
         several = self._several
         for name in self._names:
@@ -64,22 +61,22 @@ class Naming:
                 continue
             made = name(*args, **kwargs)
             several = several or isinstance(made, _MANY)
-            # The key as it is: a brace in it is no field.
+            # The key is used as it is: a brace in it begins no field.
             names += [_escaped(key) for key in (made if isinstance(made, _MANY) else [made])]
-        return Named(tuple(names), self._fields(args, kwargs) if self.templates else {}, several)
+        return KeyBinding(tuple(names), self._fields(args, kwargs) if self.templates else {}, several)
 
-    def name_and_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
-        """Return the name for one call, where there is but one, and the values of its fields."""
-        named = self.named(args, kwargs)
-        if named.several:
-            raise TypeError(f"one key is needed here, not several: {', '.join(map(repr, named.names))}.")
-        return named.names[0], named.fields
+    def bind_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:
+        """Return the name and fields of one call. Raises `TypeError` if it has several names."""
+        binding = self.bind(args, kwargs)
+        if binding.several:
+            raise TypeError(f"one key is needed here, not several: {', '.join(map(repr, binding.names))}.")
+        return binding.names[0], binding.fields
 
     def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self._function}{self.signature}: {error}.{self._about_self(args)}") from error
+            raise TypeError(f"{self._function}{self.signature}: {error}.{self._hint_about_self(args)}") from error
         bound.apply_defaults()
         fields: dict[str, object] = {}
         for parameter in self.signature.parameters.values():
@@ -89,12 +86,12 @@ class Naming:
                 fields[parameter.name] = bound.arguments[parameter.name]
         return fields
 
-    def _about_self(self, args: tuple[Any, ...]) -> str:
-        """Return what to do if this looks like a task that gets itself unasked, or asks in vain."""
+    def _hint_about_self(self, args: tuple[Any, ...]) -> str:
+        """Return what to do if a task gets itself as an argument but has no parameter for it, or the reverse."""
         first = next(iter(self.signature.parameters), "")
         given = bool(args) and hasattr(args[0], "apply_async")
         if given and first != "self":
-            return " A task with bind=True gets itself as its first argument: add the parameter self, or take bind out."
+            return " A task with bind=True gets itself first: add the parameter self, or remove bind=True."
         if first == "self" and not given:
             return " A Celery task gets itself as self only with bind=True."
         return ""
@@ -105,7 +102,7 @@ def _escaped(key: Any) -> Any:
 
 
 def async_view(function: Callable[..., Any], args: tuple[Any, ...]) -> View | None:
-    """Return the class-based view whose `dispatch` this is, if it is async: it only returns a coroutine then."""
+    """Return the class-based view whose `dispatch` is called, if it is async: `dispatch` only returns a coroutine."""
     if getattr(function, "__name__", "") != "dispatch" or iscoroutinefunction(function):
         return None
     bound = function.func if isinstance(function, functools.partial) else function

@@ -1,7 +1,8 @@
 """
-Knows how to hear of the end of a transaction that somebody else has begun, and of its COMMIT beforehand.
+Observe the end of a transaction that other code has begun, and check before its COMMIT.
 
-What it changes is one connection, of the calling thread, and only for as long as somebody waits.
+Django calls nothing before a COMMIT and nothing after a ROLLBACK. So the methods of the connection are replaced: only
+on that one connection, and only while there is an observer.
 """
 
 from __future__ import annotations
@@ -17,77 +18,83 @@ from django_zklock.exceptions import ZkLockError
 from django_zklock.execution import abort
 
 
-class Witness:
+class TransactionObserver:
     """
-    Is asked before each COMMIT of some open transactions, and told when the last of them has ended.
+    Observes some open transactions: checks before each COMMIT, and is told when the last of them has ended.
 
-    `check` refuses a COMMIT by raising: the transaction is rolled back, and the error goes on. `ended` is called with
-    the witness itself, in the thread of the connection, after COMMIT, ROLLBACK or the close of the connection; once
-    more if an exception strikes it. What it has to wait for, it returns as a function, which is called when all
-    witnesses have been told: their waits are one.
+    `check` refuses a COMMIT by raising a `ZkLockError`: the transaction is rolled back, and the error is raised.
+    `ended` is called with the observer in the thread of the connection, after COMMIT, ROLLBACK or close, and once more
+    if an exception interrupts it. It may return a function that waits. Those of all observers are called at the end, so
+    that they wait at the same time.
     """
 
-    def __init__(self, check: Callable[[], object], ended: Callable[[Witness], Callable[[], object] | None]) -> None:
+    def __init__(
+        self, check: Callable[[], object], ended: Callable[[TransactionObserver], Callable[[], object] | None]
+    ) -> None:
         self.check = check
         self._ended = ended
-        self._at: set[_Ends] = set()
+        self._open: set[ConnectionHooks] = set()
 
     @abort.shielded
-    def attend(self, transactions: Iterable[BaseDatabaseWrapper]) -> None:
-        """Wait for these as well; doing it again changes nothing."""
-        for connection in transactions:
-            ends = _Ends.of(connection)
-            self._at.add(ends)
-            ends.add(self)
+    def observe(self, connections: Iterable[BaseDatabaseWrapper]) -> None:
+        """Observe the transactions of these connections, too. Further calls change nothing."""
+        for connection in connections:
+            hooks = ConnectionHooks.of(connection)
+            self._open.add(hooks)
+            hooks.add(self)
 
     @abort.shielded
-    def leave(self, ends: _Ends) -> Callable[[], object] | None:
-        """One of them has ended; return what is to be waited for."""
-        self._at.discard(ends)
-        return None if self._at else self._ended(self)
+    def on_ended(self, hooks: ConnectionHooks) -> Callable[[], object] | None:
+        """Take note that one transaction has ended; return the function that waits."""
+        self._open.discard(hooks)
+        return None if self._open else self._ended(self)
 
 
-class _Ends:
+class ConnectionHooks:
     """
-    Stands before the methods of one connection that end its transaction, for as long as there is a witness.
+    Replaces the methods of one connection that end its transaction.
 
-    Django calls nobody before a COMMIT, nor after a ROLLBACK. `set_autocommit` is the last thing that it does at the
-    end of a transaction, also when an exception has torn off the call before.
+    `set_autocommit` is among them because it is Django's last call at the end of a transaction, also if an exception
+    has interrupted the call before.
     """
 
     _METHODS = ("commit", "rollback", "close", "set_autocommit")
-    _PLACE = "_zklock_ends"
+    _ATTRIBUTE = "_zklock_hooks"
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self._replaced: dict[str, Any] = {}
         self._connection = connection
-        self._witnesses: list[Witness] = []
+        self._observers: list[TransactionObserver] = []
+        attributes = vars(connection)
+        self._replaced = {name: attributes[name] for name in self._METHODS if name in attributes}  # by other tools
 
     @classmethod
-    def of(cls, connection: BaseDatabaseWrapper) -> _Ends:
-        found = connection.__dict__.get(cls._PLACE)
-        if not isinstance(found, cls):
-            found = connection.__dict__[cls._PLACE] = cls(connection)
-        return found
+    def of(cls, connection: BaseDatabaseWrapper) -> ConnectionHooks:
+        """Return the hooks of the connection; they are installed with the first observer."""
+        attributes = vars(connection)
+        if cls._ATTRIBUTE not in attributes:
+            attributes[cls._ATTRIBUTE] = cls(connection)
+        hooks: ConnectionHooks = attributes[cls._ATTRIBUTE]
+        return hooks
 
-    def add(self, witness: Witness) -> None:
-        if witness not in self._witnesses:
-            self._witnesses.append(witness)
-        methods = self._connection.__dict__
+    def add(self, observer: TransactionObserver) -> None:
+        """Add an observer, and install the hooks."""
+        attributes = vars(self._connection)
+        if observer not in self._observers:
+            self._observers.append(observer)
         for name in self._METHODS:
-            if methods.get(name) != getattr(self, name):
-                if name in methods:
-                    self._replaced[name] = methods[name]
-                methods[name] = getattr(self, name)
+            if attributes.get(name) == self._replaced.get(name):  # else it is installed, or wrapped by another tool
+                attributes[name] = getattr(self, name)
 
-    def _remove(self) -> None:
-        methods = self._connection.__dict__
+    def _uninstall(self) -> None:
+        attributes = vars(self._connection)
         for name in self._METHODS:
-            if methods.get(name) == getattr(self, name):  # else somebody has put himself before it, and calls it
+            if attributes.get(name) == getattr(self, name):  # else another tool has wrapped it, and calls it
                 if name in self._replaced:
-                    methods[name] = self._replaced.pop(name)
+                    attributes[name] = self._replaced[name]
                 else:
-                    del methods[name]
+                    del attributes[name]
+        if attributes.get(self._ATTRIBUTE) is self:
+            del attributes[self._ATTRIBUTE]
 
     def _original(self, name: str) -> Callable[..., Any]:
         return self._replaced.get(name) or functools.partial(getattr(type(self._connection), name), self._connection)
@@ -96,16 +103,16 @@ class _Ends:
     def commit(self) -> None:
         commit = self._original("commit")
         if not self._connection.in_atomic_block:  # else Django refuses
-            self._ask()
+            self._check()
         commit()
-        self._over()
+        self._end()
 
-    def _ask(self) -> None:
-        for witness in list(self._witnesses):
+    def _check(self) -> None:
+        for observer in list(self._observers):
             try:
-                witness.check()
+                observer.check()
             except ZkLockError:
-                # Django does it by itself only after an error of the database.
+                # Django rolls back by itself only after an error of the database.
                 try:
                     self._connection.rollback()
                 except DatabaseError:
@@ -115,21 +122,21 @@ class _Ends:
     @abort.shielded
     def rollback(self) -> None:
         self._original("rollback")()
-        self._over()
+        self._end()
 
     @abort.shielded
     def close(self) -> None:
         try:
             self._original("close")()
-            self._over_if_closed()
+            self._end_if_closed()
         except BaseException:
-            self._over_if_closed()  # nothing else may ever be called on it
+            self._end_if_closed()  # it may be the last call of all
             raise
 
     @abort.shielded
-    def _over_if_closed(self) -> None:
+    def _end_if_closed(self) -> None:
         if self._connection.connection is None or self._connection.closed_in_transaction:  # not SQLite in memory
-            self._over()
+            self._end()
 
     @abort.shielded
     def set_autocommit(self, *args: Any, **kwargs: Any) -> None:
@@ -137,21 +144,21 @@ class _Ends:
             self._original("set_autocommit")(*args, **kwargs)
         finally:
             if not self._connection.in_atomic_block:
-                self._over()
+                self._end()
 
     @abort.shielded
-    def _over(self) -> None:
+    def _end(self) -> None:
         try:
-            self._tell()
+            self._tell_observers()
         except BaseException:
-            self._tell()  # struck half way, so once more
+            self._tell_observers()  # interrupted half way, so once more
             raise
 
-    def _tell(self) -> None:
+    def _tell_observers(self) -> None:
         waits = []
-        while self._witnesses:
-            waits.append(self._witnesses[0].leave(self))
-            self._witnesses.pop(0)
-        self._remove()
+        while self._observers:
+            waits.append(self._observers[0].on_ended(self))
+            self._observers.pop(0)
+        self._uninstall()
         for wait in filter(None, waits):
             wait()

@@ -1,4 +1,4 @@
-"""Knows who runs here: the asyncio task, else the greenlet, else the thread."""
+"""The owner of a lock: the current asyncio task, else the greenlet, else the thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 @dataclass(frozen=True, slots=True)
 class Owner:
     """
-    One line of execution; two are equal when they are the same one.
+    One task, greenlet or thread. Two owners are equal if they are the same one.
 
-    It refers to the task, greenlet or thread itself, as their numbers are used again after their end. The context of
-    `contextvars` is no owner: children of `asyncio.gather` inherit it.
+    It refers to the object itself, because the ids of objects are reused. The context of `contextvars` is no owner: the
+    children of `asyncio.gather` inherit it.
     """
 
     kind: Literal["task", "greenlet", "thread"]
@@ -28,15 +28,15 @@ class Owner:
 
     @property
     def number(self) -> int:
-        """The number of this owner in its process, never used again; 0 for one that cannot be numbered."""
+        """The number of this owner in its process, never reused; 0 if it has none."""
         try:
             return _numbers.get(self.subject) or _numbers.setdefault(self.subject, next(_next_number))
-        except TypeError:  # there are no weak references to it
+        except TypeError:  # it does not support weak references
             return 0
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, so that nobody can act for it any more."""
+        """Whether it has ended."""
         if self.kind == "task":
             return bool(self.subject.done())
         if self.kind == "greenlet":
@@ -49,7 +49,7 @@ _numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # any thread: each 
 
 
 def current_owner() -> Owner:
-    """Return the owner that calls."""
+    """Return the owner that runs the caller."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -59,31 +59,31 @@ def current_owner() -> Owner:
     greenlet = sys.modules.get("greenlet")
     if greenlet is not None:
         current = greenlet.getcurrent()
-        # Where gevent has patched threads, even the first greenlet takes turns with others.
+        # If gevent has patched threads, the first greenlet of a thread is scheduled like the others.
         if current.parent is not None or gevent_patched():
             return Owner("greenlet", current)
     return Owner("thread", threading.current_thread())
 
 
 def gevent_patched() -> bool:
-    """Tell whether gevent has replaced this process's threads by greenlets."""
+    """Return whether gevent has replaced the threads of this process by greenlets."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def eventlet_patched() -> bool:
-    """Tell whether eventlet has replaced this process's threads by greenlets."""
+    """Return whether eventlet has replaced the threads of this process by greenlets."""
     eventlet = sys.modules.get("eventlet")
     return eventlet is not None and bool(eventlet.patcher.is_monkey_patched("thread"))
 
 
 def threads_are_greenlets() -> bool:
-    """Tell whether what this process takes for threads are greenlets of one thread."""
+    """Return whether the threads of this process are greenlets of one thread."""
     return gevent_patched() or eventlet_patched()
 
 
 def loop_is_running() -> bool:
-    """Tell whether an event loop runs in this thread, so that blocking it would block every task."""
+    """Return whether an event loop runs in this thread. Then a blocking call would block all its tasks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -41,29 +41,29 @@ class Awaited(Generic[_Value]):
 
 class ThreadWaiter(Generic[_Value]):
     """
-    Waited for in a thread, or in a greenlet where gevent has patched threads.
+    Waits in a thread, or in a greenlet if gevent has patched threads.
 
-    It is one bare lock, and no `threading.Event`: an exception that strikes inside an event's methods may leave its
-    inner lock taken, and the protocol's thread would wait for that for ever.
+    It uses one bare lock instead of a `threading.Event`. A signal handler that raises inside an event's methods may
+    leave its inner lock acquired, and the protocol's thread would wait for that for ever.
     """
 
     __slots__ = ("_latch", "value")
 
     def __init__(self) -> None:
-        self._latch = threading.Lock()  # taken until there is a value
+        self._latch = threading.Lock()  # acquired until there is a value
         self._latch.acquire()
         self.value: _Value | None = None
 
     def set(self, value: _Value) -> bool:
-        """Give the value, once; on the protocol's thread."""
+        """Set the value, once; on the protocol's thread."""
         self.value = value
         self._latch.release()
         return True
 
     def wait(self, timeout: float | None) -> _Value | None:
-        """Return the value, or None when it did not come within `timeout` seconds (None: for ever; below 0: as 0)."""
+        """Return the value, or None if there is none within `timeout` seconds (None: no limit; below 0: 0)."""
         if self.value is None:
-            # To the latch, -1 is for ever, and so would be a caller's `deadline - now`. In this order NaN stays NaN.
+            # -1 means no limit for the latch, so a negative `deadline - now` must not reach it. This order keeps NaN.
             self._latch.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         return self.value
 
@@ -75,20 +75,20 @@ class ThreadWaiter(Generic[_Value]):
 
 class TaskWaiter(Generic[_Value]):
     """
-    Waited for in a coroutine, at the cost of no thread.
+    Waits in a coroutine, without a thread.
 
-    There may be thousands of them, so the wait is one future and one timer: `asyncio.wait` takes a kilobyte more.
+    There may be thousands of them, so each uses one future and one timer: `asyncio.wait` needs a kilobyte more.
     """
 
     __slots__ = ("_loop", "_waking", "value")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waking: asyncio.Future[None] | None = None  # what the coroutine waits for; the event loop's thread only
+        self._waking: asyncio.Future[None] | None = None  # awaited by the coroutine; event loop's thread only
         self.value: _Value | None = None
 
     def set(self, value: _Value) -> bool:
-        """Give the value; on the protocol's thread. Return False when the loop is closed, so that nobody waits."""
+        """Set the value; on the protocol's thread. Return False if the loop is closed, so that no coroutine waits."""
         try:
             self._loop.call_soon_threadsafe(self._resolve, value)
         except RuntimeError:
@@ -104,7 +104,7 @@ class TaskWaiter(Generic[_Value]):
             self._waking.set_result(None)
 
     async def wait(self, timeout: float | None) -> _Value | None:
-        """Return the value, or None when it did not come within `timeout` seconds (None: for ever)."""
+        """Return the value, or None if there is none within `timeout` seconds (None: no limit)."""
         if self.value is None:
             self._waking = self._loop.create_future()
             timer = None if timeout is None else self._loop.call_later(max(timeout, 0.0), self._wake)

@@ -1,4 +1,4 @@
-"""Knows what work the caller is in the middle of, if whoever started it has said so, such as a Celery worker."""
+"""The work that the caller is part of, such as a Celery task: for log records and for the payload in the queue."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-# A context variable, so that it goes along into the asyncio tasks, greenlets and threads that the work begins by way of
-# asyncio, gevent and asgiref.
+# A context variable: asyncio, gevent and asgiref pass it on to the tasks, greenlets and threads that the work starts.
 _current: ContextVar[Work | None] = ContextVar("zklock_work", default=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """One piece of work, from its begin to its end; two are never equal."""
+    """One piece of work, from begin to end. Two objects are never equal."""
 
     what: str
-    """It in a few words, as others in the queue of a lock may see it; never its arguments."""
+    """A short description for others in the queue of a lock, without arguments."""
     about: Mapping[str, str]
-    """The same, item by item: of a task "task" and "id"."""
+    """The same as items: "task" and "id" for a task."""
 
 
 def current() -> Work | None:
@@ -27,17 +26,17 @@ def current() -> Work | None:
 
 
 def begin(work: Work | None) -> Work | None:
-    """Say that the caller is part of this work from now on; return what it was part of."""
+    """Make the caller part of this work; return the work that it was part of before."""
     before = _current.get()
     _current.set(work)
     return before
 
 
 def logged(about: Mapping[str, str]) -> dict[str, str]:
-    """Return what a log record is to know of the work, under the names that Celery's own log formatter gives it."""
+    """Return the attributes of a log record about the work, named as in Celery's own log formatter."""
     return {"task_name": about["task"], "task_id": about.get("id", "")} if "task" in about else {}
 
 
 def noted(about: Mapping[str, str]) -> str:
-    """Return what the message of a log record says of the work, after a blank; nothing if there is none."""
+    """Return the text about the work for a log message, after a space; empty if there is none."""
     return f" [task {about['task']} {about.get('id', '')}]" if "task" in about else ""

@@ -1,15 +1,48 @@
 """
-Knows how a database refuses what a stale holder writes: each row keeps the highest token that it has seen.
+Fencing: a database or a service refuses the writes of a holder that another one has replaced.
 
-The token of a lock rises with every grant. A row is written only by a statement that raises its token, or finds its own
-there (compare-and-set), and stays locked to the end of the transaction. So a holder that was paused, and replaced
-meanwhile, finds a higher token, and nothing that it does is committed: whatever it believes of its lock.
+The token of a lock rises with every grant. Each fenced row keeps the highest token that has written it. A statement
+writes a row only if that raises its token or keeps it the same (compare-and-set), and the row stays locked until the
+transaction ends. So a holder that was paused and replaced finds a higher token and commits nothing, whatever it
+believes about its lock. A signed token does the same for a service that does not share the database.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from django_zklock.fencing.fence import Fence
 from django_zklock.fencing.model import FencedManager, FencedModel, FencingTokenField
-from django_zklock.fencing.rows import FencedQuerySet, FencedRows
+from django_zklock.fencing.queryset import FencedQuerySet, FencedRows
 
-__all__ = ["Fence", "FencedManager", "FencedModel", "FencedQuerySet", "FencedRows", "FencingTokenField"]
+if TYPE_CHECKING:
+    from django_zklock.fencing.signing import FenceVerifier
+    from django_zklock.fencing.views import require_fence
+
+__all__ = [
+    "Fence",
+    "FenceVerifier",
+    "FencedManager",
+    "FencedModel",
+    "FencedQuerySet",
+    "FencedRows",
+    "FencingTokenField",
+    "require_fence",
+]
+
+_HOMES = {
+    "FenceVerifier": "django_zklock.fencing.signing",
+    "require_fence": "django_zklock.fencing.views",
+}
+
+
+if not TYPE_CHECKING:  # else a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        # Models import this package, before the settings are read and without kazoo.
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value  # from now on found without this function
+        return value

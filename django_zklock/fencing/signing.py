@@ -1,9 +1,9 @@
 """
-Knows what a fencing token looks like on its way to another service, and when the receiver may trust it.
+Sign the fencing token of a hold for another service, and verify it there.
 
-A signed token says which lock it is of, which grant of it, who holds it and until when. Anybody can read it, and who
-has no key can make none. Who copies one may pass it on while its lease lasts and no newer holder has been seen, so
-send it only where you would send a session cookie. What the receiver has seen is kept by a store (`token_stores`).
+A signed token names the lock, the grant, the holder and the end of the lease. Anyone can read it, but only a process
+with the key can make one. A copy of it is valid, too, until the lease is over or a newer holder was seen: send it only
+where you would send a session cookie. A store (`stores`) has the highest token that the receiver has seen.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
 
 SALT: Final = "django_zklock.tokens"
-"""Keeps a signature that the project made for another purpose, with the same key, from passing for one of these."""
+"""Separates these signatures from others that the project makes with the same key."""
 
 LEEWAY: Final = 5.0
-"""Seconds by which two clocks may differ where nothing else is said."""
+"""Seconds by which the clocks of sender and receiver may differ, by default."""
 
 MAX_LENGTH: Final = 4096
-"""Characters that a signed token may have; a key of a thousand makes about 1700."""
+"""Characters of a signed token, at most; a key of 1000 characters makes about 1700."""
 
 _VERSION = 1
 _LONGEST_HOST = 64  # characters
@@ -43,46 +43,46 @@ _LARGEST = 2**63 - 1  # ZooKeeper counts its transactions in 64 bits, and so do 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenHolder:
-    """Who had the lock when the token was signed."""
+    """The process that held the lock when the token was signed."""
 
     host: str
     pid: int
     guid: str
-    """By which the holder's znode is found."""
+    """The id in the name of the holder's znode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedToken:
-    """What a signed token says. It has a key and a token, so it fences rows as a `Hold` does."""
+    """The content of a signed token. It has a key and a token, so it fences rows as a `Hold` does."""
 
     key: str
     token: int
     holder: TokenHolder
     issued: float
-    """When it was signed: seconds since the epoch, by the clock of the holder's host."""
+    """The time of signing: seconds since the epoch, by the clock of the holder's host."""
     lease_until: float
-    """Until when the lease lasted at that time, if nothing was to extend it; by the same clock."""
+    """The end of the lease as it was then, by the same clock. Later extensions are not in it."""
 
 
 class TokenStore(Protocol):
-    """What remembers the highest token that has been seen of each key."""
+    """Stores the highest token seen of each key."""
 
     def advance(self, key: str, token: int) -> None:
-        """Raise the highest token of the key to this one, in one step; raise `StaleToken` if it is higher already."""
+        """Raise the highest token of the key to this one, atomically. Raises `StaleToken` if it is higher already."""
 
 
 class FenceVerifier:
     """
-    The receiving side of `hold.signed_token()`: says which tokens may write.
+    Verifies signed tokens: the receiving side of `hold.signed_token()`.
 
     Args:
-        store: remembers the highest token of each key, for all processes of the receiver: `DatabaseTokens`,
-            `CacheTokens`, or one of your own with a method `advance(key, token)`.
+        store: stores the highest token of each key, for all processes of the receiver: `DatabaseTokens`,
+            `CacheTokens`, or your own object with a method `advance(key, token)`.
         keys: the keys that a token may be signed with; default `ZKLOCK["TOKEN_KEYS"]`, else `SECRET_KEY` and its
             fallbacks.
-        leeway: seconds by which the clocks of sender and receiver may differ. More of it does no harm to the order of
-            writes, which is the store's to keep; it lets a holder write for so long after its lease, as long as nobody
-            newer was seen.
+        leeway: seconds by which the clocks of sender and receiver may differ. A larger value does not change the order
+            of writes, which the store enforces. It lets a holder write for that long after its lease, while no newer
+            holder was seen.
 
     """
 
@@ -91,25 +91,25 @@ class FenceVerifier:
     ) -> None:
         seconds = leeway.total_seconds() if isinstance(leeway, timedelta) else leeway
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"The leeway is a number of seconds from 0, not {leeway!r}.")
+            raise ValueError(f"leeway must be a number of seconds from 0, not {leeway!r}.")
         self._store = store
         self._keys = None if keys is None else conf.token_keys(keys)
         self._leeway = seconds
 
     def verify(self, signed: str, *, key: str) -> VerifiedToken:
         """
-        Return what the token says, if it may write to the resource of this key (as `hold.key` has it).
+        Return the content of a token that may write to the resource of `key`, the `hold.key` of the sender.
 
-        From then on older tokens of the key are refused. Raises `ForgedToken` if it cannot be trusted or is of another
-        key, `ExpiredToken` if its lease is over, `StaleToken` if a newer holder was here.
+        From then on, older tokens of the key are refused. Raises `ForgedToken` if the token is not trusted or is for
+        another key, `ExpiredToken` if its lease is over, `StaleToken` if a newer holder was here.
         """
         fence = self._trusted(signed, key)
         self._store.advance(fence.key, fence.token)
-        self._check_time(fence)  # the store may have taken its time, or this process was paused
+        self._check_time(fence)  # again: the store may have been slow, or this process paused
         return fence
 
     async def averify(self, signed: str, *, key: str) -> VerifiedToken:
-        """Do the same from a coroutine; the store is asked in a thread."""
+        """Do the same as `verify` in a coroutine; the store runs in a thread."""
         fence = self._trusted(signed, key)
         await sync_to_async(self._store.advance)(fence.key, fence.token)
         self._check_time(fence)
@@ -118,7 +118,7 @@ class FenceVerifier:
     def _trusted(self, signed: str, key: str) -> VerifiedToken:
         fence = unseal(signed, conf.token_keys() if self._keys is None else self._keys)
         if fence.key != key:
-            raise ForgedToken(f"The fencing token is one of the lock {fence.key!r}, not of {key!r}.", lock=key)
+            raise ForgedToken(f"The fencing token is for the lock {fence.key!r}, not for {key!r}.", lock=key)
         self._check_time(fence)
         return fence
 
@@ -129,19 +129,19 @@ class FenceVerifier:
             raise ExpiredToken(f"The lease behind the fencing token has been over for {over:.1f} s.", lock=fence.key)
         if now < fence.issued - self._leeway:
             raise ExpiredToken(
-                f"The fencing token was signed {fence.issued - now:.1f} s from now, so the clocks of sender and "
-                "receiver differ, and nobody can tell when its lease ends.",
+                f"The fencing token was signed {fence.issued - now:.1f} s in the future: the clocks of sender and "
+                "receiver differ, so the end of its lease is unknown.",
                 lock=fence.key,
             )
 
 
 def sign(hold: Hold) -> str:
-    """Return the signed token of a hold, with its lease as it is now."""
-    # In this order: time that passes between the two readings makes the lease look shorter, never longer.
+    """Return the signed token of a hold, with the current end of its lease."""
+    # In this order: time that passes between the two lines makes the lease look shorter, never longer.
     now = time.time()
     lease_until = now + hold.lease_remaining
     child = nodes.parse(hold.path.rpartition("/")[2])
-    assert child is not None  # it is a node of our own
+    assert child is not None  # it is our own znode
     fence = VerifiedToken(
         key=hold.key,
         token=hold.token,
@@ -153,21 +153,21 @@ def sign(hold: Hold) -> str:
 
 
 def seal(fence: VerifiedToken, keys: Sequence[str | bytes]) -> str:
-    """Return what a token says in ASCII that fits a header, signed with the first of the keys."""
-    # The number is a text in JSON: many a reader has no integers above 2**53.
+    """Return a token as ASCII text that fits into a header, signed with the first of the keys."""
+    # The number is a string in JSON: many JSON parsers have no integers above 2**53.
     return _signer(keys).sign_object({"v": _VERSION, **asdict(fence), "token": str(fence.token)})
 
 
 def unseal(signed: object, keys: Sequence[str | bytes]) -> VerifiedToken:
-    """Return what was sealed with one of the keys, whatever its age; raise `ForgedToken` if nothing was."""
+    """Return the content of a token that was signed with one of the keys, of any age. Raises `ForgedToken`."""
     if not isinstance(signed, str) or len(signed) > MAX_LENGTH:
-        raise ForgedToken("What came as a fencing token is none.")
+        raise ForgedToken("Not a fencing token.")
     try:
         return _read(_signer(keys).unsign_object(signed))
     except BadSignature as error:
-        raise ForgedToken("The fencing token was signed by nobody who has one of our keys.") from error
+        raise ForgedToken("The fencing token was not signed with one of our keys.") from error
     except (TypeError, ValueError, LookupError) as error:
-        raise ForgedToken("The fencing token is signed, but of a form that is not known here.") from error
+        raise ForgedToken("The fencing token is signed, but its format is unknown.") from error
 
 
 def _signer(keys: Sequence[str | bytes]) -> Signer:

@@ -1,8 +1,8 @@
 """
-Knows where a receiver of signed tokens keeps the highest one it has seen: in a database, in Django's cache, in memory.
+Store the highest signed token that a receiver has seen: in a database, in Django's cache, or in memory.
 
-Each store answers `advance(key, token)` in one step that no other process comes between: of two that advance at once,
-the higher one wins, and the lower is stale or was first.
+`advance(key, token)` of each store is atomic: of two concurrent calls, the one with the higher token succeeds. The
+other one came first, or raises `StaleToken`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FENCES_APP = "django_zklock.contrib.fences"
 
 class DatabaseTokens:
     """
-    Keeps the highest tokens in the table of `django_zklock.contrib.fences`: the store to use where there is a database.
+    Stores the highest tokens in the table of `django_zklock.contrib.fences`: the best store if there is a database.
 
-    In a transaction of the receiver's the row stays locked until it has ended, so no newer holder comes between the
-    check and the write; without one the check alone is safe. `prefix` keeps these names apart from those of
-    `hold.fenced(...)`, and from those of a second ensemble, whose tokens count from another beginning.
+    In a transaction of the receiver, the row stays locked until the end, so no newer holder can come between the check
+    and the write. Without one, only the check is safe. `prefix` separates these names from those of `hold.fenced(...)`,
+    and from those of a second ensemble, whose tokens cannot be compared with those of the first.
     """
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS, *, prefix: str = "signed:") -> None:
@@ -44,7 +44,7 @@ class DatabaseTokens:
         """Raise the row of the key to this token."""
         if not apps.is_installed(FENCES_APP):
             raise ImproperlyConfigured(
-                f'DatabaseTokens keeps tokens in a table: add "{FENCES_APP}" to INSTALLED_APPS and run '
+                f'DatabaseTokens needs a table: add "{FENCES_APP}" to INSTALLED_APPS and run '
                 "manage.py migrate, or choose another store."
             )
         try:
@@ -55,17 +55,16 @@ class DatabaseTokens:
 
 class CacheTokens:
     """
-    Keeps the highest tokens in one of Django's caches, shared by the receiver's processes: Redis, Memcached, a table.
+    Stores the highest tokens in one of Django's caches, shared by the receiver's processes: Redis, Memcached, a table.
 
-    A cache has no compare-and-set, but its `add` writes only what is not there. So tokens stand in a chain of slots,
-    each named by the token before it and written once: who was paused finds his slot taken, and lowers nothing. Each
-    grant of a lock leaves a small entry for `keep` seconds.
+    A cache has no compare-and-set, but its `add` writes an entry only if there is none. So the tokens of a key form a
+    linked list: each entry is named by the token before it and is written once. A process that was paused finds its
+    entry written by another one, and lowers nothing. Each grant of a lock leaves a small entry for `keep` seconds.
 
-    What it cannot do: an entry that the cache drops early (memory is short, a restart, a flush, a failover to a
-    replica that is behind) is forgotten. Then an older token passes until its own lease is over, by the clock of
-    `FenceVerifier`, and no longer. `keep` has to be longer than any lease together with twice the leeway; a process
-    that is paused for longer in the middle of `advance` gets `StaleToken`. As nothing is locked, a newer holder may be
-    verified while an older one's request is still at work.
+    Limits: a cache may drop an entry early (low memory, a restart, a flush, a failover to a replica that is behind).
+    Then an older token is accepted until its own lease is over, by the clock of `FenceVerifier`. `keep` has to be
+    longer than any lease plus twice the leeway; a process that is paused for longer within `advance` gets `StaleToken`.
+    Nothing is locked, so a newer holder may be verified while the request of an older one still runs.
     """
 
     def __init__(self, alias: str = "default", *, keep: float = 600.0, prefix: str = "zklock.fence") -> None:
@@ -74,31 +73,31 @@ class CacheTokens:
         self.prefix = prefix
 
     def advance(self, key: str, token: int) -> None:
-        """Put the token at the end of the key's chain."""
+        """Append the token to the list of the key."""
         began = clock.now()
-        chain = _Chain(self._cache(), f"{self.prefix}.{hashlib.sha256(key.encode()).hexdigest()}", self.keep)
-        start = chain.start()
-        if not chain.append(start, token):
+        log = CacheTokenLog(self._cache(), f"{self.prefix}.{hashlib.sha256(key.encode()).hexdigest()}", self.keep)
+        start = log.start()
+        if not log.append(start, token):
             raise _stale(key, token)
-        # What was found at the beginning may be forgotten by now, and a slot found free that was not.
+        # Entries that were read at the beginning may have expired since, so that a missing one was not the end.
         took = clock.now() - began
         if took > self.keep / 2:
-            raise StaleToken(f"The cache was asked for the newest token {took:.0f} s ago, too long to tell.", lock=key)
+            raise StaleToken(f"The cache answered too slowly ({took:.0f} s) to decide.", lock=key)
         if start != token:
-            chain.begin_at(token)
+            log.start_at(token)
 
     def _cache(self) -> BaseCache:
         cache = caches[self.alias]
         if isinstance(cache, (DummyCache, FileBasedCache)):
             raise ImproperlyConfigured(
-                f"CacheTokens cannot use {type(cache).__name__}, which does not write an entry for one process alone; "
-                "use a cache on Redis or Memcached, or DatabaseTokens."
+                f"CacheTokens cannot use {type(cache).__name__}: its add() is not atomic across processes. "
+                "Use a cache on Redis or Memcached, or DatabaseTokens."
             )
         return cache
 
 
-class _Chain:
-    """The tokens of one key that a cache has seen, each in the slot after the one before it."""
+class CacheTokenLog:
+    """The tokens of one key, as a linked list in a cache: each entry is named by the token before it."""
 
     TRIES = 100
 
@@ -108,43 +107,43 @@ class _Chain:
         self._keep = keep
 
     def start(self) -> int:
-        """Return a token of the chain from which the newest is not far; 0 if there is none."""
+        """Return a recent token of the list, from which to follow it; 0 if there is none."""
         return int(self._cache.get(f"{self._name}.start") or 0)
 
-    def begin_at(self, token: int) -> None:
+    def start_at(self, token: int) -> None:
         """
-        Have others begin at this token.
+        Let later calls start at this token.
 
-        The note may come late and lead back to an older token. It is dropped well before the slots that lead on from
-        there, so that whoever follows it comes to the end of the chain.
+        A late call of this may name an older token again. That entry expires well before those that follow it in the
+        list, so a reader that starts there reaches the end.
         """
         self._cache.set(f"{self._name}.start", token, self._keep / 2)
 
     def append(self, last: int, token: int) -> bool:
-        """Put the token at the end of the chain, if it is not there; return whether it is the last one."""
+        """Append the token unless it is in the list; return whether it is the last one."""
         for _ in range(self.TRIES):
             last = self._end(last, token)
             if last >= token:
                 return last == token
-            if self._cache.add(self._slot(last), token, self._keep):
+            if self._cache.add(self._name_after(last), token, self._keep):
                 return True
-        raise ZkLockError("The cache neither has an entry nor takes it, so nobody can tell the newest token.")
+        raise ZkLockError("The cache neither returns nor accepts an entry, so the newest token is unknown.")
 
     def _end(self, last: int, token: int) -> int:
-        """Follow the chain to its end, or past the token."""
+        """Follow the list to its end, or past the token."""
         while last <= token:
-            after = self._cache.get(self._slot(last))
+            after = self._cache.get(self._name_after(last))
             if after is None:
                 break
             last = int(after)
         return last
 
-    def _slot(self, last: int) -> str:
+    def _name_after(self, last: int) -> str:
         return f"{self._name}.{last}"
 
 
 class MemoryTokens:
-    """Keeps the highest tokens in this process alone, while it lives: for tests, and servers of a single process."""
+    """Stores the highest tokens in the memory of this process: for tests, and servers with a single process."""
 
     def __init__(self) -> None:
         self._highest: dict[str, int] = {}  # guarded by _lock

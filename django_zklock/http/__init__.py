@@ -1,1 +1,1 @@
-"""Locks and HTTP: the response to a busy lock, and locks kept for a streamed response."""
+"""Locks and HTTP: the response to a lock conflict, and locks kept for streamed or rendered responses."""

@@ -1,4 +1,4 @@
-"""Knows what a view answers when its lock is not to be had: 409, 503 or 204, as page or as JSON."""
+"""The response of a view that did not acquire or has lost its lock: 409, 503 or 204, as a page or as JSON."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _DETAILS = {
 }
 
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
-"""The `code` in an answer in JSON: somebody else has the lock; nobody can tell who has; it was lost under the work."""
+"""The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
 
 
 def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
-    """Return the request among the first two arguments (the second, in a method), Django's own where it is wrapped."""
+    """Return Django's request among the first two arguments; in a method it is the second."""
     for argument in args[:2]:
-        request = getattr(argument, "_request", argument)  # Django REST framework's wraps it
+        request = getattr(argument, "_request", argument)  # that of Django REST framework wraps it
         if isinstance(request, HttpRequest):
             return request
     return None
 
 
-class ViewCall:
-    """A call of a view: waits 5 s, then answers."""
+class ViewContext:
+    """The context of a view call: it waits 5 s for the lock, then answers."""
 
     timeout = 5.0
     on_conflict = "respond"
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         self.what = what
-        # The route, not the path: that holds arguments, and a link to set a new password is one.
+        # The route, not the path: a path may contain secrets, such as the token of a password reset.
         route = "" if request.resolver_match is None else request.resolver_match.route
         self.about = {"request": f"{request.method} /{route}"}
         self._request = request
 
-    def entering(self, lock: Locks, options: LockOptions) -> None:
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do nothing."""
 
-    def admitted(self) -> None:
+    def on_acquired(self) -> None:
         """Do nothing."""
 
-    def refused(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse:
-        """Answer 409 when somebody else has the lock, 503 when nobody can tell who has."""
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> HttpResponse:
+        """Answer 409 if another holder has the lock, 503 if ZooKeeper does not answer."""
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return HttpResponse(status=204)
         if options.on_conflict not in ("respond", "skip", "wait"):
@@ -66,17 +66,17 @@ class ViewCall:
         logger.error("%s: %s", self.what, error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, UNAVAILABLE)
 
-    def lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
+    def on_lost(self, error: LockLost, options: LockOptions) -> HttpResponse:
         """
-        Answer 503, and have the transaction round the view rolled back: its work was cut off in the middle.
+        Answer 503, and roll back the transaction around the view: its work was aborted in the middle.
 
-        That of `ATOMIC_REQUESTS` or of a decorator above would be committed, as an answer is no exception. That of a
-        `TestCase` is not the view's.
+        Otherwise a transaction of `ATOMIC_REQUESTS` or of a decorator above would be committed, because a response is
+        no exception. The transaction of a `TestCase` is left alone.
         """
         if options.on_conflict not in ("respond", "wait"):
             raise error
         transactions.roll_back()
-        logger.error("%s was stopped: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
+        logger.error("%s was aborted: %s", self.what, error, exc_info=error, extra={"lock": error.lock})
         return self._answer(503, RETRY_AFTER_OUTAGE, LOST)
 
     def _answer(self, status: int, retry_after: int, code: str) -> HttpResponse:

@@ -1,22 +1,18 @@
 """
-Knows how a lock stays taken after its owner's block: by a share, which whoever runs takes up step by step.
+Transfer a hold from the block of a view to the body of its response.
 
-The body of a response is computed after the view has returned, one part after the other, perhaps in another thread, and
-its last part may never be asked for. So a share is a hold of its own of the same grant. While it lasts, the lock is not
-let go of; between two steps it is nobody's, or the next request of the same thread would take the lock again as its
-own. It may be ended from any thread or loop, by a finalizer too, and any number of times.
+The body is computed after the view has returned: part by part, perhaps in another thread, and its last part may never
+be requested. So a transferred hold is another part of the same grant. While it lasts, the lock stays held. Between two
+parts it has no owner: otherwise the next request in the same thread could acquire the lock again as its own.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeAlias
 
 from django_zklock.exceptions import LockNotHeld
-from django_zklock.execution import abort
-from django_zklock.execution.owner import current_owner
+from django_zklock.execution.abort import shielded
+from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock
@@ -25,220 +21,161 @@ from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, locks_of
 
 
-class Share:
+class TransferredHold:
     """
-    A part in a hold that outlives its owner's block; `with share:` round each step of the work that it is for.
+    The lock or locks of a call, held on after its block; `with transferred:` surrounds each step of the work.
 
-    In the step the caller owns the lock, and is stopped if it is lost. Written by whoever is in a step, but for
-    `_ending`, which anybody may set.
+    During a step the caller owns the locks, and is aborted if one is lost. Any thread may end the hold, any number of
+    times. All attributes are written by the caller of the current step, except `_ended`, which any thread may set.
     """
 
-    def __init__(self, lock: Lock, hold: Hold) -> None:
-        policy = lock.terms.policy
-        held = hold._held
-        self._held = HeldLock(held.contender, held.grant, held.owner, policy, reads=held.reads)
-        self._held.acquired = 1  # between two steps, there is no work to be stopped
-        self._guard = Guard(held.grant, policy, held.owner)
-        self._count: int | None = None  # to be left of the hold, once the share has ended
+    def __init__(self, lock: Locks, hold: Hold | MultiHold) -> None:
+        each = (hold,) if isinstance(hold, Hold) else hold
+        self._parts = tuple(_BodyPart(*both) for both in zip(locks_of(lock), each, strict=True))
+        self._owner: Owner | None = None  # of the current or last step
         self._running = False
-        self._ending = False
-        self._stopped = False
-        self._finalizer: weakref.finalize[..., Any] | None = None  # until the share has ended
-        self._guard.watch()
-
-    @property
-    def key(self) -> str:
-        """The key of the lock."""
-        return self._held.key
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of all locks that it is a share in."""
-        return (self.key,)
-
-    @property
-    def running(self) -> bool:
-        """Whether somebody is in a step."""
-        return self._running
-
-    @property
-    def ended(self) -> bool:
-        """Whether there will be no more steps."""
-        return self._ending
-
-    def when_dropped(self, thing: object, call: Callable[..., object], *args: object) -> None:
-        """Have `call(share, *args)` run when this thing is dropped before the share has ended."""
-        self._finalizer = weakref.finalize(thing, call, self, *args)
-        self._finalizer.atexit = False  # the session ends with the process
-
-    @abort.shielded
-    def __enter__(self) -> Hold:
-        if self._running:
-            raise RuntimeError(f"Two at a time ask for the body of one response, which holds the lock {self.key!r}.")
-        self._running = True  # first, then look whether it was ended: `end` does it the other way round
-        held, owner = self._held, current_owner()
-        held.owner = owner
-        if self._ending or held.count <= 0:
-            raise LockNotHeld(
-                "The response was closed, or its lock released, before its body was done.",
-                lock=self.key,
-            )
-        if table.held_locks.find(owner, self.key) is None:
-            table.held_locks.add(held, keep=False)
-        self._guard.begin_step(owner)
-        table.held_locks.open_block(owner, self._guard)
-        reason = self._guard.why_lost()  # after it can be told, so that no loss comes in between
-        if reason is not None and self._guard.matters:
-            raise self._held.grant.loss(reason)
-        return held.hold
-
-    @abort.shielded
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, (StopIteration, StopAsyncIteration)):
-            error = None  # the body is done
-        around = self._rest()
-        self._stopped = stopped = self._guard.stopped(error)
-        reason, released = self._guard.why_lost(), self._held.count <= 0
-        self._running = False
-        if self._ending:
-            self._finish()
-        outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
-        if reason is not None and ((stopped and not outer_stopped) or (error is None and self._guard.matters)):
-            raise self._held.grant.loss(reason) from error
-        if released and error is None:
-            raise LockNotHeld("The lock was released inside the body of the response.", lock=self.key)
-
-    @abort.shielded
-    def end(self) -> None:
-        """End the share: now, or with the step that somebody is in. Doing it again changes nothing."""
-        self._ending = True
-        if not self._running:
-            self._finish()
-
-    @abort.shielded
-    def break_off(self) -> None:
-        """
-        End the share after a step that failed, in the same thread or task; the end of the step may have, too.
-
-        One that could not begin, as somebody else is in a step, ends nothing.
-        """
-        if not self._running or self._held.owner == current_owner():
-            self._ending = True
-            self._running = False
-            self._finish()
-
-    @abort.shielded
-    def _finish(self) -> None:
-        try:
-            self._let_go()
-        except BaseException:
-            self._let_go()  # struck half way, so once more
-            raise
-
-    @abort.shielded
-    def _let_go(self) -> None:
-        held = self._held
-        self._rest()
-        self._guard.disarm()
-        if self._count is None:
-            self._count = held.count - 1
-            reason = self._guard.why_lost()
-            if reason is not None and not held.grant.inherited:
-                notify.send_lost(held, reason, self._guard.receipt(stopped=self._stopped))
-        held.release_to(self._count)
-        if self._finalizer is not None:
-            # An exception that strikes in a finalizer goes nowhere, so it is left to those that have something to do.
-            self._finalizer.detach()
-
-    @abort.shielded
-    def _rest(self) -> list[Guard]:
-        """Stop nobody and be nobody's until the next step; return the guards of the blocks round the step."""
-        self._guard.end_step()
-        table.held_locks.remove(self._held)
-        return table.held_locks.close_block(self._held.owner, self._guard)
-
-
-class Shares:
-    """A share in each of several holds that were taken as one; used as one `Share` is."""
-
-    def __init__(self, shares: tuple[Share, ...]) -> None:
-        self._shares = shares
-        self._finalizer: weakref.finalize[..., Any] | None = None
-
-    @property
-    def key(self) -> str:
-        """The key of the first lock."""
-        return self._shares[0].key
+        self._ended = False
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of all locks."""
-        return tuple(share.key for share in self._shares)
+        return tuple(part.held.key for part in self._parts)
 
     @property
     def running(self) -> bool:
-        """Whether somebody is in a step."""
-        return any(share.running for share in self._shares)
+        """Whether a caller is in a step now."""
+        return self._running
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more steps."""
-        return any(share.ended for share in self._shares)
+        """Whether no further step can begin."""
+        return self._ended
 
-    def when_dropped(self, thing: object, call: Callable[..., object], *args: object) -> None:
-        """Have `call(shares, *args)` run when this thing is dropped before the shares have ended."""
-        self._finalizer = weakref.finalize(thing, call, self, *args)
-        self._finalizer.atexit = False
-
-    @abort.shielded
+    @shielded
     def __enter__(self) -> None:
-        for share in self._shares:
-            share.__enter__()  # who is kept out of one breaks off all
+        if self._running:
+            raise RuntimeError(f"This response body is being iterated twice at the same time (lock {_listed(self)}).")
+        self._owner = current_owner()
+        self._running = True  # before `_ended` is read: `end` sets that first, and reads this afterwards
+        if self._ended or any(part.released for part in self._parts):
+            raise LockNotHeld(
+                "The response was closed, or its lock released, before its body was complete.", lock=self.keys[0]
+            )
+        for part in self._parts:
+            part.begin_step(self._owner)
+        for part in self._parts:
+            part.check()
 
-    @abort.shielded
+    @shielded
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed = error
-        for share in reversed(self._shares):
-            try:
-                share.__exit__(type(failed) if failed is not None else None, failed, None)
-            except BaseException as raised:  # noqa: BLE001 - raised when all steps have ended
-                failed = raised
+        outer = {part: part.end_step() for part in reversed(self._parts)}
+        failed = None if isinstance(error, (StopIteration, StopAsyncIteration)) else error
+        for part, guards in outer.items():
+            failed = part.result(failed, guards)
+        self._running = False
+        if self._ended:
+            self._release()
         try:
             if failed is not None and failed is not error:
                 raise failed
         finally:
-            del failed
+            del failed  # its traceback has this frame
 
+    @shielded
     def end(self) -> None:
-        """End all shares: now, or with the step that somebody is in. Doing it again changes nothing."""
-        self._each(Share.end)
+        """End the hold: now, or when the current step ends."""
+        self._ended = True
+        if not self._running:
+            self._release()
 
-    def break_off(self) -> None:
-        """End all shares after a step that failed, as `Share.break_off` does."""
-        self._each(Share.break_off)
+    @shielded
+    def abort(self) -> None:
+        """
+        End the hold after a step that failed, in the same thread or task.
 
-    @abort.shielded
-    def _each(self, end: Callable[[Share], None]) -> None:
+        Does nothing if that step could not begin because another caller is in one.
+        """
+        if not self._running or self._owner == current_owner():
+            self._ended = True
+            self._running = False
+            self._release()
+
+    @shielded
+    def _release(self) -> None:
         try:
-            for share in reversed(self._shares):
-                end(share)
+            for part in reversed(self._parts):
+                part.release()
         except BaseException:
-            for share in reversed(self._shares):
-                end(share)  # struck half way, so once more
+            for part in reversed(self._parts):
+                part.release()  # interrupted half way, so once more
             raise
-        if self._finalizer is not None and self.ended and not self.running:
-            self._finalizer.detach()
 
 
-AnyShare: TypeAlias = "Share | Shares"
+class _BodyPart:
+    """One of the locks: another part of its grant, and the guard of the steps."""
+
+    def __init__(self, lock: Lock, hold: Hold) -> None:
+        policy, held = lock.terms.policy, hold._held
+        self.held = HeldLock(held.contender, held.grant, held.owner, policy, reads=held.reads)
+        self.held.acquired = 1  # no block ends it
+        self._guard = Guard(held.grant, policy, held.owner)
+        self._stopped = False  # whether the abort ended the last step
+        self._count: int | None = None  # of the held lock after its release, once that has begun
+        self._guard.watch()
+
+    @property
+    def released(self) -> bool:
+        return self.held.count <= 0
+
+    @shielded
+    def begin_step(self, owner: Owner) -> None:
+        self.held.owner = owner
+        if table.held_locks.find(owner, self.held.key) is None:
+            table.held_locks.add(self.held, keep=False)
+        self._guard.begin_step(owner)
+        table.held_locks.open_block(owner, self._guard)
+
+    def check(self) -> None:
+        """Raise `LockLost` if the lock is lost already. Called when the guard is armed, so that no loss is missed."""
+        reason = self._guard.why_lost()
+        if reason is not None and self._guard.matters:
+            raise self.held.grant.loss(reason)
+
+    @shielded
+    def end_step(self) -> list[Guard]:
+        """Disarm the guard, and have no owner until the next step; return the guards of the blocks around it."""
+        self._guard.end_step()
+        table.held_locks.remove(self.held)
+        return table.held_locks.close_block(self.held.owner, self._guard)
+
+    @shielded
+    def result(self, error: BaseException | None, outer: list[Guard]) -> BaseException | None:
+        """Return what a step that ended with `error` has to raise."""
+        self._stopped = self._guard.stopped(error)
+        reason = self._guard.why_lost()
+        outer_stopped = any(guard.asked_at is not None for guard in outer)  # then the outer block reports the loss
+        if reason is not None and ((self._stopped and not outer_stopped) or (error is None and self._guard.matters)):
+            loss = self.held.grant.loss(reason)
+            loss.__cause__ = error
+            return loss
+        if self.released and error is None:
+            return LockNotHeld("The lock was released inside the body of the response.", lock=self.held.key)
+        return error
+
+    @shielded
+    def release(self) -> None:
+        """Give this part of the grant back. Further calls change nothing."""
+        self.end_step()
+        self._guard.disarm()
+        if self._count is None:
+            self._count = self.held.count - 1
+            reason = self._guard.why_lost()
+            if reason is not None and not self.held.grant.inherited:
+                notify.send_lost(self.held, reason, self._guard.receipt(stopped=self._stopped))
+        self.held.release_to(self._count)
 
 
-def share_of(lock: Locks, hold: Hold | MultiHold) -> AnyShare:
-    """Return a share in what a call holds, one lock or several."""
-    if isinstance(hold, Hold):
-        return Share(locks_of(lock)[0], hold)
-    return Shares(tuple(Share(each, one) for each, one in zip(locks_of(lock), hold, strict=True)))
+def _listed(hold: TransferredHold) -> str:
+    return ", ".join(map(repr, hold.keys))

@@ -59,10 +59,11 @@ class Acquisition:
     def reenter(self, owner: Owner, *, keep: bool) -> bool:
         """Take again what the owner holds already; return whether it does."""
         terms = self.terms
-        reads = terms.kind is Kind.READ
-        held = table.held_locks.find(owner, terms.key, reads=reads) or table.held_locks.find(owner, terms.key)
+        held = table.held_locks.find(owner, terms.key)
         if held is None:
             return False
+        if terms.kind is Kind.READ:
+            held = table.held_locks.find(owner, terms.key, reads=True) or held
         part = held.part_for(terms.kind)
         if not terms.reentrant:
             raise LockBusy(

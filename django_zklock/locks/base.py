@@ -96,15 +96,16 @@ class Deadline:
 class Entry:
     """What one call has taken so far."""
 
-    __slots__ = ("acquisitions", "block")
+    __slots__ = ("acquisitions", "block", "owner")
 
     def __init__(self) -> None:
+        self.owner = current_owner()
         self.acquisitions: list[Acquisition] = []  # in the order of the plan; the last one may be under way
         self.block: Block | None = None
 
     @property
     def held(self) -> tuple[HeldLock, ...]:
-        return tuple(each.held for each in self.acquisitions if each.held is not None)
+        return tuple([each.held for each in self.acquisitions if each.held is not None])
 
     @abort.shielded
     def undo(self) -> None:
@@ -160,7 +161,7 @@ class LockBase(Generic[AnyHold]):
             plan = self._plan()
             refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.terms[-1].key, plan.atomic)
             yield from self._take(entry, plan, timeout, waiter, keep=True)
-            return self._begin(plan, entry)
+            return self._begin(plan, entry.held)
         except LockNotAcquired:
             return None
         except BaseException:
@@ -238,8 +239,9 @@ class LockBase(Generic[AnyHold]):
             if waiter is not ThreadWaiter:
                 refuse_atomic("async code", plan.terms[-1].key, plan.atomic)
             yield from self._take(entry, plan, plan.timeout, waiter)
-            self._open(entry, plan)
-            return self._begin(plan, entry)
+            held = entry.held
+            self._open(entry, plan, held)
+            return self._begin(plan, held)
         except BaseException as error:  # noqa: BLE001 - raised again, or what it means
             failed = self._back_out(entry, error)
             try:
@@ -301,7 +303,7 @@ class LockBase(Generic[AnyHold]):
 
         If one of several is lost while the next is waited for, nothing was done under it: all are taken again.
         """
-        owner = current_owner()
+        owner = entry.owner
         deadline = Deadline(timeout)
         fresh = _fresh(plan, owner)
         while True:
@@ -320,7 +322,8 @@ class LockBase(Generic[AnyHold]):
                     except BaseException as error:
                         acquisition.give_up(error)
                         raise
-                _check_all(entry.held[:-1])
+                if len(plan.terms) > 1:
+                    _check_all(entry.held)
                 return
             except BaseException as error:
                 entry.undo()
@@ -332,13 +335,12 @@ class LockBase(Generic[AnyHold]):
                 entry.acquisitions.clear()
 
     @abort.shielded
-    def _open(self, entry: Entry, plan: Plan) -> None:
-        owner = current_owner()
-        parts = tuple(
-            Part(held, terms.release, Guard(held.grant, terms.policy, owner))
-            for held, terms in zip(entry.held, plan.terms, strict=True)
-        )
-        entry.block = Block(owner, parts, Transaction(plan.atomic) if plan.atomic else None)
+    def _open(self, entry: Entry, plan: Plan, held: tuple[HeldLock, ...]) -> None:
+        parts = [
+            Part(each, terms.release, Guard(each.grant, terms.policy, entry.owner))
+            for each, terms in zip(held, plan.terms, strict=True)
+        ]
+        entry.block = Block(entry.owner, parts, Transaction(plan.atomic) if plan.atomic else None)
         self._blocks.open(entry.block)
         for part in parts:
             if part.guard is not None:
@@ -346,11 +348,11 @@ class LockBase(Generic[AnyHold]):
         if entry.block.transaction is not None:
             entry.block.transaction.begin()
 
-    def _begin(self, plan: Plan, entry: Entry) -> AnyHold:
+    def _begin(self, plan: Plan, held: tuple[HeldLock, ...]) -> AnyHold:
         """The work begins for which the locks were taken."""
-        for held in entry.held:
-            held.grant.begun = True
-        return self._view(plan, entry.held)
+        for each in held:
+            each.grant.begun = True
+        return self._view(plan, held)
 
     @abort.shielded
     def _back_out(self, entry: Entry, error: BaseException) -> BaseException:
@@ -371,7 +373,7 @@ def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadlin
     if waiter is ThreadWaiter:
         refuse_open_transaction(terms, plan.atomic if terms is plan.terms[-1] else ())
     timeout, patience = deadline.left_for(terms)
-    needed = [held.grant for held in entry.held]
+    needed = [held.grant for held in entry.held] if len(plan.terms) > 1 else ()
     acquisition.start(process.current(), waiter(), timeout, patience, needed)
 
 

@@ -83,7 +83,7 @@ class Block:
 
     __slots__ = ("__weakref__", "owner", "parts", "transaction")
 
-    def __init__(self, owner: Owner, parts: tuple[Part, ...], transaction: Transaction | None) -> None:
+    def __init__(self, owner: Owner, parts: list[Part], transaction: Transaction | None) -> None:
         self.owner = owner
         self.parts = parts  # in the order of their keys
         self.transaction = transaction  # begun inside the locks
@@ -196,24 +196,25 @@ class Blocks:
     __slots__ = ("_expected", "_open")
 
     def __init__(self) -> None:
-        self._open: dict[Owner, list[Callable[[], Block | None]]] = {}  # innermost last; weak if there is a BlockEnd
-        self._expected: dict[Owner, weakref.ref[BlockEnd]] = {}
+        # By task, greenlet or thread.
+        self._open: dict[object, list[Callable[[], Block | None]]] = {}  # innermost last; weak if there is a BlockEnd
+        self._expected: dict[object, weakref.ref[BlockEnd]] = {}
 
     def __len__(self) -> int:
         return sum(len(blocks) for blocks in self._open.values())
 
     def expect(self, end: BlockEnd) -> None:
         """The caller may be about to open the block that this is the end of."""
-        self._expected[current_owner()] = weakref.ref(end)
+        self._expected[current_owner().subject] = weakref.ref(end)
 
     def expect_none(self) -> None:
         """The caller opens no block after all."""
-        self._expected.pop(current_owner(), None)  # or every owner that was refused would be kept
+        self._expected.pop(current_owner().subject, None)  # or every owner that was refused would be kept
 
     @abort.shielded
     def open(self, block: Block) -> None:
         """Open a block."""
-        owner = block.owner
+        owner = block.owner.subject
         expected = self._expected.pop(owner, None)
         end = expected() if expected is not None else None
         if end is None:
@@ -223,7 +224,7 @@ class Blocks:
             end.block = block
         for part in block.parts:
             if part.guard is not None:
-                table.held_locks.open_block(owner, part.guard)
+                table.held_locks.open_block(block.owner, part.guard)
 
     def _release_when_dropped(self, block: Block) -> weakref.ref[Block]:
         owner, parts, transaction = block.owner, block.parts, block.transaction
@@ -246,7 +247,7 @@ class Blocks:
 
     def innermost(self) -> Block:
         """Return the innermost block of the caller. Raises `LockNotHeld`."""
-        blocks = self._open.get(current_owner())
+        blocks = self._open.get(current_owner().subject)
         if not blocks and len(self._open) == 1:
             # A generator is closed by whoever drops it, and a coroutine when its loop is closed: not by their owner.
             blocks = next(iter(self._open.values()), None)
@@ -281,22 +282,22 @@ class Blocks:
     @abort.shielded
     def _shut(self, block: Block) -> list[Guard]:
         """Disarm the guards; return those of the blocks around this one. Doing it again changes nothing."""
-        for reference in self._open.get(block.owner, []):
+        for reference in self._open.get(block.owner.subject, []):
             if reference() is block:
                 self._remove(block.owner, reference)
                 break
         return _disarm(block.parts, block.owner)
 
     def _remove(self, owner: Owner, reference: Callable[[], Block | None]) -> None:
-        blocks = self._open.get(owner, [])
+        blocks = self._open.get(owner.subject, [])
         if reference in blocks:
             blocks.remove(reference)
         if not blocks:
-            self._open.pop(owner, None)
+            self._open.pop(owner.subject, None)
 
 
 @abort.shielded
-def _disarm(parts: tuple[Part, ...], owner: Owner) -> list[Guard]:
+def _disarm(parts: list[Part], owner: Owner) -> list[Guard]:
     """Disarm the guards of a block; return those of the blocks around it, outermost first."""
     for part in reversed(parts):
         if part.guard is not None:

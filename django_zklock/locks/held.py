@@ -65,7 +65,7 @@ class HeldLock:
         self.work = work.current()  # in which it was taken
         self.count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
         self.acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
-        self.observer: commit_hooks.Witness | None = None  # of open transactions, which keep it. Likewise
+        self.observer: commit_hooks.TransactionObserver | None = None  # of open transactions, which keep it. Likewise
         self.reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
         self._hold: weakref.ref[Hold] | None = None
         reference = _release_when_dropped(self)
@@ -196,10 +196,10 @@ class HeldLock:
             return
         unfinished = transactions.unfinished()
         if unfinished:
-            observer = self.observer or commit_hooks.Witness(
+            observer = self.observer or commit_hooks.TransactionObserver(
                 functools.partial(check_before_commit, self), functools.partial(_transactions_ended, self)
             )
-            observer.attend(unfinished)
+            observer.observe(unfinished)
             self.observer = observer
 
     @abort.shielded
@@ -249,7 +249,7 @@ def check_before_commit(held: HeldLock) -> None:
 
 
 @abort.shielded
-def _transactions_ended(held: HeldLock, observer: commit_hooks.Witness) -> Callable[[], object] | None:
+def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserver) -> Callable[[], object] | None:
     """Release a lock that only its transactions have kept; return what waits for ZooKeeper's confirmation."""
     if held.grant.inherited or (held.observer is not observer and held.count >= 0):
         return None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import above, table
+from django_zklock.locks import table
 from django_zklock.locks.hold_events import HoldEvent, LostCallback, ReleaseRequestCallback
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.validation import not_held
@@ -183,11 +186,11 @@ class Hold:
         but was not replaced yet, may still write. Of readers, and of permits, several are valid at a time: the one
         with an older token is refused once another one has been at the row.
         """
-        above.fenced_model(obj).fence(self, refresh=refresh)
+        _fenced_model(obj).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedModel, *, refresh: bool = False) -> None:
         """Do the same as `fence` in the thread of the database; the transaction has to be open there."""
-        await above.fenced_model(obj).afence(self, refresh=refresh)
+        await _fenced_model(obj).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> FencedBlock:
         """
@@ -195,7 +198,14 @@ class Hold:
 
         Needs the app `django_zklock.contrib.fences`.
         """
-        return above.fenced_block(self, name, using)
+        try:
+            app: Any = apps.get_app_config("zklock_fences")
+        except LookupError:
+            raise ImproperlyConfigured(
+                'hold.fenced() needs a table: add "django_zklock.contrib.fences" to INSTALLED_APPS and migrate.'
+            ) from None
+        block: FencedBlock = app.fenced_block(self, name, using)
+        return block
 
     def signed_token(self) -> str:
         """
@@ -205,7 +215,15 @@ class Hold:
         Raises as `check` does. The receiving side is `django_zklock.fencing.FenceVerifier` and `require_fence`.
         """
         self.check()
-        return above.signed_token(self)
+        app: Any = apps.get_app_config("zklock")
+        signed: str = app.sign(self)
+        return signed
+
+
+def _fenced_model(obj: FencedModel) -> FencedModel:
+    if not hasattr(obj, "fence"):
+        raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
+    return obj
 
 
 class MultiHold:
@@ -290,11 +308,6 @@ class MultiHold:
         """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""
         for hold in self._holds:
             hold.add_lost_callback(callback)
-
-
-def holds_any() -> bool:
-    """Return whether the caller (this asyncio task, greenlet or thread) holds any lock."""
-    return table.held_locks.any_of(current_owner())
 
 
 def current_hold(key: str | None = None) -> Hold:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django_zklock import conf
-from django_zklock.conf.options import UNSET, Atomic, Unset, given_options
+from django_zklock.conf.options import UNSET, Atomic, LockOptions, Unset, given_options
 from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.guard import Receipt
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.terms import Terms, resolve
+from django_zklock.locks.terms import Terms, resolve, resolve_options
 from django_zklock.locks.validation import refuse_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
 
@@ -84,9 +87,7 @@ class Lock(LockBase[Hold]):
     ) -> None:
         if more or unknown:
             refuse_arguments("zk_lock", name, more, unknown)
-        self.name = name
-        self._fields = dict(fields) if fields else _NOTHING
-        self._options = given_options(
+        options = given_options(
             timeout=timeout,
             abort_on=abort_on,
             grace=grace,
@@ -101,8 +102,33 @@ class Lock(LockBase[Hold]):
             min_hold=min_hold,
             max_waiters=max_waiters,
         )
+        self._set(name, options, dict(fields) if fields else _NOTHING, what, dict(about) if about else _NOTHING)
+
+    @classmethod
+    def with_options(
+        cls, name: str, options: LockOptions, *, fields: Mapping[str, object], what: str, about: Mapping[str, str]
+    ) -> Self:
+        """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
+        lock = cls.__new__(cls)
+        lock._set(name, options, fields, what, about, complete=True)
+        return lock
+
+    def _set(
+        self,
+        name: str,
+        options: LockOptions,
+        fields: Mapping[str, object],
+        what: str,
+        about: Mapping[str, str],
+        *,
+        complete: bool = False,
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._complete = complete  # with the options of the settings
+        self._fields = fields
         self._what = what
-        self._about = dict(about) if about else _NOTHING
+        self._about = about
         self._resolved: tuple[conf.Config, Plan] | None = None  # replaced whole; equal whoever makes it
         super().__init__()
 
@@ -122,7 +148,8 @@ class Lock(LockBase[Hold]):
     def _plan(self) -> Plan:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            terms = resolve(config, self.name, self._fields, self._options, what=self._what, about=self._about)
+            options = self._options if self._complete else resolve_options(config, self.name, self._options)
+            terms = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
             self._resolved = config, Plan((terms,), terms.timeout, terms.atomic, {self.name: terms.key})
         return self._resolved[1]
 

@@ -14,10 +14,9 @@ from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
 from django_zklock.locks.terms import Terms
-from django_zklock.queue import order, standing
-from django_zklock.queue.nodes import Child, Payload, own_limit
+from django_zklock.queue import order
+from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.order import Queue
-from django_zklock.queue.rules import Rule, rule_for
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
@@ -79,29 +78,8 @@ def is_shared(lock: Lock) -> bool:
     return lock.terms.shares
 
 
-def in_the_way_for_ever(lock: Lock, stays: Callable[[Contending], bool]) -> Contending | None:
-    """
-    Return one of those that stay in the queue if that keeps the lock from whoever came for it now; else None.
-
-    `stays` tells of a contender whether it stays for ever; all others leave when they have had the lock. Costs and
-    raises what `contenders` does.
-    """
-    terms = lock.terms
-    found = _picture(process.current(), terms.key, terms.parent)
-    staying = [each for each in _contending(found.nodes) if stays(each)]
-    if not staying:
-        return None
-    rules = {child.name: _rule_of(child, node) for child, node in found.nodes}
-    names = {each.name for each in staying}
-    return staying[0] if standing.is_barred(found.queue, rules, names, terms.kind, terms.rule) else None
-
-
 def _contending(nodes: Seen) -> tuple[Contending, ...]:
     return tuple(Contending(child.name, None if node is None else Payload.decode(node.data)) for child, node in nodes)
-
-
-def _rule_of(child: Child, node: Node | None) -> Rule:
-    return rule_for(child.kind, 1 if node is None else own_limit(node.data))
 
 
 def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None) -> Seen:

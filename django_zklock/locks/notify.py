@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def send(held: HeldLock, signal: Signal, /, **kwargs: object) -> None:
     """Send a signal about a held lock."""
-    send_from(held.grant.session, signal, lock=held.key, hold=held.hold, **kwargs)
+    if has_receivers(signal):
+        send_from(held.grant.session, signal, lock=held.key, hold=held.hold, **kwargs)
 
 
 def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:

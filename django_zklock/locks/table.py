@@ -19,11 +19,11 @@ from django_zklock.locks.protocol.grant import Grant
 if TYPE_CHECKING:
     from django_zklock.locks.held import HeldLock
 
-_Slot: TypeAlias = tuple[Owner, str, bool]
+_Slot: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
 
 
 def _slot(held: HeldLock) -> _Slot:
-    return held.owner, held.key, held.reads
+    return held.owner.subject, held.grant.key, held.reads
 
 
 class HeldLocks:
@@ -32,13 +32,17 @@ class HeldLocks:
     def __init__(self) -> None:
         self._kept: dict[_Slot, HeldLock] = {}  # taken by `acquire`: `release` will be called
         self._weak: weakref.WeakValueDictionary[_Slot, HeldLock] = weakref.WeakValueDictionary()
-        self._guards: dict[Owner, list[Guard]] = {}  # of the open blocks, outermost first
+        self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
 
     def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
         """Return what this owner holds of this key: for reading only or not, or either if `reads` is None."""
-        if reads is None:
-            return self.find(owner, key, reads=False) or self.find(owner, key, reads=True)
-        return self._kept.get((owner, key, reads)) or self._weak.get((owner, key, reads))
+        if not self._kept and not self._weak:
+            return None
+        for slot in ((owner.subject, key, each) for each in ((False, True) if reads is None else (reads,))):
+            found = self._kept.get(slot) or self._weak.get(slot)
+            if found is not None:
+                return found
+        return None
 
     def all(self) -> list[HeldLock]:
         """Return every held lock of this process."""
@@ -50,10 +54,6 @@ class HeldLocks:
     def kept(self) -> list[HeldLock]:
         """Return those that were taken by `acquire`."""
         return list(self._kept.values())
-
-    def any_of(self, owner: Owner) -> bool:
-        """Return whether this owner holds anything."""
-        return any(held.owner == owner for held in self.all())
 
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """List a held lock. `keep` refers to it strongly, until it is released."""
@@ -71,27 +71,29 @@ class HeldLocks:
 
     def open_block(self, owner: Owner, guard: Guard) -> None:
         """List the guard of a block that begins."""
-        self._guards.setdefault(owner, []).append(guard)
+        self._guards.setdefault(owner.subject, []).append(guard)
 
     def close_block(self, owner: Owner, guard: Guard) -> list[Guard]:
         """Remove the guard of a block; return the guards of the owner's other open blocks, outermost first."""
-        guards = self._guards.get(owner, [])
+        guards = self._guards.get(owner.subject, [])
         if guard in guards:
             guards.remove(guard)
         if not guards:
-            self._guards.pop(owner, None)
+            self._guards.pop(owner.subject, None)
         return list(guards)
 
     def guards(self, owner: Owner) -> list[Guard]:
         """Return the guards of the open blocks of an owner, outermost first."""
-        return list(self._guards.get(owner, []))
+        return list(self._guards.get(owner.subject, []))
 
     def drop_blocks(self, grant: Grant) -> None:
         """Disarm the guards of a grant whose blocks were destroyed by an exception; from any thread."""
-        for owner, guards in list(self._guards.items()):
+        for subject, guards in list(self._guards.items()):
             for guard in [guard for guard in guards if guard.grant is grant]:
                 guard.disarm()
-                self.close_block(owner, guard)
+                guards.remove(guard)
+            if not guards:
+                self._guards.pop(subject, None)
 
 
 held_locks = HeldLocks()

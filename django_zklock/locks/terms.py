@@ -104,20 +104,25 @@ class Terms:
         ).encode()
 
 
-def resolve(
-    config: Config,
-    name: str,
-    fields: Mapping[str, object],
-    given: LockOptions,
-    *,
-    what: str,
-    about: Mapping[str, str],
-) -> Terms:
-    """Return the terms of the lock `name`, with the options that were `given`. Raises `InvalidLockName`."""
+def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
+    """Return the options of the lock `name`: those `given`, and for gaps those of the settings. All are checked."""
     names.check_type(name)
     check_spelling(config, name)
     options = config.options_for(name, given)
     refuse_contradictions(name, options)
+    return options
+
+
+def resolve(
+    config: Config,
+    name: str,
+    fields: Mapping[str, object],
+    options: LockOptions,
+    *,
+    what: str,
+    about: Mapping[str, str],
+) -> Terms:
+    """Return the terms of the lock `name`, with these options from `resolve_options`. Raises `InvalidLockName`."""
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
     refuse_unknown(atomic)
     template = names.Template.parse(options.path or name)

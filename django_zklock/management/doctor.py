@@ -19,7 +19,7 @@ from django.db import connections
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
-from django_zklock.fencing import survey
+from django_zklock.fencing import regressions
 from django_zklock.inspection import ContenderInfo, Snapshot
 from django_zklock.inspection.reserved import Reserved, reserved
 from django_zklock.management.answering import add_answer
@@ -180,11 +180,11 @@ def _reservations(found: Reserved) -> Iterator[Check]:
 
 
 def _fences() -> Iterator[Check]:
-    models = list(survey.fenced_models())
+    models = list(regressions.fenced_models())
     rows, sound = 0, True
     for using in connections if models else ():
         try:
-            findings, reached = survey.look(survey.columns(models, [using]))
+            findings, reached = regressions.look(regressions.columns(models, [using]))
         except (DatabaseError, ImproperlyConfigured) as error:
             sound = False
             yield Check("fences", "warning", f"database {using} cannot be read: {error}")

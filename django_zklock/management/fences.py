@@ -15,8 +15,8 @@ from django.core.management.base import CommandError
 from django.db import connections, models
 
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.fencing import survey
-from django_zklock.fencing.survey import Column, Finding
+from django_zklock.fencing import regressions
+from django_zklock.fencing.regressions import Column, Finding
 
 audit = logging.getLogger("zklock.audit")
 
@@ -66,8 +66,8 @@ def run(
     """List, or reset."""
     if reset and not reason.strip():
         raise CommandError("Say why, with --reason: it is kept in the log.")
-    columns = survey.columns(_models(model), _databases(database))
-    findings, reached = survey.look(columns)
+    columns = regressions.columns(_models(model), _databases(database))
+    findings, reached = regressions.look(columns)
     done: dict[Column, int] = {}
     if reset:
         ahead = sum(finding.ahead or 0 for finding in findings)
@@ -90,7 +90,7 @@ def run(
 
 
 def _models(label: str | None) -> list[type[models.Model]]:
-    fenced = list(survey.fenced_models())
+    fenced = list(regressions.fenced_models())
     if label is None:
         return fenced
     try:
@@ -123,7 +123,7 @@ def _confirm(rows: int, reached: int) -> None:
 def _reset(columns: Sequence[Column], reason: str) -> dict[Column, int]:
     who, host = _who(), socket.gethostname()
     try:
-        done = survey.reset_all(columns)
+        done = regressions.reset_all(columns)
     except ZooKeeperUnavailable as error:
         raise CommandError(f"Nothing was changed: {error}") from error
     for column, rows in done.items():

@@ -11,7 +11,7 @@ from typing import Any
 from django_zklock import conf
 from django_zklock.locks import looking
 from django_zklock.locks.election import observer
-from django_zklock.locks.election.observer import Candidate, Observation
+from django_zklock.locks.election.observer import Candidate, LeaderWatch
 from django_zklock.management import naming
 from django_zklock.management.answering import add_answer
 from django_zklock.management.exits import Exit, failure, told
@@ -43,7 +43,7 @@ def run(
         found = observer.candidates(key, parent, patience=patience)  # first of all: does ZooKeeper answer?
     if watch:
         with told(), contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-            for leader in Observation(key, parent).follow(None):
+            for leader in LeaderWatch(key, parent).follow(None):
                 _write_change(out, key, leader, json=json)
         return
     if json:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.order import Queue
-from django_zklock.queue.rules import Granted, Rule, rule_for
+from django_zklock.queue.rules import Granted, rule_for
 
 Limits: TypeAlias = Mapping[str, int]
 """By its name the limit that a contender for a permit knows of; it counts where none was set for all."""
@@ -92,26 +91,6 @@ def behind(queue: Queue, place: int, places: Container[int] | None = None) -> st
         others = (child.name for child in reversed(queue[:place]) if child.kind is not kind)
         return next(others, queue[place - 1].name)
     return queue[place - 1].name
-
-
-def is_barred(queue: Queue, rules: Mapping[str, Rule], staying: Container[str], kind: Kind, rule: Rule) -> bool:
-    """
-    Tell whether a contender of this kind that came now would never have the lock, if those `staying` never left.
-
-    All others leave when they have had it: so it is played to its end. `rules` has one for each contender, by name.
-    """
-    newcomer = ""
-    left = queue.with_newcomer(newcomer, kind)
-    while not isinstance(rule(left, newcomer), Granted):
-        going = {
-            child.name
-            for child in left[:-1]
-            if child.name not in staying and isinstance(rules[child.name](left, child.name), Granted)
-        }
-        if not going:
-            return True
-        left = replace(left, children=tuple(child for child in left if child.name not in going))
-    return False
 
 
 def kind(queue: Queue) -> str:

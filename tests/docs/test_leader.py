@@ -1,4 +1,4 @@
-"""The code in the page on electing a leader runs."""
+"""The code of the guide to leader election runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_block_names_its_file() -> None:
 
 
 def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
-    """Two of them: the second leads when the first is asked to end, by a signal; both end in order."""
+    """The second command leads when the first one is stopped by a signal. Both end normally."""
     project = Project(tmp_path)
     project.write("project_settings.py", SETTINGS.replace('["django_zklock"]', '["django_zklock", "feeds"]'))
     for name in ("feeds/__init__.py", "feeds/management/__init__.py", "feeds/management/commands/__init__.py"):
@@ -58,7 +58,7 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
 
 
 def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A coroutine leads, a block does, and whoever asks is told."""
+    """A coroutine leads, a block leads, and observers see it."""
     names: dict[str, dict[str, Any]] = {}
     for file in ("feeds/consumer.py", "feeds/once.py", "feeds/views.py"):
         names[file] = {"__name__": file}
@@ -70,7 +70,7 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
 
     def lead(hold: Any) -> None:
         found = json.loads(views["status"](rf.get("/")).content)
-        assert (found["leads_here"], found["standing"]) == (True, "first")
+        assert (found["leads_here"], found["position"]) == (True, "first")
         assert "process" in found["leader"]
 
     consumer.run(lead)
@@ -79,7 +79,7 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
     def told() -> bool:
         nonlocal said
         said += capsys.readouterr().out
-        return "deposed: released" in said
+        return "leadership over: released" in said
 
     eventually(told)
     assert said.startswith("elected ")
@@ -87,8 +87,8 @@ def test_the_other_examples_run(zoo: Zoo, rf: RequestFactory, capsys: pytest.Cap
     views["follow"]()
 
 
-def test_an_election_of_kazoos_stands_in_the_queue_of_ours(zoo: Zoo) -> None:
-    """As the page on Curator and kazoo makes it: it waits for ours, and ours waits for it."""
+def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
+    """As in the page on Curator and kazoo: each side waits for the other."""
     page = (DOCS / "explanation" / "curator-and-kazoo.md").read_text()
     ((name, code),) = BLOCK.findall(page)
     assert page.count("```python\n") == 1
@@ -106,7 +106,7 @@ def test_an_election_of_kazoos_stands_in_the_queue_of_ours(zoo: Zoo) -> None:
             zoo.wait_contenders("lead", 3)
             assert [len(said) > 100 for said in election.contenders()] == [True, False, True]
             hold.check()
-        eventually(lambda: str(zk_leader("lead").who()).startswith("'web-7', a client of kazoo, "))
+        eventually(lambda: str(zk_leader("lead").current_leader()).startswith("'web-7', a client of kazoo, "))
         assert ours.is_alive()
         told.set()
         theirs.result()

@@ -1,8 +1,8 @@
 """
-A Celery application with a schedule, for real beat processes; named by BEAT_HOME and BEAT_SCHEDULE (JSON).
+A Celery application with a schedule, for real beat processes; configured by BEAT_HOME and BEAT_SCHEDULE (JSON).
 
-A file `strike` in the folder of a beat has it struck once: by the signal that the file names, between the record of a
-tick and its sending.
+If the folder of a beat has a file `strike`, the beat sends itself the signal that the file names, once, between the
+record of a run and its sending.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ app.conf.update(
 
 @beat_init.connect
 def strike(**_kwargs: Any) -> None:
-    """Have the process strike itself where the file says so."""
-    from django_zklock.contrib.celery.ticks import Ledger
+    """Send this process a signal if the file names one."""
+    from django_zklock.contrib.celery.schedule import ScheduleRecords
 
     note = Path(os.environ["BEAT_STRIKE"])
-    take = Ledger.take
+    take = ScheduleRecords.record_run
 
-    def take_and_be_struck(self: Ledger, entry: Any) -> Any:
+    def take_and_be_struck(self: ScheduleRecords, entry: Any) -> Any:
         tick = take(self, entry)
         if note.exists():
             number = int(note.read_text())
@@ -46,4 +46,4 @@ def strike(**_kwargs: Any) -> None:
             os.kill(os.getpid(), signal.Signals(number))
         return tick
 
-    Ledger.take = take_and_be_struck  # type: ignore[method-assign]
+    ScheduleRecords.record_run = take_and_be_struck  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Real `celery beat` processes that share a schedule, and what they sent."""
+"""Real `celery beat` processes that share a schedule, and the messages that they sent."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Beat:
         self.process.wait()
 
     def stop(self, timeout: float = 10) -> int:
-        """Ask it to end, and return its exit status."""
+        """Ask it to end; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
@@ -135,23 +135,23 @@ class Beats:
         return [self.all[name] for name in names]
 
     def queue(self) -> list[Beat]:
-        """The beats in the queue, the leader first; those that died and are still there, too."""
+        """Return the beats in the queue, the leader first. Dead ones stay until their session ends."""
         pids = {beat.process.pid: beat for beat in self.all.values()}
         payloads = self.zoo.payloads("celery-beat/beatapp")
         return [pids[payload.pid] for payload in payloads if payload is not None and payload.pid in pids]
 
     def wait_queue(self, *beats: Beat, timeout: float = 20) -> None:
-        """Wait until these beats are in the queue, in this order, and no other."""
+        """Wait until exactly these beats are in the queue, in this order."""
         eventually(lambda: self.queue() == list(beats), timeout, f"the queue is not {[beat.name for beat in beats]}")
 
     def records(self) -> dict[str, Any]:
-        """What ZooKeeper has of each entry."""
+        """Return the record of each entry in ZooKeeper."""
         folder = f"{self.zoo.base}/!beat/beatapp"
         names = self.zoo.names(folder)
         return {name: json.loads(self.zoo.client.get(f"{folder}/{name}")[0]) for name in names}
 
     def sent(self) -> list[Sent]:
-        """What was sent so far, in the order in which it was."""
+        """Return what was sent so far, in order."""
         return sorted(self._read(), key=lambda message: message.at)
 
     def _read(self) -> Iterator[Sent]:
@@ -161,7 +161,7 @@ class Beats:
             yield Sent(**label, at=int(path.name.partition("_")[0]) / 1000)
 
     def wait_sent(self, count: int, timeout: float = 20, since: float = 0.0) -> list[Sent]:
-        """Wait for so many messages sent after `since`; return all of these."""
+        """Wait for so many messages sent after `since`; return them."""
 
         def found() -> list[Sent]:
             messages = [message for message in self.sent() if message.at > since]
@@ -171,7 +171,7 @@ class Beats:
 
 
 def each_tick_once(messages: list[Sent]) -> None:
-    """Fail if a tick was sent twice, or out of order, or by one that another had followed."""
+    """Fail if a run was sent twice, out of order, or by a leader that had a successor."""
     for entry in {message.entry for message in messages}:
         mine = [message for message in messages if message.entry == entry]
         ticks = [message.tick for message in mine]
@@ -181,6 +181,6 @@ def each_tick_once(messages: list[Sent]) -> None:
 
 
 def longest_gap(messages: list[Sent], begin: float, end: float) -> float:
-    """The longest time without a message, in seconds."""
+    """Return the longest time without a message, in seconds."""
     moments = [begin, *(message.at for message in messages if begin < message.at < end), end]
     return max(later - earlier for earlier, later in itertools.pairwise(moments))

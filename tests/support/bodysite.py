@@ -1,4 +1,4 @@
-"""A site of views whose bodies come after them, for the tests of what becomes of their locks; it is its URLconf."""
+"""A site of locked views with streamed and rendered responses, and its URLconf."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ go_on = threading.Event()
 
 
 def note(name: str, event: str) -> None:
-    """Note an event, and whether the lock is its owner's: then it may be taken again without waiting."""
+    """Note an event, if the caller owns the lock: then it can acquire it again without waiting."""
     with zk_lock(LOCK, fields={"name": name}, timeout=0):
         events.append(event)
 
@@ -112,7 +112,7 @@ class AsyncReport(View):
 
 
 def rows(name: str) -> Iterator[int]:
-    """As a queryset does, run when the template asks for it."""
+    """Yield rows when the template asks for them, as a queryset does."""
     note(name, "rendered")
     yield 1
 
@@ -134,7 +134,7 @@ async def arender(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @zk_locked(LOCK, timeout=0)
 async def endless(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Send a part, and be in the middle of the next one until the client goes away."""
+    """Send one part; compute the next one until the client disconnects."""
 
     async def ticks() -> AsyncIterator[bytes]:
         try:
@@ -155,7 +155,7 @@ async def patient(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @zk_locked(LOCK, timeout=0)
 def slow_sync(request: HttpRequest, name: str) -> HttpResponseBase:
-    """A sync body, which Django reads in a thread under ASGI, and whose second part takes its time."""
+    """Return a sync body, which Django reads in a thread under ASGI. Its second part is slow."""
 
     def ticks() -> Iterator[bytes]:
         try:
@@ -174,7 +174,7 @@ kept: list[object] = []
 
 
 def lingering_middleware(get_response: Callable[..., Awaitable[HttpResponseBase]]) -> Callable[..., object]:
-    """Linger after the view where the request says so, holding on to its response."""
+    """Wait after the view if the request says so, and keep its response."""
 
     async def middleware(request: HttpRequest) -> HttpResponseBase:
         response = await get_response(request)
@@ -210,7 +210,7 @@ def failing_middleware(get_response: Callable[[HttpRequest], HttpResponseBase]) 
 
 
 def replacing_middleware(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Answer something else than the view, whose response it keeps and does not close."""
+    """Answer something else, and keep the response of the view without closing it."""
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         kept.append(get_response(request))
@@ -238,13 +238,13 @@ urlpatterns = [
 
 
 def application() -> ASGIHandler:
-    """The site as a server runs it, with the middleware of the settings."""
+    """Return the site for a server, with the middleware of the settings."""
     return ASGIHandler()
 
 
 @contextlib.contextmanager
 def served() -> Iterator[None]:
-    """Have the site be the project's, with nothing left of what happened on it before or since."""
+    """Use this site as that of the project, without anything of earlier tests."""
     for left in (events, kept, inside, go_on):
         left.clear()
     with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=TEMPLATES, ALLOWED_HOSTS=["*"]):

@@ -1,8 +1,8 @@
 """
-A Celery application whose tasks take locks, for real worker processes and for the test that sends to them.
+A Celery application whose tasks take locks, for real workers and for the test that sends to them.
 
-Its broker is a folder, named by CELERY_HOME, unless a file in that says otherwise; without it, in the test's own
-process, messages go nowhere.
+Its broker is the folder CELERY_HOME, unless a file in that folder says otherwise. In the test's own process, without
+CELERY_HOME, messages are lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONG = 40.0  # seconds; no test waits for their end
 
 
 class Channel(filesystem.Channel):
-    """Write a message under another name first: kombu writes in place, and a reader can come too early."""
+    """Write a message under another name first: kombu writes in place, and a reader could come too early."""
 
     def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:  # type: ignore[override]
         final = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
@@ -64,7 +64,7 @@ TRANSPORT_ALIASES["filesystem"] = "support.celeryapp:Transport"
 
 
 def configure(app: Celery, home: Path) -> Celery:
-    """Point an application to the broker and the results in a folder, or to those that its settings name."""
+    """Connect an application to the broker and the results in a folder, or to those that its settings name."""
     for name in ("messages", "control", "results"):
         (home / name).mkdir(parents=True, exist_ok=True)
     app.conf.update(
@@ -132,7 +132,7 @@ def do(verb: str, argument: Any) -> Any:
 
 
 def account() -> dict[str, Any]:
-    """Return what the running task knows of itself."""
+    """Return the properties of the running task."""
     request = current_task.request
     return {
         "pid": os.getpid(),
@@ -220,7 +220,7 @@ def helper(key: str) -> None: ...
 
 @app.task(name="helped")
 def helped(key: str) -> float:
-    """Call a locked function that is no task; return how long it waited."""
+    """Call a locked function that is not a task; return how long it waited."""
     began = time.monotonic()
     try:
         helper(key)
@@ -231,7 +231,7 @@ def helped(key: str) -> float:
 
 @app.task(name="calls")
 def calls(key: str) -> str:
-    """Call another task as a function; return what came of it."""
+    """Call another task as a function; return the result."""
     try:
         plain(key)
     except LockBusy as error:
@@ -241,7 +241,7 @@ def calls(key: str) -> str:
 
 @app.task(name="by_hand")
 def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Take a lock without the decorator."""
+    """Acquire a lock without the decorator."""
     lock = zk_lock(key)
     lock.acquire()
     try:
@@ -267,7 +267,7 @@ def kept(key: str) -> bool:
 @zk_locked("{key}")
 @transaction.atomic
 def atomic_below(key: str, mark: str) -> bool:
-    """Write down, after COMMIT, whether the lock is held."""
+    """Record after COMMIT whether the lock is held."""
     transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
     return connection.in_atomic_block
 
@@ -282,7 +282,7 @@ def atomic_option(key: str, mark: str) -> bool:
 @app.task(name="increment")
 @zk_locked("{key}", timeout=60)
 def increment(key: str, path: str) -> int:
-    """Count in a file, with time for others between reading and writing."""
+    """Count in a file, with time for others between read and write."""
     counter = Path(path)
     value = int(counter.read_text()) if counter.exists() else 0
     time.sleep(0.02)
@@ -292,7 +292,7 @@ def increment(key: str, path: str) -> int:
 
 @app.task(name="storm")
 def storm(key: str, rounds: int, seed: int) -> int:
-    """Take a lock again and again while soft time limits strike at odd moments; return how many struck."""
+    """Acquire a lock repeatedly while soft time limits strike at random moments; return how many did."""
     chance = random.Random(seed)
     struck = 0
     lock = zk_lock(key)

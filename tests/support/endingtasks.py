@@ -1,4 +1,4 @@
-"""Tasks of the Celery application that end in every way there is, some of them without letting go of their locks."""
+"""Tasks that end in every possible way, some of them without releasing their locks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
 
 @app.task(name="forgetful_end", bind=True, acks_late=True)
 def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End with a lock that was taken and never released."""
+    """End without releasing a lock."""
     zk_lock(key).acquire()
     do(verb, argument)
     return end(self, way, argument)
@@ -74,7 +74,7 @@ def _inside(key: str) -> Generator[None]:
 
 @app.task(name="half_open")
 def half_open(key: str) -> None:
-    """Enter a block that is never left: its generator waits for ever."""
+    """Enter a block that is never left: its generator is never resumed."""
     generator = _inside(key)
     next(generator)
     _suspended.append(generator)
@@ -82,7 +82,7 @@ def half_open(key: str) -> None:
 
 @app.task(name="forget_in_coroutine")
 def forget_in_coroutine(key: str) -> None:
-    """Take a lock in a coroutine that ends without releasing it."""
+    """Acquire a lock in a coroutine that ends without releasing it."""
 
     async def take() -> None:
         await zk_lock(key).aacquire()
@@ -92,7 +92,7 @@ def forget_in_coroutine(key: str) -> None:
 
 @app.task(name="forget_in_thread")
 def forget_in_thread(key: str) -> None:
-    """Take a lock in a thread that ends without releasing it."""
+    """Acquire a lock in a thread that ends without releasing it."""
     thread = threading.Thread(target=zk_lock(key).acquire)
     thread.start()
     thread.join()
@@ -100,7 +100,7 @@ def forget_in_thread(key: str) -> None:
 
 @app.task(name="take_twice")
 def take_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Take a reentrant lock twice, and never release it."""
+    """Acquire a reentrant lock twice, and never release it."""
     zk_lock(key).acquire()
     with zk_lock(key):
         zk_lock(key).acquire()
@@ -115,7 +115,7 @@ def careless_part(keys: list[str]) -> None:
 
 @app.task(name="careful_whole")
 def careful_whole(outer: str, inner: str) -> list[bool]:
-    """Run a part, eagerly, which forgets a lock of its own and one that this task holds; tell what is held then."""
+    """Run a part eagerly that leaves its own lock and one of this task; return what is held then."""
     locks = [zk_lock(outer), zk_lock(inner)]
     with locks[0]:
         careless_part.apply(([outer, inner],))
@@ -125,7 +125,7 @@ def careful_whole(outer: str, inner: str) -> list[bool]:
 
 @app.task(name="keep")
 def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Have a thread of the process hold a lock for the rest of its days."""
+    """Hold a lock in a thread of the process until the process ends."""
     taken = threading.Event()
 
     def hold() -> None:
@@ -140,7 +140,7 @@ def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
 
 @app.task(name="loses_block")
 def loses_block(key: str, mark: str) -> None:
-    """Work under a lock for as long as it takes, and say what is thrown at it."""
+    """Work under a lock until it is lost, and report what is raised."""
     try:
         with zk_lock(key):
             do("sleep", mark)

@@ -10,8 +10,8 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from django_zklock import require_fence
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.fencing import require_fence
 from django_zklock.fencing.stores import MemoryTokens
 
 memory = MemoryTokens()

@@ -1,16 +1,12 @@
-"""Tasks in which several parts come together: two options, two locks, or a task in a task."""
+"""Tasks that combine features: two options, two locks, or a task in a task."""
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 from celery import current_task
-from celery.exceptions import TimeoutError as WaitedTooLong
-from celery.result import allow_join_result
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import zk_locked
 from support.celeryapp import app, do
 
 
@@ -32,14 +28,14 @@ def patient(key: str, verb: str = "tell", argument: Any = None) -> str:
 @zk_locked("outer/{key}")
 @zk_locked("inner/{key}")
 def two_locks(key: str) -> int:
-    """Take two locks; return how often the task had to come again."""
+    """Acquire two locks; return how often the task was sent again."""
     return int((current_task.request.headers or {}).get("zklock_conflicts", 0))
 
 
 @app.task(name="joint.hides")
 @zk_locked("{key}")
 def hides(key: str) -> str:
-    """Return what the message says of what may be seen."""
+    """Return the parts of the message that hide something."""
     request: Any = current_task.request
     return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
 
@@ -47,22 +43,6 @@ def hides(key: str) -> str:
 @app.task(name="joint.stores_errors", ignore_result=True, store_errors_even_if_ignored=True)
 @zk_locked("{key}", on_conflict="skip")
 def stores_errors(key: str) -> None: ...
-
-
-@app.task(name="joint.parent", bind=True, max_retries=1)
-@zk_locked("outer/{key}")
-def parent(self: Any, key: str, gate: str) -> None:
-    """Wait for a task under the lock that it needs, then give up, and work under that lock once more."""
-    with zk_lock(key):
-        if self.request.retries:
-            do("linger", gate)
-            return
-        with allow_join_result():
-            child = app.send_task("policy.retry", (key,), countdown=2)
-            Path(gate, "child").write_text(child.id)
-            with contextlib.suppress(WaitedTooLong):
-                child.get(timeout=0.1)
-    raise self.retry(countdown=0)
 
 
 @app.task(name="joint.unique_coalesce")

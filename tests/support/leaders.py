@@ -1,4 +1,4 @@
-"""Real processes that lead in turn, what each of them believed at which time, and whether that can all be true."""
+"""Processes that lead in turn; what each of them believed at which time, and whether that is possible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ signal.signal(signal.SIGTERM, lambda *args: leader.stop())
 def work(hold):
     while True:
         before = time.monotonic()
-        leads = leader.leads
+        leads = leader.is_leader
         after = time.monotonic()
         if leads:
             os.write(log, json.dumps([hold.token, before, after]).encode() + b"\\n")
@@ -45,7 +45,7 @@ leader.run(work)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One lead, as far as it is certain that its leader might trust it."""
+    """One leadership, from the first to the last moment at which its process trusted it."""
 
     token: int
     leader: str
@@ -54,7 +54,7 @@ class Term:
 
 
 class Candidate:
-    """One process, with a proxy of its own between it and ZooKeeper."""
+    """One process, with its own proxy between it and ZooKeeper."""
 
     def __init__(self, zoo: Zoo, name: str, home: Path, proxy: Proxy, session_timeout: float, abort_on: str) -> None:
         self.name = name
@@ -87,7 +87,7 @@ class Candidate:
         self.process.wait()
 
     def stop(self) -> int:
-        """Ask it to end, and return its exit status."""
+        """Ask it to end; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(10)
 
@@ -98,7 +98,7 @@ class Candidate:
         self.process.send_signal(signal.SIGCONT)
 
     def terms(self) -> list[Term]:
-        """Its leads so far; a line that was torn by its death is left out."""
+        """Return its terms so far, without a line that its death has cut off."""
         looks: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for line in self.looks.read_text().splitlines() if self.looks.exists() else ():
             with contextlib.suppress(ValueError):
@@ -108,7 +108,7 @@ class Candidate:
 
 
 class Candidates:
-    """Some of them, for the length of a with block."""
+    """Several candidates, for the length of a `with` block."""
 
     def __init__(self, zoo: Zoo, home: Path, names: tuple[str, ...], *, session_timeout: float) -> None:
         self.zoo = zoo
@@ -134,7 +134,7 @@ class Candidates:
         self._stack.close()
 
     def queue(self) -> list[Candidate]:
-        """Those in the queue, the leader first; those that died and are still there, too."""
+        """Return the processes in the queue, the leader first; also dead ones that are still there."""
         pids = {each.process.pid: each for each in self.all.values()}
         return [pids[found.pid] for found in self.zoo.payloads(KEY) if found is not None and found.pid in pids]
 
@@ -143,14 +143,14 @@ class Candidates:
         return sorted((term for each in self.all.values() for term in each.terms()), key=lambda term: term.token)
 
     def wait_term(self, since: float, timeout: float) -> Term:
-        """Wait for the first lead that was begun after `since`."""
+        """Wait for the first term that began after `since`."""
         return eventually(
             lambda: next((term for term in self.terms() if term.begin > since), None), timeout, "nobody leads"
         )  # type: ignore[return-value]
 
 
 def assert_one_at_a_time(terms: list[Term]) -> None:
-    """Fail if two leads were to be trusted at the same time, or one after a later one."""
+    """Fail if two processes trusted their leadership at the same time, or the earlier one after the later one."""
     for earlier, later in itertools.pairwise(terms):
         assert earlier.token < later.token, f"one token for two leads: {earlier}, {later}"
         assert earlier.end <= later.begin, f"two leaders at a time: {earlier}, {later}"

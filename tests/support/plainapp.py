@@ -1,4 +1,4 @@
-"""A Celery application without Django and without locks: what it loses, Celery and its broker have lost."""
+"""A Celery application without Django and without locks. What it loses, Celery and its broker have lost."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def say_ready(sender: Any, **_kwargs: Any) -> None:
 
 @app.task(name="without_locks")
 def without_locks() -> bool:
-    """Tell whether this process runs nothing of ours."""
+    """Tell whether this process runs nothing of this package."""
     return not any(name.startswith("django_zklock") for name in sys.modules)

@@ -1,4 +1,4 @@
-"""Tasks for each policy: what becomes of them when their lock is busy, or lost, or held by themselves."""
+"""Tasks for each policy: their lock is busy, is lost, or is held by a copy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Task, current_task
-from celery.result import allow_join_result
 from kombu.exceptions import OperationalError
 
-from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock import current_hold, zk_locked
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -26,7 +25,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") -> str:
-    """Note that the work was begun, do it, and return what can go into the next step of a chain."""
+    """Record that the work has begun, do it, and return a value for the next step of a chain."""
     if journal:
         with Path(journal).open("a", encoding="utf-8") as file:
             file.write(f"{current_task.request.id} {time.monotonic()}\n")
@@ -43,7 +42,7 @@ for _name, _options in POLICIES.items():
 
 @app.task(name="policy.next")
 def follow(before: Any, mark: str = "") -> Any:
-    """Return what the step before returned."""
+    """Return the result of the previous step."""
     if mark:
         Path(mark).write_text(str(before))
     return before
@@ -79,7 +78,7 @@ def unlucky_twice(key: str, gate: str) -> Any:
 @app.task(name="policy.overlong")
 @zk_locked("{key}", on_lost="retry", max_hold=0.5, abort_on="never", max_conflicts=2)
 def overlong(key: str, mark: str) -> Any:
-    """Take too long until somebody has opened the gate."""
+    """Work for too long, until the gate is open."""
     with Path(mark, "runs").open("a", encoding="utf-8") as file:
         file.write("run\n")
     return do("linger", mark)
@@ -88,7 +87,7 @@ def overlong(key: str, mark: str) -> Any:
 @app.task(name="policy.obliging")
 @zk_locked("{key}")
 def obliging(key: str, mark: str) -> list[str]:
-    """Work on, piece by piece, until somebody asks it to let go."""
+    """Work until a release is requested."""
     Path(mark, "entered").write_text(str(os.getpid()))
     hold = current_hold()
     while True:
@@ -106,7 +105,7 @@ def once(key: str) -> str:
 @app.task(name="policy.everything", bind=True)
 @zk_locked("{key}")
 def everything(self: Any, key: str) -> dict[str, Any]:
-    """Return what the message said beside its arguments."""
+    """Return the properties of the message other than its arguments."""
     request = self.request
     return {
         "root_id": request.root_id,
@@ -123,7 +122,7 @@ def everything(self: Any, key: str) -> dict[str, Any]:
 @app.task(name="policy.itself", bind=True, max_retries=1)
 @zk_locked("{key}", on_conflict="skip")
 def itself(self: Any, key: str) -> int:
-    """Retry under the lock, at once: the message is there before the lock is free."""
+    """Retry under the lock, at once: the message is sent before the release."""
     if not self.request.retries:
         raise self.retry(countdown=0)
     return int(self.request.retries)
@@ -132,34 +131,16 @@ def itself(self: Any, key: str) -> int:
 @app.task(name="policy.own_run", bind=True)
 @zk_locked("{key}", on_conflict="skip", timeout=0)
 def own_run(self: Any, key: str, other: str = "") -> str:
-    """Call the own function under another key."""
+    """Call the task's own function with another key."""
     if other:
         return "refused" if self.run(other) is None else "went through"
     return "inner"
 
 
-@app.task(name="policy.waits")
-@zk_locked("outer/{key}")
-def waits(key: str, name: str) -> str:
-    """Wait, under a lock, for a task that needs it."""
-    with zk_lock(key), allow_join_result():
-        try:
-            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-
-
-@app.task(name="policy.between")
-def between(key: str) -> str:
-    """Wait, without a lock, for a task that needs that of who waits here."""
-    with allow_join_result():
-        return str(app.send_task("policy.retry", (key,)).get(timeout=30, interval=0.01))
-
-
 @app.task(name="policy.sends")
 @zk_locked("{key}")
 def sends(key: str, gate: str) -> str:
-    """Send, under a lock, a task that needs it, and end some time later."""
+    """Send a task that needs the lock of this one, and end some time later."""
     sent = app.send_task("policy.retry", (key,))
     do("linger", gate)
     return str(sent.id)
@@ -172,7 +153,7 @@ else:
 
 
 class Offline(AnyTask):
-    """A task whose messages the broker can't take while there is a file of that name."""
+    """A task whose messages the broker does not accept while a file `offline` exists."""
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
         if Path(os.environ["CELERY_HOME"], "offline").exists():

@@ -1,12 +1,10 @@
-"""Tasks that need several locks, for the workers of `celeryapp` and those who send to them."""
+"""Tasks with several locks, for the workers of `celeryapp` and for publishers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from celery.result import allow_join_result
-
-from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock import current_hold, zk_locked
 from support.celeryapp import app, do
 from support.policytasks import POLICIES, work
 
@@ -20,16 +18,6 @@ for _name, _options in POLICIES.items():
 @zk_locked(LOCKS, on_lost="retry", abort_on="lost")
 def unlucky(self: Any, key: str, gate: str) -> Any:
     return do("linger", gate)
-
-
-@app.task(name="several.waits")
-def waits(key: str, name: str) -> str:
-    """Wait, under one of its locks, for a task that needs both."""
-    with zk_lock(f"{key}/b"), allow_join_result():
-        try:
-            return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
 
 
 def accounts(*numbers: str, **_more: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tasks that share their lock with others, as readers or by permits of a semaphore, for the workers of `celeryapp`."""
+"""Tasks that share their lock, as readers or with permits, for the workers of `celeryapp`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from support.celeryapp import app
 from support.policytasks import POLICIES, work
 
 SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
-KINDS: dict[str, dict[str, Any]] = {**SHARES, "write": {"kind": "write"}, "only": {"limit": 1}}
 
-for _kind, _how in KINDS.items():
+for _kind, _how in SHARES.items():
     for _name, _options in POLICIES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
 
 @app.task(name="sharing.waits")
 def waits(key: str, kind: str, name: str) -> str:
-    """Wait, under a lock of a kind, for a task that needs it in a way of its own."""
-    with zk_lock(key, **KINDS[kind]), allow_join_result():
+    """Hold a lock, and wait for a task that shares it."""
+    with zk_lock(key, **SHARES[kind]), allow_join_result():
         try:
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Tasks that are unique from their publishing on, for the workers of `celeryapp` and those who send to them."""
+"""Unique tasks, for the workers of `celeryapp` and for publishers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TASKS = (until_done, until_start, once, late_done, skips)
 
 
 def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:
-    """Have another application know these tasks, as that of a publisher does."""
+    """Register these tasks with another application, such as that of a publisher."""
     for task in tasks:
         options = {name: getattr(task, name) for name in ("name", "acks_late", "reject_on_worker_lost")}
         run = getattr(task, "_orig_run", task.run)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """What a task with the verb "linger" waits at, under its lock."""
+    """A task with the verb "linger" waits here, under its lock."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / uuid.uuid4().hex
@@ -42,7 +42,7 @@ class Gate:
         return int(eventually(lambda: note.exists() and note.read_text(), timeout, "no task came to the gate"))
 
     def open(self) -> None:
-        """Let the task go on, and all that come after it."""
+        """Let the task continue, and all later ones."""
         (self.path / "open").touch()
 
 
@@ -123,7 +123,7 @@ class Worker:
         self.app.close()
 
     def _forget_results(self) -> None:
-        """Have Redis told nothing any more: a result says goodbye when it is collected, which may be after the end."""
+        """Stop reports to Redis: a result unsubscribes when it is collected, perhaps after the end of the test."""
         consumer = getattr(self.app.backend, "result_consumer", None)
         if consumer is not None:
             consumer.subscribed_to.clear()
@@ -152,7 +152,7 @@ class Worker:
 
     @contextlib.contextmanager
     def log_shown(self) -> Iterator[None]:
-        """Print what the worker logs meanwhile, so that a failing test shows it."""
+        """Print what the worker logs in the block, so that a failing test shows it."""
         begin = self.log.stat().st_size
         try:
             yield
@@ -165,11 +165,11 @@ class Worker:
         return Gate(self.home)
 
     def children(self) -> set[int]:
-        """The process ids of the pool."""
+        """Return the process ids of the pool."""
         return {child.pid for child in psutil.Process(self.process.pid).children()}
 
     def group(self) -> set[int]:
-        """The process ids of the worker and its pool, of those that have not ended."""
+        """Return the process ids of the worker and its pool that have not ended."""
         found = set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -178,7 +178,7 @@ class Worker:
         return found
 
     def wait_ended(self, timeout: float) -> None:
-        """Wait until no process of the worker is left; if one is, have it log where it hangs, and fail."""
+        """Wait until no process of the worker is left. If one is, make it log its stack, and fail."""
         try:
             eventually(lambda: not self.group(), timeout)
         except AssertionError:
@@ -191,3 +191,14 @@ class Worker:
         """Ask for a warm shutdown, wait for it, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
+
+
+def outcome(result: AsyncResult[Any]) -> Any:
+    """Return the result of a task, or the name of its error."""
+    value = result.get(timeout=20, interval=0.01, propagate=False)
+    return type(value).__name__ if isinstance(value, BaseException) else value
+
+
+def settled(result: AsyncResult[Any]) -> str:
+    """Wait until a task has run, was skipped, or is sent again; return its state."""
+    return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))

@@ -8,8 +8,6 @@ from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
 from django_zklock import (
-    Candidate,
-    FenceVerifier,
     Hold,
     Leader,
     Lock,
@@ -17,15 +15,16 @@ from django_zklock import (
     MultiLock,
     ReadWriteLock,
     current_hold,
-    require_fence,
     zk_leader,
     zk_lock,
     zk_locked,
     zk_locks,
 )
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
+from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
+from django_zklock.locks.election import Candidate
 from django_zklock.operations import ReleaseRequest
 from django_zklock.testing import LockTester
 
@@ -72,6 +71,11 @@ def task(sku: str) -> int:
 
 
 assert_type(task("a"), int)
+
+zk_locked("a", on_lost="never")  # type: ignore[arg-type]
+zk_locked("a", unique="until_end")  # type: ignore[arg-type]
+zk_locked("a", uniqe="until_done")  # type: ignore[call-arg]
+
 assert_type(view(HttpRequest(), "a"), HttpResponse)
 assert_type(function("a", amount=2), int)
 function(1)  # type: ignore[arg-type]
@@ -169,10 +173,10 @@ async def lead() -> None:
         assert_type(hold.token, int)
     assert_type(leader.wait(5), Hold | None)
     leader.withdraw()
-    assert_type(leader.leads, bool)
-    assert_type(leader.standing, str)
-    assert_type(leader.who(), Candidate | None)
-    assert_type(await leader.awho(), Candidate | None)
+    assert_type(leader.is_leader, bool)
+    assert_type(leader.position, str)
+    assert_type(leader.current_leader(), Candidate | None)
+    assert_type(await leader.acurrent_leader(), Candidate | None)
     assert_type(leader.candidates(), tuple[Candidate, ...])
     for candidate in leader.observe(timeout=5):
         assert_type(candidate, Candidate | None)
@@ -182,7 +186,7 @@ async def lead() -> None:
     @leader.on_elected
     def elected(hold: Hold) -> None: ...
 
-    @leader.on_deposed
+    @leader.on_lost
     def deposed(reason: str) -> None: ...
 
     leader.stop(grace=5)

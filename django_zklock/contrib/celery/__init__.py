@@ -1,29 +1,61 @@
-"""Knows which parts of locks for Celery listen to it; a part that a process has no use for is not imported there."""
+"""
+Locks for Celery: what a decorated task does about its lock, `unique` tasks, events, and any number of beats.
+
+Nothing here imports Celery before the process does. Parts that a process does not use are not imported.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING:
     from django_zklock.contrib.celery.beat import ZkScheduler
+    from django_zklock.decorators.context import CallContext
 
-__all__ = ["ZkScheduler", "connect"]
+__all__ = ["CeleryLibrary", "ZkScheduler", "connect"]
 
-LISTENERS: Final = ("process", "ending", "visibility", "callers", "coalescing")
+_LISTENERS: Final = ("worker", "leaks", "events", "task_reservations")
 """The modules here that connect to Celery's signals when they are imported."""
 
 
 def connect() -> None:
-    """Connect to Celery; doing it again changes nothing."""
-    for name in LISTENERS:
+    """Connect to Celery's signals; repeating it is harmless."""
+    for name in _LISTENERS:
         import_module(f"{__name__}.{name}")
+
+
+class CeleryLibrary:
+    """Celery, as a `TaskLibrary` of the decorator."""
+
+    module: Final = "celery"
+
+    def connect(self, *, unique: bool) -> None:
+        """Connect to Celery; with `unique`, stop duplicates of unique tasks where they are sent."""
+        if unique:
+            try:
+                import_module(self.module)
+            except ModuleNotFoundError as error:
+                raise ImproperlyConfigured(
+                    'unique= is for Celery tasks, and Celery is not installed: pip install "django-zklock[celery]".'
+                ) from error
+            import_module(f"{__name__}.unique")
+        connect()
+
+    def context_of(self, wrapper: Callable[..., Any]) -> CallContext | None:
+        """Return the context of a call by a worker; None for any other call."""
+        from django_zklock.contrib.celery.context import running_task  # noqa: PLC0415 - it imports Celery
+
+        return running_task(wrapper)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import the scheduler when somebody asks for it: a worker has no use for `celery.beat`."""
+        """Import the scheduler only when it is used: a worker does not need `celery.beat`."""
         if name != "ZkScheduler":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return import_module("django_zklock.contrib.celery.beat").ZkScheduler

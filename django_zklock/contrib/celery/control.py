@@ -1,8 +1,8 @@
 """
-Knows the remote control command of a worker: `inspect zklocks`.
+The remote control command of a worker: `inspect zklocks`.
 
-A worker imports it as it begins. A program that only asks, such as `celery -A project inspect zklocks`, has to import
-it to know of the command.
+A worker imports it when it starts. A program that sends the command, such as `celery -A project inspect zklocks`, must
+import it, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celery.worker.control import inspect_command
 from django_zklock.inspection import Survey, survey
 from django_zklock.zk import process
 
-PATIENCE: Final = 0.7  # seconds for ZooKeeper to tell about all locks; `inspect` waits one second for a worker
+PATIENCE: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
 CLOSE_TIMEOUT: Final = 0.2  # seconds
 
 

@@ -1,5 +1,5 @@
 """
-Fences for what has no row of its own: one table, of the highest token that each name has seen.
+Fences for resources without a row of their own: a table with the highest token of each name.
 
 Opt in by `"django_zklock.contrib.fences"` in `INSTALLED_APPS` and `manage.py migrate`.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["advance"]
 
 
-if not TYPE_CHECKING:  # Django imports this before models may be
+if not TYPE_CHECKING:  # Django imports this package before models can be imported
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

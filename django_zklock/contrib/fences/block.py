@@ -1,4 +1,4 @@
-"""Knows the block of work on something that has no row of its own."""
+"""The block of `hold.fenced(name)`: a transaction fenced by a row in the table of fences."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from django_zklock.locks.hold import Hold
 
 class FencedBlock:
     """
-    A transaction that begins by raising a fence to a holder's token, and so keeps every other holder from it.
+    A transaction that begins by raising a fence to the token of a holder, which keeps all other holders out.
 
-    Raises `StaleToken` when a newer holder was there, and `LockLost` when the lock is found lost just before the
-    commit, unless its `abort_on` is "never"; either way nothing is committed. Within another transaction the fence is
-    kept to the end of that.
+    Raises `StaleToken` if a newer holder was there, and `LockLost` if the lock turns out to be lost just before COMMIT,
+    unless its `abort_on` is "never". Then nothing is committed. Within another transaction, the fence is locked to the
+    end of that one.
     """
 
     def __init__(self, fence: Fence, name: str, using: str = "default") -> None:
@@ -39,25 +39,25 @@ class FencedBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        # Shielded: an abort that tears the COMMIT would leave nobody knowing whether it happened.
+        # Shielded: after an abort in the middle of COMMIT, it would be unknown whether it happened.
         return self._block.__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> None:
         raise SynchronousOnlyOperation(_INSTEAD)
 
     async def __aexit__(self, *error: object) -> None:
-        """Be there, so that `async with` comes to the message above."""
+        """Exists so that `async with` reaches the message of `__aenter__`."""
 
 
 _INSTEAD = (
-    "Django has no transactions in async code, so there can be no fenced block. Put the work into a function that "
-    'has "with hold.fenced(...):", and await sync_to_async(function)(...).'
+    "Django has no transactions in async code, so hold.fenced() does not work there. Put the work into a function "
+    'with "with hold.fenced(...):", and await sync_to_async(function)(...).'
 )
 
 
 @contextmanager
 def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
-    # A generator, as it is closed when it is dropped: an exception may strike before it comes to the end of the block.
+    # A generator, because Python closes it when it is deleted: an exception may interrupt even the end of the block.
     transaction = Transaction((using,))
     try:
         transaction.begin()
@@ -68,8 +68,8 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
         transaction.end(error, _nothing)
         raise
     finally:
-        transaction.abandon()  # what was struck before it came to its end
+        transaction.abandon()  # if an exception interrupted the end
 
 
 def _nothing() -> None:
-    """Check nothing."""
+    """Check nothing: the fence is no hold, or the transaction is rolled back."""

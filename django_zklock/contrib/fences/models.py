@@ -8,13 +8,13 @@ from django_zklock.fencing.model import FencingTokenField
 
 
 class Fence(models.Model):
-    """The highest token that one name has seen; written by `advance`, which makes the row when it is missing."""
+    """The highest token of one name. `advance` writes it, and inserts the row if it is missing."""
 
     name: models.Field[str, str] = models.CharField(max_length=255, primary_key=True)
     token: models.Field[int, int] = FencingTokenField()
 
     class Meta:
-        """What the admin calls it."""
+        """Names for the admin."""
 
         verbose_name = "fence"
         verbose_name_plural = "fences"

@@ -1,4 +1,4 @@
-"""Knows how a row of the table is raised to a token, by any number of callers at once."""
+"""Raise the token of a fence, with any number of concurrent callers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_TABLE = (
 
 
 def row_name(name: str) -> str:
-    """Return what a name is called in the table: itself, or its beginning and a digest if it is too long."""
+    """Return the primary key for a name: the name, or its beginning and a digest if it is too long."""
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()
@@ -30,24 +30,24 @@ def row_name(name: str) -> str:
 
 def advance(name: str, token: int, using: str) -> None:
     """
-    Raise the fence `name` to `token` in the database `using`; raise `StaleToken` if a higher one was there.
+    Raise the fence `name` to `token` in the database `using`. Raises `StaleToken` if it has a higher token.
 
-    Within a transaction the row stays locked to its end, so no other token comes between. The row is made when it is
-    missing; of two that make it at once, both find it.
+    Within a transaction the row stays locked to the end, so no other token can come in between. A missing row is
+    inserted; two callers can do that at the same time.
     """
     if _newer(name, token, using) is not None:
         raise StaleToken(f"The fence {name!r} has seen a newer token than {token}.", lock=name)
 
 
 def advance_fence(fence: Fence, name: str, using: str) -> None:
-    """Do the same for a holder, whose key need not be the name."""
+    """Do the same for a holder; its key may differ from the name."""
     seen = _newer(name, fence.token, using)
     if seen is not None:
         raise refusal(fence, f"The fence {name!r}", seen)
 
 
 def _newer(name: str, token: int, using: str) -> int | None:
-    """Raise the fence; return the higher token that it has, if it has one."""
+    """Raise the fence and return None, or return the higher token that it has."""
     try:
         return _raise(name, token, using)
     except DatabaseError as error:
@@ -59,14 +59,14 @@ def _newer(name: str, token: int, using: str) -> int | None:
 
 
 def _raise(name: str, token: int, using: str) -> int | None:
-    place = row_name(name)
+    key = row_name(name)
     table = FenceRow._default_manager.using(using)
-    rows = table.filter(name=place)
+    rows = table.filter(name=key)
     while not rows.filter(token__lte=token).update(token=token):
         seen: int | None = rows.values_list("token", flat=True).first()
         if seen is None:
-            # Without an error for who comes second: it would end his transaction. He waits for the first one's end.
-            table.bulk_create([FenceRow(name=place, token=token)], ignore_conflicts=True)
+            # No error for the second of two callers: that would end its transaction. It waits for the first one.
+            table.bulk_create([FenceRow(name=key, token=token)], ignore_conflicts=True)
         elif seen > token:
             return seen
     return None

@@ -1,8 +1,8 @@
 """
-Metrics of holds for Prometheus, fed by the signals of this package: no lock waits for them.
+Metrics for Prometheus, fed by the signals of this package. No lock waits for them.
 
 Opt in by `pip install "django-zklock[metrics]"` and `"django_zklock.contrib.metrics"` in `INSTALLED_APPS`, which calls
-`connect()`. What serves the metrics is the project's, as for other metrics of `prometheus_client`.
+`connect()`. The project serves the metrics, like other metrics of `prometheus_client`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["connect", "disconnect"]
 
 def connect(registry: CollectorRegistry | None = None) -> None:
     """
-    Have the locks of this process counted in a registry, by default that of `prometheus_client`; again changes nothing.
+    Count the locks of this process in a registry; default is that of `prometheus_client`. Further calls change nothing.
 
     Raises `ImproperlyConfigured` if `prometheus_client` is not installed.
     """
@@ -31,13 +31,13 @@ def connect(registry: CollectorRegistry | None = None) -> None:
             "django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
             'pip install "django-zklock[metrics]".'
         ) from error
-    from django_zklock.contrib.metrics import counting  # noqa: PLC0415 - not installed everywhere
+    from django_zklock.contrib.metrics import prometheus  # noqa: PLC0415 - not installed everywhere
 
-    counting.connect(registry)
+    prometheus.connect(registry)
 
 
 def disconnect(registry: CollectorRegistry | None = None) -> None:
-    """Undo `connect`: count no more, and take the metrics out of the registry."""
-    from django_zklock.contrib.metrics import counting  # noqa: PLC0415 - not installed everywhere
+    """Undo `connect`: stop counting, and remove the metrics from the registry."""
+    from django_zklock.contrib.metrics import prometheus  # noqa: PLC0415 - not installed everywhere
 
-    counting.disconnect(registry)
+    prometheus.disconnect(registry)

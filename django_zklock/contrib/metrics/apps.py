@@ -1,4 +1,4 @@
-"""Django's view of the metrics."""
+"""The app `django_zklock.contrib.metrics`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from django_zklock.contrib.metrics import connect
 
 
 class MetricsConfig(AppConfig):
-    """An app beside `django_zklock`, as its metrics are only for those who collect them."""
+    """An app of its own: only projects that collect metrics need it."""
 
     name = "django_zklock.contrib.metrics"
     label = "zklock_metrics"
     verbose_name = "Lock metrics"
 
     def ready(self) -> None:
-        """Count from now on; this connects to nothing."""
+        """Start to count. This needs no connection."""
         connect()

@@ -1,46 +1,37 @@
-"""Knows how one of many processes leads: `with`, `run`, and what becomes of it when the lead is lost."""
+"""Election of a leader among processes: `with leader:`, `leader.run(function)`, and what happens after a loss."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_zklock.conf.options import UNSET, Unset
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
-from django_zklock.execution.owner import current_owner
-from django_zklock.execution.waiters import Routine, ThreadWaiter, run
+from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
-from django_zklock.locks.base import Entry
-from django_zklock.locks.election.campaign import FIRST_PAUSE, Campaign, Pauses
-from django_zklock.locks.election.lead import Heralds, LeadLock
-from django_zklock.locks.election.observer import Candidate
-from django_zklock.locks.election.onlooker import Onlooker
-from django_zklock.locks.held import RELEASE_PATIENCE, HeldLock
+from django_zklock.locks.election.candidacy import FIRST_PAUSE, LeaderLock
+from django_zklock.locks.election.observer import LeaderObserver
+from django_zklock.locks.held import RELEASE_PATIENCE
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
-from django_zklock.locks.terms import Terms
-from django_zklock.locks.validation import refuse_open_transaction, refuse_running_loop
-from django_zklock.zk import process
+from django_zklock.locks.validation import refuse_running_loop
 
 logger = logging.getLogger("django_zklock.leader")
 
-SAY_AGAIN = 60.0  # seconds between two log records that ZooKeeper does not answer still
-STOPPED = "it was given up by stop()"
+LOG_AGAIN = 60.0  # seconds between two log records that ZooKeeper is still away
 
 _Value = TypeVar("_Value")
 _Callback = TypeVar("_Callback", bound=Callable[..., object])
 
 
 class _Exit:
-    """Makes `__exit__` that of the lock, which is to be a new one for each block."""
+    """Makes `__exit__` that of the lock, which is a new one for each block."""
 
     def __get__(self, leader: Leader | None, cls: type[Leader]) -> Any:
         return _leave if leader is None else leader._lock.__exit__
@@ -50,18 +41,17 @@ def _leave(leader: Leader, kind: type[BaseException] | None, error: BaseExceptio
     leader._lock._leave(error)  # for `ExitStack`, which looks it up on the class
 
 
-class Leader(Onlooker):
+class Leader(LeaderObserver):
     """
-    One candidate for the lead of `name`, which one candidate at a time has, of all processes on all machines.
+    One candidate for the leadership of `name`. One candidate at a time leads, among all processes on all machines.
 
-    The lead is a lock that is waited for as long as it takes: the first in its queue leads, those behind it stand by,
-    and follow in the order in which they came. A place there is kept through losses of the connection. Who loses the
-    lead is told, has its work stopped as in any `with` block, and queues again, at the end. Each lead has a fencing
-    token, higher than that of all before it.
+    The leadership is a lock, and candidates wait for it without a timeout. The first in its queue leads. The others
+    follow in the order in which they came, and keep their places when the connection is lost for a while. A leader
+    that loses the leadership is told, its work is aborted as in any `with` block, and it queues again, at the end. Each
+    leader has a fencing token higher than that of all leaders before it.
 
-    `name`, `fields` and the options are those of `Lock`, of which `kind`, `limit`, `atomic` and `timeout` mean nothing
-    here. One object is one candidate: it leads, or waits to, in one thread or task at a time. `stop`, `leads`,
-    `standing`, and whatever looks at others, are for any thread.
+    `name`, `fields` and the options are those of `Lock`. One object is one candidate: it leads, or waits to, in one
+    thread or task at a time. Any thread may use `stop`, `is_leader`, `position` and the methods that only look.
     """
 
     def __init__(
@@ -79,8 +69,7 @@ class Leader(Onlooker):
     ) -> None:
         super().__init__()
         self.name = name
-        self._lock = LeadLock(
-            self,
+        self._lock = LeaderLock(
             name,
             fields=fields,
             abort_on=abort_on,
@@ -91,17 +80,10 @@ class Leader(Onlooker):
             what=what,
             about=about,
         )
-        self._campaign: Campaign | None = None  # the present or last one; written by who campaigns, read by all
-        self._held: Callable[[], HeldLock | None] = _nothing  # that came of it; likewise
-        self._pauses = Pauses()
-        self._pause = 0.0  # seconds, after a campaign that failed
-        self._said_at: float | None = None
-        self._heralds = Heralds()
+        self._logged_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<Leader {self.name!r}>"
-
-    # --- how it stands ------------------------------------------------------------------------------------------
 
     @property
     def key(self) -> str:
@@ -110,52 +92,43 @@ class Leader(Onlooker):
 
     @property
     def hold(self) -> Hold | None:
-        """What this candidate leads by; None while it does not."""
-        held = self._held()
-        return None if held is None or held.is_over or held.grant.inherited else held.hold
+        """The hold by which this candidate leads; None while it does not."""
+        return self._lock.hold
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """
         Whether this candidate leads, by the clock of its lease.
 
-        It asks no network. A process that was paused for longer than its lease learns at once that it leads no more.
+        Needs no network. A process that was paused for longer than its lease sees at once that it leads no more.
         """
         hold = self.hold
         return hold is not None and not hold.lost
 
     @property
-    def standing(self) -> str:
-        """Where in the queue this candidate is, in words."""
+    def position(self) -> str:
+        """The position of this candidate in the queue, as a text."""
         if self.hold is not None:
             return "first"
-        campaign = self._campaign
-        if campaign is None or not campaign.started:
-            return "not in the queue"
-        contender = campaign.acquisition.contender
-        if contender is None or not contender.placed:
-            return f"not in the queue yet: {campaign.session.explain()}"
-        if contender.operator is not None:
-            return f"behind {contender.operator}"
-        ahead = contender.ahead
-        return "in the queue" if ahead is None else f"behind process {ahead.pid} on {ahead.host}"
+        attempt = self._lock.attempt
+        return "not in the queue" if attempt is None else attempt.position
 
     def on_elected(self, callback: _Callback) -> _Callback:
         """
-        Have `callback(hold)` run each time this candidate comes to lead; also to be used as a decorator.
+        Call `callback(hold)` each time this candidate begins to lead. Can be used as a decorator.
 
-        It runs on the thread that sends Django's signals, so it may take its time, and what it raises is logged.
+        It runs on the thread that sends Django's signals, so it may be slow. Its exceptions are logged.
         """
-        self._heralds.elected.append(callback)
+        self._lock.on_elected.append(callback)
         return callback
 
-    def on_deposed(self, callback: _Callback) -> _Callback:
+    def on_lost(self, callback: _Callback) -> _Callback:
         """
-        Have `callback(reason)` run each time a lead of this candidate is over, after that of `on_elected`, likewise.
+        Call `callback(reason)` each time a leadership of this candidate ends, after the callbacks of `on_elected`.
 
-        `reason` says why the lead was lost; it is empty if it was let go of.
+        `reason` is empty if the leadership was released. It runs as the callbacks of `on_elected` do.
         """
-        self._heralds.deposed.append(callback)
+        self._lock.on_lost.append(callback)
         return callback
 
     # --- leading ------------------------------------------------------------------------------------------------
@@ -164,11 +137,10 @@ class Leader(Onlooker):
         """
         Call `function(hold)` while this candidate leads, and again when it leads again; return what it returns.
 
-        When the lead is lost, the function is stopped as `abort_on` says, that is logged, and the candidate queues
-        again, after a pause that is the longer the more often this has happened lately; also if the function returns
-        when it does not lead any more, or raises `LockLost` or `StaleToken` for that reason. Any other exception of
-        the function ends this, and is raised. While ZooKeeper is away it goes on trying, and says so in the log now and
-        then. Returns None when `stop` was called.
+        When the leadership is lost, the function is aborted as `abort_on` says, the loss is logged, and the candidate
+        queues again after a pause. The pause grows if this happens often. The same happens if the function returns, or
+        raises `LockLost` or `StaleToken`, because it no longer leads. Any other exception of the function ends `run`.
+        While ZooKeeper is away, `run` keeps trying, and logs that now and then. Returns None after `stop`.
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{function!r} is a coroutine function; await leader.arun() it.")
@@ -181,13 +153,13 @@ class Leader(Onlooker):
                     if not hold.lost:
                         return value
             except (LockLost, StaleToken, LockNotAcquired, ZooKeeperUnavailable) as error:
-                if not self._is_to_go_on(error, elected=elected):
+                if not self._may_continue(error, elected=elected):
                     raise
-            self._tell_deposed()
+            self._log_loss()
         return None
 
     async def arun(self, function: Callable[[Hold], Awaitable[_Value]]) -> _Value | None:
-        """Await `function(hold)` as `run` calls it; waiting for the lead costs no thread."""
+        """Await `function(hold)` as `run` calls it; waiting for the leadership needs no thread."""
         while not self._stopping:
             elected = False
             try:
@@ -200,28 +172,25 @@ class Leader(Onlooker):
                     if not hold.lost:
                         return value
             except (LockLost, StaleToken, LockNotAcquired, ZooKeeperUnavailable) as error:
-                if not self._is_to_go_on(error, elected=elected):
+                if not self._may_continue(error, elected=elected):
                     raise
-            self._tell_deposed()
+            self._log_loss()
         return None
 
     def stop(self, *, grace: float = 0.0) -> None:
         """
-        End the candidacy for good: leave the queue, or give the lead up and have the work stopped; returns at once.
+        End the candidacy for good: leave the queue, or give up the leadership and abort the work; return at once.
 
-        From any thread, or the handler of a signal, and any number of times. The work has `grace` seconds to end by
-        itself; it can tell by `stopping`. Then it is stopped as if the lead were lost (with `abort_on="never"` it has
-        to look at its hold), and the lead is somebody else's only when it has ended. `run` returns None, who waits
-        gets `LockNotAcquired`, and who observes by this object comes to the end.
+        Can be called from any thread or signal handler, any number of times. The work has `grace` seconds to end by
+        itself; it can ask `stopping`. Then it is aborted as if the leadership were lost. (With `abort_on="never"` it
+        has to look at its hold.) The next candidate leads only when the work has ended. `run` returns None, a pending
+        `wait` raises `LockNotAcquired`, and `observe` ends.
         """
-        self._look_no_more()
-        campaign = self._campaign
-        if campaign is not None:
-            campaign.call_off(LockNotAcquired("The leader was stopped.", lock=campaign.acquisition.terms.key))
-            campaign.session.post(self._end, campaign, grace)
+        self._stop_observing()
+        self._lock.stop(grace)
 
     def __enter__(self) -> Hold:
-        """Wait for the lead as long as it takes. Raises `ZooKeeperUnavailable` if the queue is not to be reached."""
+        """Wait for the leadership, without a limit. Raises `ZooKeeperUnavailable` if the queue cannot be reached."""
         return self._lock.__enter__()
 
     if TYPE_CHECKING:
@@ -243,141 +212,77 @@ class Leader(Onlooker):
 
     def wait(self, timeout: float) -> Hold | None:
         """
-        Wait for the lead for at most `timeout` seconds; return the hold, or None: then it is still in the queue.
+        Wait for the leadership for at most `timeout` seconds; return the hold, or None. Then it is still in the queue.
 
-        For a thread that has something else to do in between. It stays in the queue through any loss of the connection,
-        until `withdraw`. The hold is nobody's to take again, and no work is stopped when it is lost: ask
-        `hold.check()`. Raises `ZooKeeperUnavailable` when there was no connection within the connect timeout, and
-        another `ZkLockError` when the queue cannot be entered; a wait after that begins anew.
+        This is for a thread that has other things to do in between. The candidate stays in the queue until `withdraw`,
+        also while the connection is lost. No work is aborted when the hold is lost: call `hold.check()`. Raises
+        `ZooKeeperUnavailable` if there was no connection within the connect timeout, and another `ZkLockError` if the
+        candidate cannot enter the queue; the next wait enters it again.
         """
         hold = self.hold
         if hold is not None:
             return hold
         refuse_running_loop("wait", "await leader.arun()")
-        campaign = self._campaign
-        if campaign is None or campaign.over:
-            campaign = self._begin(Acquisition(self._lock.terms), ThreadWaiter[Outcome]())
-            campaign.belong_to(self)
-        outcome = run(campaign.outcome(timeout))
+        attempt = self._lock.attempt
+        if attempt is None or attempt.is_over:
+            attempt = self._lock.begin(Acquisition(self._lock.terms), ThreadWaiter[Outcome]())
+            attempt.abandon_with(self)
+        outcome = run(attempt.outcome(timeout))
         if outcome is None:
             return None
         try:
-            held = campaign.conclude(outcome)
+            held = attempt.conclude(outcome)
         except BaseException:
-            campaign.abandon()
-            self._campaign = None
+            self._lock.abandon(attempt)
             raise
-        table.held_locks.remove(held)  # it is nobody's to take again
-        self._held = lambda: held  # kept, as nothing else does
-        self._tell_elected(held)
+        table.held_locks.remove(held)  # the thread cannot acquire it again as its own
+        self._lock.begin_leadership(held, lambda: held)  # kept here, as no block keeps it
         return held.hold
 
     def withdraw(self) -> None:
-        """Let go of the lead, or leave its queue; a wait after that begins anew, at the end."""
-        held, self._held = self._held(), _nothing
-        campaign = self._campaign
-        if campaign is not None and not campaign.over:
-            self._campaign = None
-            campaign.abandon()
+        """Release the leadership, or leave the queue. The next wait enters it again, at the end."""
+        held = self._lock.end_leadership()
+        attempt = self._lock.attempt
+        if attempt is not None and not attempt.is_over:
+            self._lock.abandon(attempt)
         if held is not None:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
             held.release_to(0, waiter.set)
             waiter.wait(RELEASE_PATIENCE)
 
-    def _place(self) -> tuple[str, str]:
+    # --- small parts --------------------------------------------------------------------------------------------
+
+    def _where(self) -> tuple[str, str]:
         terms = self._lock.terms
         return terms.key, terms.parent
 
-    # --- campaigning --------------------------------------------------------------------------------------------
-
-    def _begin(self, acquisition: Acquisition, waiter: Any) -> Campaign:
-        """Begin a campaign, in which nothing is sent before it is waited for."""
-        last = self._campaign
-        if last is not None and (not last.over or self.hold is not None):
-            raise RuntimeError(f"{self!r} leads, or waits for the lead, already; one object is one candidate.")
-        pause = max(self._pause, self._pauses.after(None if last is None else last.grant))
-        campaign = Campaign(process.current(), acquisition, waiter, pause=pause)
-        self._campaign = campaign  # first, then look: `stop` does it the other way round
-        if self._stopping:
-            self._campaign = None
-            raise LockNotAcquired("The leader was stopped.", lock=acquisition.terms.key)
-        return campaign
-
-    def _take(self, entry: Entry, terms: Terms, waiter: type[Any]) -> Routine[None]:
-        """Campaign; for the lock behind this."""
-        acquisition = Acquisition(replace(terms, reentrant=False))
-        entry.acquisitions.append(acquisition)
-        if waiter is ThreadWaiter:
-            refuse_running_loop("run", '"async with" or await leader.arun()')
-        acquisition.reenter(current_owner(), keep=False)  # it would wait for itself
-        if waiter is ThreadWaiter:
-            refuse_open_transaction(terms, ())
-        campaign = self._begin(acquisition, waiter())
-        try:
-            outcome = yield from campaign.outcome(None)
-            while outcome is None:
-                outcome = yield from campaign.outcome(None)
-            held = campaign.conclude(outcome)
-            self._held = weakref.ref(held)  # kept by the block alone, so that it goes with it
-            self._tell_elected(held)
-        except BaseException:
-            campaign.abandon()
-            self._campaign = None
-            raise
-
-    def _end(self, campaign: Campaign, grace: float) -> None:
-        """Have the work of a stopped leader stopped; on the protocol's thread."""
-        grant = campaign.grant
-        if grant is None or grant.released:
-            return
-        if grace > 0:
-            campaign.session.loop.call_later(grace, lambda: self._end(campaign, 0.0))
-        else:
-            grant.lose(STOPPED, logging.INFO)
-
-    # --- what is told -------------------------------------------------------------------------------------------
-
-    def _is_to_go_on(self, error: Exception, *, elected: bool) -> bool:
-        """Tell whether to campaign again after this error: when the lead was lost, or ZooKeeper is away."""
-        self._pause = FIRST_PAUSE / 2  # whatever it is: never a loop without a pause
+    def _may_continue(self, error: Exception, *, elected: bool) -> bool:
+        """Return whether to try again after this error: the leadership was lost, or ZooKeeper is away."""
+        self._lock.pause = FIRST_PAUSE / 2  # no error may lead to a loop without a pause
         if isinstance(error, ZooKeeperUnavailable):
             if not elected:
-                self._say_away(error)
+                self._log_outage(error)
             return not elected
         if isinstance(error, LockNotAcquired):
             return not elected and self._stopping
         if isinstance(error, LockLost):
             return error.lock == self.key
-        campaign = self._campaign  # a newer leader has been at the row
-        grant = None if campaign is None else campaign.grant
+        grant = self._lock.grant  # the row was written by a newer leader
         return not isinstance(error, FenceRegressed) and grant is not None and grant.why_invalid() is not None
 
-    def _say_away(self, error: Exception) -> None:
+    def _log_outage(self, error: Exception) -> None:
         now = time.monotonic()
-        if self._said_at is None or now - self._said_at >= SAY_AGAIN:
-            self._said_at = now
-            logger.warning("no way to the lead of %s; goes on trying: %s", self.key, error, extra={"lock": self.key})
+        if self._logged_at is None or now - self._logged_at >= LOG_AGAIN:
+            self._logged_at = now
+            logger.warning("%r has no leader here; goes on trying: %s", self.key, error, extra={"lock": self.key})
 
-    def _tell_elected(self, held: HeldLock) -> None:
-        grant = held.grant
-        self._pause = 0.0
-        self._said_at = None
-        logger.info("leads %r", held.key, extra=grant.logged())
-        self._heralds.tell(held.hold)
-
-    def _tell_deposed(self) -> None:
-        campaign = self._campaign
-        grant = None if campaign is None else campaign.grant
+    def _log_loss(self) -> None:
+        grant = self._lock.grant
         if self._stopping or grant is None:
             return
+        self._logged_at = None
         reason = grant.why_invalid() or "it could not be trusted any more"
-        logger.warning("leads %s no more, and queues again: %s", grant.key, reason, extra=grant.logged())
-
-
-def _nothing() -> None:
-    return None
+        logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.logged())
 
 
 zk_leader = Leader  # the name that goes with `zk_lock`
-
-__all__ = ["Candidate", "Leader", "zk_leader"]

@@ -1,8 +1,8 @@
 """
-Knows who leads: the first in a lock's queue, as others see it; and how to tell of each change, without polling.
+Show who leads, now or at each change, without being a candidate.
 
-Whoever is first has been granted the lead by ZooKeeper. Whether word of that has reached it yet, and whether it trusts
-its lease still, only it can tell.
+The first contender in the queue is the leader: ZooKeeper has granted it the lock. Only the leader itself knows whether
+it has heard of that, and whether its lease is still valid.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from datetime import datetime, timezone
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.looking import aseen, seen
+from django_zklock.locks.looking import Seen, aseen, seen
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import Turns
+from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.queue import clients, order
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.printable import printable
@@ -32,33 +33,33 @@ from django_zklock.zk.session import SessionObserver
 
 _Value = TypeVar("_Value")
 
-LOOK_AGAIN = 5.0
-"""Seconds until an observer looks again that may not make the directory it would watch; the one case of polling."""
-_SHORT = 120  # characters of a host
+READ_AGAIN = 5.0
+"""Seconds between two reads if this account may not create the directory to be watched: the only case of polling."""
+_LONGEST_HOST = 120  # characters
 _LATEST = 253402300799.0  # seconds since 1970: the end of the year 9999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Who leads, or stands by to do so. What a node cannot tell is empty or 0: another client's says little."""
+    """The leader, or a candidate behind it. Fields that its znode does not tell are empty or 0."""
 
     client: str
-    """Which client it is of: "zklock", "Curator", "kazoo", or "unknown" if its node is not what its name promises."""
+    """The client library: "zklock", "Curator", "kazoo", or "unknown" if its znode is not what its name promises."""
     what: str
-    """The work it is for; of another client what that wrote, as the id of a `LeaderSelector` or of an `Election`."""
+    """The work; of another client the text it wrote, as the id of a `LeaderSelector` or of an `Election`."""
     host: str
     pid: int
     token: int
-    """Of its own node: its fencing token when it leads. No two candidates have had the same."""
+    """The czxid of its znode: its fencing token when it leads. No two candidates have the same."""
     since: datetime
-    """When it came into the queue, by ZooKeeper's clock."""
+    """When it entered the queue, by ZooKeeper's clock."""
     operator: str
-    """Who keeps the lead from all processes until when and why, if it is a person's hold; else empty."""
+    """For an operator hold, which keeps all processes from leading: who set it, until when and why; else empty."""
     path: str
-    """Of its node."""
+    """The path of its znode."""
 
     def __str__(self) -> str:
-        """Return who it is, in a line."""
+        """Describe it in one line."""
         if self.operator:
             return self.operator
         if self.client == clients.OURS:
@@ -75,7 +76,7 @@ def _candidate(key: str, child: Child, node: Node) -> Candidate:
     return Candidate(
         client=clients.client_of(child, payload),
         what=printable(said.what),
-        host=printable(said.host, _SHORT),
+        host=printable(said.host, _LONGEST_HOST),
         pid=0 if payload is None else payload.pid,
         token=node.czxid,
         since=datetime.fromtimestamp(min(max(node.ctime, 0.0), _LATEST), timezone.utc),
@@ -84,60 +85,126 @@ def _candidate(key: str, child: Child, node: Node) -> Candidate:
     )
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------
-
-
-def who(key: str, parent: str) -> Candidate | None:
-    """Return who is first in the queue now, or None if nobody is there. Raises `ZooKeeperUnavailable`."""
-    while True:
-        queue = seen(process.current(), key, parent, most=1)
-        if not queue:
-            return None
-        child, node = queue[0]
-        if node is not None:  # else it has left since, and somebody else is first
-            return _candidate(key, child, node)
-
-
-async def awho(key: str, parent: str) -> Candidate | None:
-    """Do the same as `who`."""
-    while True:
-        queue = await aseen(process.current(), key, parent, most=1)
-        if not queue:
-            return None
-        child, node = queue[0]
-        if node is not None:
-            return _candidate(key, child, node)
+def _candidates(key: str, found: Seen) -> tuple[Candidate, ...]:
+    # A znode that was listed and then not found belongs to a candidate that has left.
+    return tuple(_candidate(key, child, node) for child, node in found if node is not None)
 
 
 def candidates(key: str, parent: str, *, patience: float | None = None) -> tuple[Candidate, ...]:
-    """Return who leads and who stands by, in order; the first fifty. Raises `ZooKeeperUnavailable`."""
-    queue = seen(process.current(), key, parent, patience=patience)
-    return tuple(_candidate(key, child, node) for child, node in queue if node is not None)
-
-
-async def acandidates(key: str, parent: str) -> tuple[Candidate, ...]:
-    """Do the same as `candidates`."""
-    queue = await aseen(process.current(), key, parent)
-    return tuple(_candidate(key, child, node) for child, node in queue if node is not None)
-
-
-# --- watching ---------------------------------------------------------------------------------------------------------
-
-
-class _Over:
-    """Says that there is nothing more to be told."""
-
-
-_News: TypeAlias = "Candidate | ZkLockError | _Over | None"
-
-
-class Observation(SessionObserver):
     """
-    Tells one observer who leads, and of each change; it lives on the protocol's thread.
+    Return the leader of `key` and the candidates behind it, in order, the first fifty. `parent` is the directory.
 
-    While somebody leads there is a watch on that one's node; while nobody is in the queue, one on the children of its
-    directory. A missing directory has no children to watch, and an "exists" of it would leave a watch behind for ever
-    (ZOOKEEPER-442). So the directory is made, and taken away at the end if nobody has come.
+    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    """
+    return _candidates(key, seen(process.current(), key, parent, patience=patience))
+
+
+class LeaderObserver:
+    """The methods of a `Leader` that only look. Any thread may call them."""
+
+    def __init__(self) -> None:
+        self._stopping = False  # final; set before the watches are stopped
+        self._watches: dict[LeaderWatch, None] = {}  # changed by single operations only
+
+    def _where(self) -> tuple[str, str]:
+        """Return the key and the path of its directory."""
+        raise NotImplementedError
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
+    def _stop_observing(self) -> None:
+        self._stopping = True
+        for watch in list(self._watches):
+            watch.stop()
+
+    def current_leader(self) -> Candidate | None:
+        """Return the current leader, whichever process it is, or None. Raises `ZooKeeperUnavailable`."""
+        refuse_running_loop("current_leader", "await leader.acurrent_leader()")
+        key, parent = self._where()
+        while True:
+            found = seen(process.current(), key, parent, most=1)
+            if not found:
+                return None
+            if read := _candidates(key, found):
+                return read[0]
+
+    async def acurrent_leader(self) -> Candidate | None:
+        """Return the current leader, as `current_leader` does."""
+        key, parent = self._where()
+        while True:
+            found = await aseen(process.current(), key, parent, most=1)
+            if not found:
+                return None
+            if read := _candidates(key, found):
+                return read[0]
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the leader and the candidates behind it, in order, the first fifty. Raises `ZooKeeperUnavailable`."""
+        refuse_running_loop("candidates", "await leader.acandidates()")
+        return candidates(*self._where())
+
+    async def acandidates(self) -> tuple[Candidate, ...]:
+        """Return the leader and the candidates behind it, as `candidates` does."""
+        key, parent = self._where()
+        return _candidates(key, await aseen(process.current(), key, parent))
+
+    def observe(self, timeout: float | None = None) -> Iterator[Candidate | None]:
+        """
+        Yield the leader, or None, and then each change, for at most `timeout` seconds (None: until `stop`).
+
+        A watch reports each change, so nothing is sent while nothing changes. This continues when the connection or the
+        session is lost; while ZooKeeper is away, nothing is yielded. A leader that came and went between two reads is
+        left out.
+        """
+        refuse_running_loop("observe", "async for ... in leader.aobserve()")
+        with self._watch() as watch:
+            if not self._stopping:
+                yield from watch.follow(timeout)
+
+    async def aobserve(self, timeout: float | None = None) -> AsyncIterator[Candidate | None]:
+        """Yield what `observe` does; waiting needs no thread."""
+        with self._watch() as watch:
+            if not self._stopping:
+                async for candidate in watch.afollow(timeout):
+                    yield candidate
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[LeaderWatch]:
+        watch = LeaderWatch(*self._where())
+        self._watches[watch] = None
+        try:
+            yield watch
+        finally:
+            watch.stop()
+            self._watches.pop(watch, None)
+
+
+# --- the watch ----------------------------------------------------------------------------------------------------
+
+
+class _End:
+    """The last message to an observer."""
+
+
+_Message: TypeAlias = "Candidate | ZkLockError | _End | None"
+
+
+def _is_end(message: _Message) -> bool:
+    if isinstance(message, ZkLockError):
+        raise message
+    return isinstance(message, _End)
+
+
+class LeaderWatch(SessionObserver):
+    """
+    Reports the leader, and each change, to one observer; on the protocol's thread.
+
+    It watches the znode of the leader. If the queue is empty, it watches the children of the directory. A missing
+    directory has no children to watch, and a watch on its existence would stay on the server for ever (ZOOKEEPER-442).
+    So the directory is created, and deleted at the end if no candidate came.
     """
 
     def __init__(self, key: str, parent: str) -> None:
@@ -145,93 +212,85 @@ class Observation(SessionObserver):
         self._key = key
         self._parent = parent
         self._turns = Turns(key, self._on_failure)
-        self._tell: Callable[[_News], object] | None = None
+        self._send: Callable[[_Message], object] | None = None
         self._ended = False
-        self._told: list[int | None] = []  # the token that was told last, None for nobody; empty at first
+        self._reported: list[int | None] = []  # the token in the last report, None for no leader; empty at first
         self._watch: Watch | None = None
         self._timer: Timer | None = None
-        self._made = False  # the directory, with nobody in it since
+        self._created = False  # the directory, and no candidate has come since
 
     # --- from any thread ----------------------------------------------------------------------------------------
 
     def follow(self, timeout: float | None) -> Iterator[Candidate | None]:
-        """Yield who leads, then each change, for at most `timeout` seconds (None: until it is stopped)."""
-        news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        """Yield the leader, then each change, for at most `timeout` seconds (None: until `stop`)."""
+        messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._session.post(self._begin, news.put)
+        self._session.post(self._begin, messages.put)
         try:
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                try:
-                    found = news.get(timeout=left)
-                except queue.Empty:
+                message = messages.get(timeout=_left(deadline))
+                if _is_end(message):
                     return
-                if isinstance(found, _Over):
-                    return
-                if isinstance(found, ZkLockError):
-                    raise found
-                yield found
+                yield message  # type: ignore[misc]
+        except queue.Empty:
+            return
         finally:
             self.stop()
 
     async def afollow(self, timeout: float | None) -> AsyncIterator[Candidate | None]:
-        """Do the same as `follow`; waiting costs no thread."""
+        """Yield what `follow` does; waiting needs no thread."""
         loop = asyncio.get_running_loop()
-        news: asyncio.Queue[_News] = asyncio.Queue()
+        messages: asyncio.Queue[_Message] = asyncio.Queue()
         deadline = None if timeout is None else time.monotonic() + timeout
 
-        def tell(found: _News) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(news.put_nowait, found)
+        def send(message: _Message) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no observer
+                loop.call_soon_threadsafe(messages.put_nowait, message)
 
-        self._session.post(self._begin, tell)
+        self._session.post(self._begin, send)
         try:
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                try:
-                    found = await asyncio.wait_for(news.get(), left)
-                except asyncio.TimeoutError:
+                message = await asyncio.wait_for(messages.get(), _left(deadline))
+                if _is_end(message):
                     return
-                if isinstance(found, _Over):
-                    return
-                if isinstance(found, ZkLockError):
-                    raise found
-                yield found
+                yield message  # type: ignore[misc]
+        except asyncio.TimeoutError:
+            return
         finally:
             self.stop()
 
     def stop(self) -> None:
-        """End, and leave no watch behind; who iterates comes to the end."""
-        self._session.post(self._end, _Over())
+        """End, and leave no watch on the server; the iteration of the observer ends."""
+        self._session.post(self._end, _End())
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- begin and end --------------------------------------------------------------------------------------------
 
-    def _begin(self, tell: Callable[[_News], object]) -> None:
+    def _begin(self, send: Callable[[_Message], object]) -> None:
         if self._ended:
-            tell(_Over())  # stopped before it began
+            send(_End())  # stopped before it began
             return
-        self._tell = tell
+        self._send = send
         if self._session.closing:
             self.on_closed()
             return
         self._session.observers[self] = None
         if self._session.connected:
-            self._look()
+            self._read_queue()
 
-    def _end(self, last: _News) -> None:
+    def _end(self, last: _Message) -> None:
         self._ended = True
-        tell, self._tell = self._tell, None
-        if tell is None:
+        send, self._send = self._send, None
+        if send is None:
             return
         self._turns.next()
-        self._rest()
+        self._cancel()
         self._session.observers.pop(self, None)
-        if self._made:
-            # Which also ends the watch on it. Somebody's who came just now it is not: it would not be empty.
+        if self._created:
+            # This ends the watch on it, too. If a candidate has just come, the directory is not empty, and stays.
             self._gateway.delete(self._parent, lambda answer: None)
-        tell(last)
+        send(last)
 
-    def _rest(self) -> None:
+    def _cancel(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
@@ -244,102 +303,107 @@ class Observation(SessionObserver):
         return self._session.attached(Registry).gateway
 
     def _on_failure(self, error: Exception) -> None:
-        self._end(ZkLockError(f"Observing the lock failed: {error!r}.", lock=self._key))
+        self._end(ZkLockError(f"Observing the leader of {self._key!r} failed: {error!r}.", lock=self._key))
 
-    # --- who leads ----------------------------------------------------------------------------------------------
+    # --- the leader -----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        if self._tell is None:
+    def _read_queue(self) -> None:
+        if self._send is None:
             return
         self._turns.next()
-        self._rest()
+        self._cancel()
         self._gateway.children(self._parent, self._turns.pass_on(self._on_listed))
 
     def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
-            self._say(None)
-            self._gateway.ensure_path(self._parent, self._turns.pass_on(self._on_made))
-        elif self._is_clear(answer):
-            self._judge(answer, otherwise=self._await_somebody)
+            self._report(None)
+            self._gateway.ensure_path(self._parent, self._turns.pass_on(self._on_created))
+        elif self._is_answered(answer) and not self._found_leader(answer):
+            self._watch_directory()
 
-    def _on_made(self, answer: WriteReply) -> None:
+    def _on_created(self, answer: WriteReply) -> None:
         if isinstance(answer, (OutcomeUnknown, SessionGone)):
-            return  # to be looked at again when connected
+            return  # the queue is read again after the reconnect
         if isinstance(answer, ZkError):
-            self._timer = self._session.loop.call_later(LOOK_AGAIN, self._look)  # this account may only read
+            self._timer = self._session.loop.call_later(READ_AGAIN, self._read_queue)  # this account may only read
             return
-        self._made = True
-        self._await_somebody()
+        self._created = True
+        self._watch_directory()
 
-    def _await_somebody(self) -> None:
-        """Nobody is in the queue: watch it, and look whether somebody has come meanwhile."""
-        self._say(None)
+    def _watch_directory(self) -> None:
+        """Watch the empty queue, and read it once more: a candidate may have come since."""
+        self._report(None)
         self._watch = self._gateway.children(
-            self._parent, self._turns.pass_on(self._on_listed_again), self._turns.pass_on(lambda deleted: self._look())
+            self._parent,
+            self._turns.pass_on(self._on_listed_again),
+            self._turns.pass_on(lambda deleted: self._read_queue()),
         )
 
     def _on_listed_again(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
-            self._look()
-        elif self._is_clear(answer):
-            self._judge(answer, otherwise=lambda: None)
+            self._read_queue()
+        elif self._is_answered(answer):
+            self._found_leader(answer)
 
-    def _judge(self, names: list[str], *, otherwise: Callable[[], None]) -> None:
+    def _found_leader(self, names: list[str]) -> bool:
+        """Watch the first contender; return whether the search is over."""
         try:
-            queue = order.ordered(names)
+            contenders = order.ordered(names)
         except UnreadableQueue as error:
             error.lock = self._key
             self._end(error)
-            return
-        if queue:
-            self._made = False
-            self._follow(queue[0])
-        else:
-            otherwise()
+            return True
+        if contenders:
+            self._created = False
+            self._watch_leader(contenders[0])
+        return bool(contenders)
 
-    def _follow(self, child: Child) -> None:
-        """Read the node of who leads, and watch it."""
-        self._rest()
-        path = f"{self._parent}/{child.name}"
+    def _watch_leader(self, child: Child) -> None:
+        self._cancel()
 
         def on_read(answer: NodeReply) -> None:
             if isinstance(answer, NodeMissing):
-                self._look()
-            elif self._is_clear(answer):
-                self._say(_candidate(self._key, child, answer))
+                self._read_queue()
+            elif self._is_answered(answer):
+                self._report(_candidate(self._key, child, answer))
 
         def on_event(deleted: bool) -> None:
             if deleted:
-                self._look()
+                self._read_queue()
             else:
-                self._follow(child)  # only its data changed
+                self._watch_leader(child)  # only its data changed
 
+        path = f"{self._parent}/{child.name}"
         self._watch = self._gateway.read(path, self._turns.pass_on(on_read), self._turns.pass_on(on_event))
 
-    def _is_clear(self, answer: _Value | ZkError) -> TypeGuard[_Value]:
-        """Tell whether this is an answer; one that never came is asked for again when connected, a refusal ends it."""
+    def _is_answered(self, answer: _Value | ZkError) -> TypeGuard[_Value]:
+        """Return whether there is an answer. A lost one is requested again after the reconnect; a refusal ends this."""
         if isinstance(answer, ZkError) and not isinstance(answer, (OutcomeUnknown, SessionGone)):
             answer.lock = answer.lock or self._key
             self._end(answer)
         return not isinstance(answer, ZkError)
 
-    def _say(self, found: Candidate | None) -> None:
+    def _report(self, found: Candidate | None) -> None:
         token = None if found is None else found.token
-        if self._tell is not None and self._told != [token]:
-            self._told = [token]
-            self._tell(found)
+        if self._send is not None and self._reported != [token]:
+            self._reported = [token]
+            self._send(found)
 
-    # --- the session's news -------------------------------------------------------------------------------------
+    # --- the session's events -------------------------------------------------------------------------------------
 
     def on_connected(self, *, resumed: bool) -> None:
-        """Look again: the watch has ended with the connection, and much may have happened."""
-        self._look()
+        """Read the queue again: the watch has ended with the connection."""
+        self._read_queue()
 
     def on_session_lost(self) -> None:
-        """Wait for the next one."""
+        """Wait for the next session."""
         self._turns.next()
-        self._rest()
+        self._cancel()
 
     def on_closed(self) -> None:
-        """Who waits would wait in vain."""
+        """End: this session will report nothing more."""
         self._end(ZooKeeperUnavailable("The ZooKeeper session of this process was closed.", lock=self._key))
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,7 +1,7 @@
 """
-A ZooKeeper to try things on and to test with: the client protocol over a tree in memory, standard library only.
+A ZooKeeper server for development and tests. It keeps its data in memory and needs only the standard library.
 
-It shares no code with the locks it serves, so that a mistake in one cannot hide in the other.
+It shares no code with the locks. Otherwise a mistake in shared code could hide itself.
 """
 
 from __future__ import annotations

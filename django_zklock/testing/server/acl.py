@@ -1,4 +1,4 @@
-"""Who may do what: credentials, ACL entries and their schemes (world, auth, digest, ip). Pure; it knows no nodes."""
+"""Check permissions: credentials, ACL entries and their schemes (world, auth, digest, ip)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_ONLY: Final = (Acl(int(Perm.READ), "world", "anyone"),)
 
 
 class Credential(NamedTuple):
-    """What a connection has shown of itself."""
+    """One proven identity of a connection."""
 
     scheme: str
     id: str
@@ -28,14 +28,14 @@ class Credential(NamedTuple):
 
 
 def digest(user_and_password: str) -> str:
-    """Return the id of scheme digest for `user:password`: the name, and SHA-1 of both in base 64."""
+    """Return the id of `user:password` in scheme digest: the name, and SHA-1 of both in base 64."""
     user = user_and_password.split(":", 1)[0]
     hashed = hashlib.sha1(user_and_password.encode("utf-8", "replace"), usedforsecurity=False).digest()
     return f"{user}:{base64.b64encode(hashed).decode('ascii')}"
 
 
 def authenticate(scheme: str | None, auth: bytes | None, address: str) -> Credential:
-    """Return what an auth request earns its connection. Raises Refused for a scheme that does not exist."""
+    """Return the credential of an auth request. Raises Refused for an unknown scheme."""
     if scheme == "digest" and auth is not None:
         return Credential("digest", digest(auth.decode("utf-8", "replace")))
     if scheme == "ip":
@@ -45,10 +45,10 @@ def authenticate(scheme: str | None, auth: bytes | None, address: str) -> Creden
 
 def resolve(acls: Sequence[Acl] | None, credentials: Iterable[Credential]) -> tuple[Acl, ...]:
     """
-    Return the list a node gets for the one a client sent: without doubles, and `auth` become the client's digests.
+    Return the list that a node gets when a client sends `acls`.
 
-    Raises Refused for an empty list, for one with an entry that no client could ever match, and for `auth` of a
-    client that has no digest.
+    Duplicates are removed, and `auth` is replaced by the client's digests. Raises Refused for an empty list, for an
+    entry that no client can match, and for `auth` if the client has no digest.
     """
     found: dict[Acl, None] = {}
     for acl in acls or ():
@@ -76,19 +76,19 @@ def _valid(scheme: str, identity: str) -> bool:
 
 def _network(identity: str) -> ipaddress.IPv4Network | None:
     try:
-        return ipaddress.IPv4Network(identity, strict=False)  # ZooKeeper 3.8 takes no others
+        return ipaddress.IPv4Network(identity, strict=False)  # ZooKeeper 3.8 accepts no others
     except ValueError:
         return None
 
 
 def permit(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> None:
-    """Raise Refused unless an entry allows one of the permissions `wanted` to the world or to one of `credentials`."""
+    """Raise Refused unless `allows` returns True."""
     if not allows(acls, wanted, credentials):
         raise Refused(Error.NO_AUTH)
 
 
 def allows(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> bool:
-    """Tell whether an entry allows one of the permissions `wanted` to the world or to one of `credentials`."""
+    """Return whether an entry grants one of the permissions `wanted` to the world or to one of `credentials`."""
     return acls is OPEN or any(
         acl.perms & wanted and (acl.scheme == "world" or any(_matches(acl, one) for one in credentials)) for acl in acls
     )
@@ -107,5 +107,5 @@ def _matches(acl: Acl, credential: Credential) -> bool:
 
 
 def masked(acls: Sequence[Acl]) -> list[Acl]:
-    """Return a list for the eyes of a client that may not administer the node: without the hashes."""
+    """Return the list without password hashes, for clients that may not administer the node."""
     return [acl._replace(id=(acl.id or "").split(":", 1)[0] + ":x") if acl.scheme == "digest" else acl for acl in acls]

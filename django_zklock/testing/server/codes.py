@@ -8,12 +8,12 @@ from typing import Final
 #: `jute.maxbuffer`: no frame, string or buffer may be longer (bytes).
 MAX_FRAME: Final = 0xFFFFF
 
-#: The xid of a reply to a ping, whatever that of the request was.
+#: The xid of every reply to a ping, whatever the xid of the request was.
 XID_PING: Final = -2
 
 
 class Op(IntEnum):
-    """What a request asks for. CONNECT is never on the wire: it stands for the handshake."""
+    """The operations. CONNECT is never sent: it represents the handshake."""
 
     CREATE = 1
     DELETE = 2
@@ -50,7 +50,7 @@ class Op(IntEnum):
 
 
 class Error(IntEnum):
-    """What a reply says of a request that failed."""
+    """The error codes of replies."""
 
     OK = 0
     RUNTIME_INCONSISTENCY = -2
@@ -71,7 +71,7 @@ class Error(IntEnum):
 
 
 class Refused(Exception):
-    """A request fails with an error code of the protocol; nothing of it was carried out."""
+    """A request failed with an error code of the protocol, and changed nothing."""
 
     def __init__(self, code: Error) -> None:
         super().__init__(code.name)
@@ -79,7 +79,7 @@ class Refused(Exception):
 
 
 class Mode(IntEnum):
-    """The kinds of nodes, as create's flags name them."""
+    """The kinds of nodes, numbered like the flags of create."""
 
     PERSISTENT = 0
     EPHEMERAL = 1
@@ -96,17 +96,17 @@ class Mode(IntEnum):
 
     @property
     def ephemeral(self) -> bool:
-        """True if the node ends with its session."""
+        """True if the node is deleted with its session."""
         return self in (Mode.EPHEMERAL, Mode.EPHEMERAL_SEQUENTIAL)
 
     @property
     def ttl(self) -> bool:
-        """True if the node ends when it was left alone for a time."""
+        """True if the node is deleted when it is empty and unchanged for a time."""
         return self in (Mode.TTL, Mode.TTL_SEQUENTIAL)
 
 
 class Event(IntEnum):
-    """What a watch event says of its path."""
+    """What happened to the path of a watch event."""
 
     CREATED = 1
     DELETED = 2
@@ -115,7 +115,7 @@ class Event(IntEnum):
 
 
 class Watch(IntEnum):
-    """How long a watch lasts, and how far it sees. PERSISTENT and RECURSIVE are addWatch's modes plus one."""
+    """How long a watch lasts, and what it covers. PERSISTENT and RECURSIVE are addWatch's modes plus one."""
 
     ONCE = 0
     PERSISTENT = 1
@@ -123,7 +123,7 @@ class Watch(IntEnum):
 
 
 class Perm(IntFlag):
-    """What an ACL entry allows."""
+    """The permissions of an ACL entry."""
 
     READ = 1
     WRITE = 2

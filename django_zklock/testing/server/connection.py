@@ -1,7 +1,7 @@
 """
-One client's connection: its frames in, its frames out, in order.
+One client's connection: split the input into frames, and send frames in order.
 
-It knows a socket and jute's framing; it does not know what frames mean, nor when to read and to write.
+The service decides what frames mean. The loop decides when to read and write.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Final
 
 from django_zklock.testing.server.acl import Credential
 from django_zklock.testing.server.codes import MAX_FRAME
-from django_zklock.testing.server.sessions import Session
+from django_zklock.testing.server.database import Session
 
 _LENGTH: Final = struct.Struct("!i")
 _CHUNK: Final = 256 * 1024
 
 
 class BrokenFrame(ValueError):
-    """The length of a frame cannot be. What follows it cannot be told apart, so the connection has to end."""
+    """The length of a frame is impossible. The connection must end, because the next frame cannot be found."""
 
 
 class Connection:
-    """A connection from its accept to its close. Guarded by being the server thread's alone."""
+    """A connection from its accept to its close. Only the server's thread uses it."""
 
     def __init__(self, sock: socket.socket, address: str, port: int, dirty: set[Connection]) -> None:
         sock.setblocking(False)
-        with suppress(OSError):  # not for a client that is gone already
+        with suppress(OSError):  # the client may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.address = address
@@ -42,19 +42,19 @@ class Connection:
         self.last = ""  # the last operation, for `cons`
         self.last_xid = 0
         self.received = self.sent = 0  # frames
-        self.greeted = False  # the handshake was read: no four-letter words from here on
-        self.closing = False  # as soon as all is sent; nothing more is read
+        self.handshaken = False  # the handshake was read: four-letter commands are no longer accepted
+        self.closing = False  # it closes when all is sent; nothing more is read
         self.closed = False
-        self.swallowed = False  # something was read and dropped, so that replies would not fit any more
-        self.partial = False  # the socket takes no more for now
-        self._dirty = dirty  # where those register that have something to send
+        self.swallowed = False  # a request was discarded, so later replies would not match
+        self.partial = False  # the socket accepts no more data for now
+        self._dirty = dirty  # connections with data to send register here
         self._inbox = bytearray()
         self._outbox: list[bytes] = []
-        self._held: deque[tuple[float, bytes]] = deque()  # what has to wait, and all behind it
+        self._held: deque[tuple[float, bytes]] = deque()  # delayed frames, and all frames after them
 
     @property
     def client(self) -> str:
-        """Who is at the other end, as four-letter words show it."""
+        """The client's address, as four-letter commands show it."""
         return f"/{self.address}:{self.port}"
 
     def send(self, data: bytes, *, not_before: float = 0.0) -> None:
@@ -69,12 +69,12 @@ class Connection:
         self._dirty.add(self)
 
     def close_when_sent(self) -> None:
-        """Close as soon as the other end has all it was sent; read nothing more."""
+        """Close when everything is sent; read nothing more."""
         self.closing = True
         self._dirty.add(self)
 
     def receive(self) -> bool:
-        """Read what there is. False if the other end is gone."""
+        """Read the available data. Return False if the client is gone."""
         try:
             data = self.sock.recv(_CHUNK)
         except (BlockingIOError, InterruptedError):
@@ -85,11 +85,11 @@ class Connection:
         return bool(data)
 
     def first_word(self) -> bytes | None:
-        """Return the first four bytes of a connection that has not greeted, once they are there."""
-        return bytes(self._inbox[:4]) if not self.greeted and len(self._inbox) >= 4 else None
+        """Return the first four bytes, once they have arrived, if there was no handshake yet."""
+        return bytes(self._inbox[:4]) if not self.handshaken and len(self._inbox) >= 4 else None
 
     def next_frame(self) -> bytes | None:
-        """Return the next frame if all of it is there. Raises BrokenFrame."""
+        """Return the next frame if it is complete. Raises BrokenFrame."""
         inbox = self._inbox
         if len(inbox) < 4:
             return None
@@ -105,17 +105,17 @@ class Connection:
         return found
 
     def swallow(self) -> None:
-        """Drop what was read."""
+        """Discard what was read."""
         if self._inbox:
             self._inbox.clear()
             self.swallowed = True
 
     def due(self) -> float | None:
-        """Return when something that is held may be sent."""
+        """Return when the next delayed frame may be sent."""
         return self._held[0][0] if self._held else None
 
     def flush(self, now: float) -> bool:
-        """Send what may be sent, in one write; False if the connection is over, by an error or as it was asked to."""
+        """Send what is due, in one write. Return False if the connection is finished, or failed."""
         while self._held and self._held[0][0] <= now:
             self._outbox.append(self._held.popleft()[1])
         if self._outbox:
@@ -133,7 +133,7 @@ class Connection:
         return not (self.closing and not self._outbox and not self._held)
 
     def close(self) -> None:
-        """Close at once. The other end sees an end of file, in forked children, too, that still have the socket."""
+        """Close at once. The client sees the end of the stream even if a forked child still has the socket."""
         self.closed = True
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)

@@ -1,15 +1,24 @@
-"""What is to go wrong: replies to lose, replies to delay. It knows operations by name and no connections."""
+"""Inject faults into a running server: expired sessions, cut connections, delays, dropped replies, pauses."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from django_zklock.testing.server.codes import Op
 
-#: The names of operations, as kazoo's client has them, and what they are on the wire.
-OPERATIONS: Final[dict[str, tuple[Op, ...]]] = {
+if TYPE_CHECKING:
+    from django_zklock.testing.server.database import Database, Sessions
+    from django_zklock.testing.server.loop import Loop
+    from django_zklock.testing.server.service import Service
+
+T = TypeVar("T")
+
+#: kazoo's names of the operations, and their numbers in the protocol.
+OPERATIONS_BY_NAME: Final[dict[str, tuple[Op, ...]]] = {
     "create": (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL),
     "delete": (Op.DELETE,),
     "exists": (Op.EXISTS,),
@@ -32,17 +41,17 @@ OPERATIONS: Final[dict[str, tuple[Op, ...]]] = {
 }
 
 
-def operations(name: str) -> tuple[Op, ...]:
-    """Return what a name stands for. Raises ValueError for one that stands for nothing."""
+def _operations(name: str) -> tuple[Op, ...]:
+    """Return the operations of a name. Raises ValueError for an unknown name."""
     try:
-        return OPERATIONS[name]
+        return OPERATIONS_BY_NAME[name]
     except KeyError:
-        raise ValueError(f"{name!r} is none of the operations {', '.join(OPERATIONS)}") from None
+        raise ValueError(f"{name!r} is not one of the operations {', '.join(OPERATIONS_BY_NAME)}") from None
 
 
 @dataclass(slots=True, eq=False)
-class Loss:
-    """A reply that is to be lost."""
+class DroppedReply:
+    """One reply that the server will not send."""
 
     ops: tuple[Op, ...]
     session_id: int | None
@@ -50,30 +59,185 @@ class Loss:
 
 
 class Faults:
-    """The faults in force. Guarded by being the server thread's alone."""
+    """The active faults. Only the server's thread uses them."""
 
     def __init__(self) -> None:
         self.refuse = False
         self.stall = False
-        self.losses: list[Loss] = []
+        self.dropped_replies: list[DroppedReply] = []
         self.delays: dict[int, float] = {}
 
-    def lose(self, loss: Loss) -> None:
-        """Lose the next such reply."""
-        self.losses.append(loss)
-
     def delay(self, ops: tuple[Op, ...], seconds: float) -> None:
-        """Delay all such replies; 0 ends it."""
+        """Delay all replies to these operations; 0 ends the delay."""
         for op in ops:
             if seconds > 0:
                 self.delays[op] = seconds
             else:
                 self.delays.pop(op, None)
 
-    def take_loss(self, op: int, session_id: int | None) -> Loss | None:
-        """Return the loss that this reply is to suffer, and forget it."""
-        for loss in self.losses:
-            if op in loss.ops and loss.session_id in (None, session_id):
-                self.losses.remove(loss)
-                return loss
+    def take_dropped_reply(self, op: int, session_id: int | None) -> DroppedReply | None:
+        """Return the fault that drops this reply, and remove it."""
+        for dropped in self.dropped_replies:
+            if op in dropped.ops and dropped.session_id in (None, session_id):
+                self.dropped_replies.remove(dropped)
+                return dropped
         return None
+
+
+class FaultControls:
+    """The faults of a DevServer. Faults that are set while the server is stopped apply from its start."""
+
+    _lock: threading.RLock  # for start, stop and restart, and for calls while there is no thread
+    _loop: Loop | None  # guarded by _lock; None while stopped
+    _service: Service
+
+    def expire(self, session_id: int) -> bool:
+        """
+        End a session as if it had timed out. Return False if there is no such session.
+
+        Its ephemerals are deleted, the watches of others fire, and its connection is closed.
+        """
+        return self._call(lambda: self._service.expire(session_id))
+
+    def cut(self, session_id: int | None = None) -> int:
+        """Close the connection of a session, or all connections. Return how many. The sessions continue."""
+
+        def cut() -> int:
+            found = [
+                each
+                for each in self._service.connections
+                if session_id is None or (each.session is not None and each.session.id == session_id)
+            ]
+            for connection in found:
+                self._service.drop(connection)
+            return len(found)
+
+        return self._call(cut)
+
+    @property
+    def refuse(self) -> bool:
+        """Refuse connections like a server that is down: connecting fails at once, and open connections are cut."""
+        return self._service.faults.refuse
+
+    @refuse.setter
+    def refuse(self, refuse: bool) -> None:
+        self._call(lambda: self._set_refuse(refuse))
+
+    def _set_refuse(self, refuse: bool) -> None:
+        self._service.faults.refuse = refuse
+        if self._loop is None:
+            return
+        if refuse:
+            self._loop.close_listener()
+        else:
+            self._loop.listen()
+
+    @property
+    def stall(self) -> bool:
+        """
+        Accept connections and read, but send nothing, like a network that loses everything.
+
+        Sessions can expire meanwhile. Requests that arrive are lost. At the end, connections that sent a request are
+        cut, and the others receive what is due to them.
+        """
+        return self._service.faults.stall
+
+    @stall.setter
+    def stall(self, stall: bool) -> None:
+        self._call(lambda: self._set_stall(stall))
+
+    def _set_stall(self, stall: bool) -> None:
+        if stall:
+            self._service.flush()  # earlier requests have their replies
+            self._service.faults.stall = True
+        elif self._service.faults.stall:
+            self._service.end_stall()
+
+    def lose_reply(self, op: str, *, session_id: int | None = None) -> threading.Event:
+        """
+        Carry out the next operation `op`, and cut its connection instead of sending the reply.
+
+        `op` is `create` (all kinds), `delete`, `get`, `set`, `exists`, `get_children`, `multi`, `sync`, `close`,
+        `connect` and so on; others raise ValueError. With `session_id`, only operations of that session count. The
+        returned event is set when it has happened.
+        """
+        dropped = DroppedReply(_operations(op), session_id)
+        self._call(lambda: self._service.faults.dropped_replies.append(dropped))
+        return dropped.done
+
+    def delay(self, op: str, seconds: float) -> None:
+        """Reply to each operation `op` this many seconds later; 0 ends it. Replies after it wait for it."""
+        ops = _operations(op)
+        self._call(lambda: self._service.faults.delay(ops, seconds))
+
+    def pause(self) -> None:
+        """
+        Pause like a process that received SIGSTOP.
+
+        Connections stay open, and the kernel accepts new ones. Nothing is read or sent, and no session expires.
+        """
+        self._call(lambda: self._set_paused(True))
+
+    def resume(self) -> None:
+        """Continue, with what has arrived meanwhile. The timers of all sessions restart, as with a new leader."""
+        self._call(lambda: self._set_paused(False))
+
+    def _set_paused(self, paused: bool) -> None:
+        if self._loop is None or self._loop.paused == paused:
+            return
+        self._service.flush()
+        self._loop.paused = paused
+        if not paused:
+            self._service.restart_timers(time.monotonic())
+
+    def restart(self, *, keep_data: bool = True, down: float = 0.0) -> None:
+        """
+        Stop, cut all connections, and start again after `down` seconds on the same port. Return after that.
+
+        With `keep_data`, sessions and their ephemeral nodes remain, their timers restart, and clients can reconnect to
+        them. Without it, the tree is empty, zxids restart, and clients find their sessions expired.
+        """
+        with self._lock:
+            loop = self._loop
+            if loop is None:
+                return
+            loop.call(lambda: self._go_down(loop))
+            try:
+                if down:
+                    time.sleep(down)
+            finally:
+                loop.call(lambda: self._come_up(loop, keep_data))
+
+    def _go_down(self, loop: Loop) -> None:
+        loop.close_listener()
+        loop.paused = True
+
+    def _come_up(self, loop: Loop, keep_data: bool) -> None:
+        if not keep_data:
+            self._service.wipe(self._database(self._service.db.sessions))
+        loop.paused = False
+        self._service.restart_timers(time.monotonic())
+        if not self._service.faults.refuse:
+            loop.listen()
+
+    def heal(self) -> None:
+        """End all faults: refusals, stalls, pauses, delays, and replies that would be dropped."""
+
+        def heal() -> None:
+            self._set_paused(False)
+            self._set_stall(False)
+            self._set_refuse(False)
+            self._service.faults.dropped_replies.clear()
+            self._service.faults.delays.clear()
+
+        self._call(heal)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        loop = self._loop
+        if loop is not None:
+            return loop.call(function)
+        with self._lock:
+            return function()
+
+    def _database(self, before: Sessions | None) -> Database:
+        raise NotImplementedError

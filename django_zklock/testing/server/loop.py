@@ -1,7 +1,7 @@
 """
-The thread of a server: a selector, the listener, the connections, and calls from other threads.
+Run the server's thread: a selector, the listener, the connections, and calls from other threads.
 
-It knows sockets and time; what is said on the connections is the service's.
+The loop moves bytes and measures time. The service decides what to answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import selectors
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,8 +20,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from django_zklock.testing.server.connection import Connection
-from django_zklock.testing.server.limits import more_files
 from django_zklock.testing.server.service import Service
+
+try:
+    import resource
+except ImportError:  # pragma: no cover - Windows has no such limit
+    resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -32,15 +37,15 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 class Loop:
     """
-    Runs a service on a port, in a thread of its own.
+    A service on a port, in its own thread.
 
-    Everything but `start`, `stop` and `call` runs in that thread. `call` hands a function over to it and waits for
-    the outcome.
+    All methods but `start`, `stop`, `abandon` and `call` run in that thread. `call` runs a function there and waits for
+    its result.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
-        self._keeper, self.port = _reserve(host, port)  # first, as it may fail
+        self._reservation, self.port = _reserve(host, port)  # first, as it may fail
         self.service: Service  # set before start
         self.paused = False
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
@@ -55,7 +60,7 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=f"zk-devserver-{self.port}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. The listener is opened by whoever owns the loop."""
+        """Start the thread. The owner of the loop opens the listener."""
         self._thread.start()
 
     def call(self, function: Callable[[], T]) -> T:
@@ -64,10 +69,10 @@ class Loop:
             return function()
         future: Future[T] = Future()
         self._calls.put((function, future))
-        with suppress(OSError):  # there are wake-ups enough, or the thread has ended
+        with suppress(OSError):  # enough wake-ups are pending, or the thread has ended
             self._wake.send(b"\0")
-        if self._ended.is_set():  # after which the thread may not have seen the call
-            self._answer_calls()
+        if self._ended.is_set():  # the thread may have ended without seeing the call
+            self._run_calls()
         return future.result()
 
     def stop(self) -> None:
@@ -81,9 +86,9 @@ class Loop:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close all sockets of this process; one that was forked does it for its copies, which nobody serves."""
+        """Close all sockets of this process. A forked child calls it, because it has copies that nothing serves."""
         self._selector.close()
-        for sock in (self._keeper, self._listener, self._wake, self._woken):
+        for sock in (self._reservation, self._listener, self._wake, self._woken):
             if sock is not None:
                 sock.close()
         for connection in self.service.connections:
@@ -107,43 +112,43 @@ class Loop:
         self._listener = listener
         self._selector.register(listener, _READ)
 
-    def deafen(self) -> None:
-        """Close the listener, so that connecting is refused, and all connections. Nobody else can take the port."""
+    def close_listener(self) -> None:
+        """Close the listener and all connections. New connections are refused, and the port stays reserved."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
-            with suppress(OSError):  # some systems do without
-                self._listener.shutdown(socket.SHUT_RDWR)  # for a child that was forked just now and still has it, too
+            with suppress(OSError):  # some systems do not allow it
+                self._listener.shutdown(socket.SHUT_RDWR)  # a forked child may still have the socket open
             self._listener.close()
             self._listener = None
         for connection in list(self.service.connections):
             self.service.drop(connection)
 
     def forget(self, connection: Connection) -> None:
-        """Take a connection that is about to be closed out of the selector."""
+        """Remove a connection from the selector before it is closed."""
         with suppress(KeyError):
             self._selector.unregister(connection.sock)
 
     def _run(self) -> None:
         try:
             while self._running:
-                self._turn()
+                self._run_once()
         finally:
-            self.deafen()
+            self.close_listener()
             self._ended.set()
-            self._answer_calls()
+            self._run_calls()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         if self.paused:
             self._woken.setblocking(True)
             self._woken.recv(4096)
             self._woken.setblocking(False)
-            self._answer_calls()
+            self._run_calls()
             return
         service = self.service
         for key, events in self._selector.select(max(0.0, service.next_tick() - time.monotonic())):
             connection = key.data
             if connection is None:
-                self._system(key.fileobj)
+                self._on_internal(key.fileobj)
             elif events & _READ and not connection.closed:
                 self._read(connection)
         if not self.paused:
@@ -152,24 +157,24 @@ class Loop:
             touched = list(service.dirty)
             service.flush()
             for connection in touched:
-                self._attend(connection)
+                self._select_events(connection)
 
     def _read(self, connection: Connection) -> None:
         try:
             self.service.read(connection)
-        except Exception:  # a mistake of ours, which ends one connection and not the server
-            log.exception("a request of %s failed", connection.client)
+        except Exception:  # a defect of the server ends one connection only
+            log.exception("request of client %s failed", connection.client)
             self.service.drop(connection)
 
-    def _system(self, sock: Any) -> None:
+    def _on_internal(self, sock: Any) -> None:
         if sock is self._woken:
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
-            self._answer_calls()
+            self._run_calls()
         elif self._listener is not None:
             self._accept(self._listener)
 
-    def _answer_calls(self) -> None:
+    def _run_calls(self) -> None:
         while True:
             try:
                 function, future = self._calls.get_nowait()
@@ -177,7 +182,7 @@ class Loop:
                 return
             try:
                 future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - goes to the caller
                 future.set_exception(error)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -187,16 +192,16 @@ class Loop:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not more_files():
-                    time.sleep(0.01)  # it stays readable, and would keep the thread spinning
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not _raise_file_limit():
+                    time.sleep(0.01)  # the listener stays readable, and the thread would spin
                     return
                 continue
             connection = Connection(sock, address, port, self.service.dirty)
             self.service.connected(connection)
             self._selector.register(sock, _READ, connection)
 
-    def _attend(self, connection: Connection) -> None:
-        """Wait for what the connection needs now: room to write, something to read."""
+    def _select_events(self, connection: Connection) -> None:
+        """Select the events that the connection waits for: data to read, room to write."""
         if connection.closed:
             return
         events = (0 if connection.closing else _READ) | (
@@ -217,24 +222,41 @@ def _family(host: str) -> socket.AddressFamily:
 
 def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
     """
-    Pick a port, and keep it from everybody else for the times when nothing listens on it.
+    Choose a port, and reserve it for the times when the server does not listen.
 
-    A bound socket that never listens does: Linux gives the port to no outgoing connection, and connecting is refused.
-    Where two sockets cannot have one port before it is listened on (macOS), there is no such protection.
+    A bound socket that never listens is enough: Linux does not give the port to outgoing connections, and refuses
+    connections to it. On macOS two sockets cannot be bound to one port, so there is no reservation.
     """
-    keeper = socket.socket(_family(host), socket.SOCK_STREAM)
+    reservation = socket.socket(_family(host), socket.SOCK_STREAM)
     try:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind((host, port))
-        port = keeper.getsockname()[1]
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, port))
+        port = reservation.getsockname()[1]
         with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
-                keeper.close()
+                reservation.close()
                 return None, port
     except OSError:
-        keeper.close()
+        reservation.close()
         raise
-    return keeper, port
+    return reservation, port
+
+
+def _raise_file_limit() -> bool:
+    """Raise the limit on open files to the hard limit. If it is reached already, warn and return False."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 65536 if hard == resource.RLIM_INFINITY else hard
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return True
+    warnings.warn(
+        "The dev server has no file descriptors left and cannot accept connections. "
+        "Raise the hard limit of this process (`ulimit -Hn`).",
+        ResourceWarning,
+        stacklevel=2,
+    )
+    return False

@@ -1,7 +1,7 @@
 """
-The records of ZooKeeper's requests and replies.
+The wire format: Jute's encoding of values, and the records of ZooKeeper's requests and replies.
 
-It knows their fields; it does not know what a request means, nor sockets.
+Jute encodes numbers, flags, buffers, strings and lists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,115 @@ from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
-from django_zklock.testing.server.jute import INT, Reader, Writer
+from django_zklock.testing.server.codes import MAX_FRAME
+
+INT: Final = struct.Struct("!i")
+LONG: Final = struct.Struct("!q")
+
+
+class Malformed(ValueError):
+    """The bytes are not a valid record: they end too early, or a length is impossible."""
+
+
+class Reader:
+    """Read the values of a frame in order. All methods raise Malformed if the frame ends too early."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    @property
+    def left(self) -> int:
+        """The number of bytes that are not read yet."""
+        return len(self.data) - self.at
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes unchanged."""
+        end = self.at + count
+        if count < 0 or end > len(self.data):
+            raise Malformed(f"expected {count} bytes, {self.left} are left")
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def int32(self) -> int:
+        """Return a signed number of four bytes."""
+        value: int = INT.unpack(self.take(4))[0]
+        return value
+
+    def int64(self) -> int:
+        """Return a signed number of eight bytes."""
+        value: int = LONG.unpack(self.take(8))[0]
+        return value
+
+    def flag(self) -> bool:
+        """Return a boolean. Any byte but zero is true."""
+        return self.take(1) != b"\0"
+
+    def blob(self) -> bytes | None:
+        """Return a buffer. None and an empty buffer are different values."""
+        length = self.int32()
+        if length == -1:
+            return None
+        if length > MAX_FRAME:
+            raise Malformed(f"a length of {length}")
+        return self.take(length)
+
+    def text(self) -> str | None:
+        """Return a string. Invalid UTF-8 becomes U+FFFD, as in Java."""
+        found = self.blob()
+        return None if found is None else found.decode("utf-8", "replace")
+
+    def vector(self, read: Callable[[Reader], Any]) -> list[Any] | None:
+        """Return a list; `read` reads one value."""
+        count = self.int32()
+        if count == -1:
+            return None
+        if count < 0 or count > self.left:  # a value needs at least one byte: a wrong count must not use up memory
+            raise Malformed(f"a list of {count}")
+        return [read(self) for _ in range(count)]
+
+
+class Writer:
+    """Write values into a frame."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def int32(self, value: int) -> None:
+        """Put a signed number of four bytes."""
+        self.data += INT.pack(value)
+
+    def int64(self, value: int) -> None:
+        """Put a signed number of eight bytes."""
+        self.data += LONG.pack(value)
+
+    def flag(self, value: bool) -> None:
+        """Put a boolean."""
+        self.data += b"\1" if value else b"\0"
+
+    def blob(self, value: bytes | None) -> None:
+        """Put a buffer, or None."""
+        if value is None:
+            self.data += b"\xff\xff\xff\xff"
+        else:
+            self.data += INT.pack(len(value))
+            self.data += value
+
+    def text(self, value: str | None) -> None:
+        """Put a string, or None."""
+        self.blob(None if value is None else value.encode("utf-8", "replace"))
+
+    def vector(self, values: list[Any] | tuple[Any, ...] | None, write: Callable[[Writer, Any], None]) -> None:
+        """Put a list; `write` puts one value."""
+        self.int32(-1 if values is None else len(values))
+        for value in values or ():
+            write(self, value)
+
 
 _HEADER: Final = struct.Struct("!iqi")
 _EVENT: Final = struct.Struct("!iqiii")
@@ -55,7 +163,7 @@ Acls = Annotated[
 
 
 class Acl(NamedTuple):
-    """Who may do what: one entry of a node's list."""
+    """One entry of a node's access control list."""
 
     perms: Int
     scheme: Text
@@ -63,7 +171,7 @@ class Acl(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """What is known of a node beside its data; times are milliseconds."""
+    """A node's metadata. Times are milliseconds."""
 
     czxid: Long
     mzxid: Long
@@ -89,7 +197,7 @@ class ConnectRequest(NamedTuple):
 
 
 class ConnectReply(NamedTuple):
-    """The answer to the handshake; a timeout of 0 says that the session is no more."""
+    """The reply to the handshake. A timeout of 0 means that the session has expired."""
 
     protocol: Int
     timeout: Int

@@ -1,102 +1,23 @@
 """
-From a request to its reply: what each operation does to the tree, the sessions and the watches.
+The handlers of requests: what each operation does to the tree, the sessions and the watches.
 
-It knows clients as something that has credentials and can be sent bytes; it knows no sockets and no threads.
+Handlers use no sockets and no threads. A client is anything with credentials that can be sent bytes.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Collection
+from typing import Any, Final
 
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import Credential, allows, masked, permit
 from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
-from django_zklock.testing.server.jute import Malformed, Reader, Writer
-from django_zklock.testing.server.sessions import Session, Sessions
-from django_zklock.testing.server.tree import Tree
-from django_zklock.testing.server.watches import Watches
-
-
-class Client(Protocol):
-    """A connection, as far as requests are concerned. It is its own key among the watchers."""
-
-    session: Session | None
-    credentials: list[Credential]
-
-    def send(self, data: bytes) -> None:
-        """Send a frame, after all that was sent before."""
-
-
-class Database:
-    """All that a server knows: tree, sessions, watches, and the number of the last transaction."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self.tree = Tree()
-        self.sessions = sessions
-        self.watches: Watches[Client] = Watches()
-        self.zxid = 0
-
-    def open_session(self, timeout: float, now: float) -> Session:
-        """Start a session, which is a transaction."""
-        self.zxid += 1
-        return self.sessions.open(timeout, now)
-
-    def end_session(self, session_id: int) -> bool:
-        """End a session, its ephemerals with it; tell whether there was one."""
-        if not self.sessions.end(session_id):
-            return False
-        self.zxid += 1
-        self.tree.end_session(session_id, zxid=self.zxid)
-        self.fire()
-        return True
-
-    def reap(self) -> None:
-        """Delete the containers and nodes with a time to live that are over."""
-        for path in self.tree.leftovers(now()):
-            self.zxid += 1
-            self.tree.remove(path, zxid=self.zxid)
-        self.fire()
-
-    def fire(self) -> None:
-        """
-        Tell the watchers what has changed.
-
-        Those that may not read a node hear nothing of it (CVE-2024-23944), but their watches are used up.
-        """
-        changes, self.tree.changes = self.tree.changes, []
-        for change in changes:
-            for client, kind, where in self.watches.fire(change.event, change.path):
-                acl = change.parent_acl if kind is Event.CHILD else change.acl
-                if allows(acl, Perm.READ, client.credentials):
-                    client.send(r.event(kind, where))
-
-    def answer(self, client: Client, xid: int, reader: Reader, handler: Handler, *, writes: bool) -> bytes:
-        """Carry out a request and return the reply as a frame. What `writes` is a transaction, which takes a zxid."""
-        if writes:
-            self.zxid += 1  # also if it fails
-        try:
-            body = handler(self, client, reader)
-        except Refused as refused:
-            return r.reply(xid, self.zxid, refused.code)
-        except (Malformed, ValueError):
-            return r.reply(xid, self.zxid, Error.MARSHALLING)
-        if self.tree.changes:
-            self.fire()
-        return r.reply(xid, self.zxid, 0, body)
-
-
-Handler = Callable[[Database, Client, Reader], bytes]
-
-
-def now() -> int:
-    """Return the time as nodes carry it."""
-    return int(time.time() * 1000)
+from django_zklock.testing.server.database import Client, Database, Handler, now
+from django_zklock.testing.server.records import Malformed, Reader, Writer
 
 
 def create(db: Database, client: Client, reader: Reader, op: int) -> tuple[str, bytes]:
-    """Create a node of any kind; return its path, and its Stat as bytes."""
+    """Create a node of any kind. Return its path, and its Stat as bytes."""
     if op == Op.CREATE_TTL:
         path, data, acl, flags, ttl = r.read(r.CreateTtlRequest, reader)
     else:
@@ -106,11 +27,11 @@ def create(db: Database, client: Client, reader: Reader, op: int) -> tuple[str, 
     except ValueError:
         raise Refused(Error.BAD_ARGUMENTS) from None
     sequential = mode.sequential
-    if op == Op.CREATE_CONTAINER and not mode.ttl:  # what its flags say does not matter otherwise, but for the number
+    if op == Op.CREATE_CONTAINER and not mode.ttl:  # the flags decide only whether the name gets a number
         mode = Mode.CONTAINER
-    elif op != Op.CREATE_TTL and mode is Mode.CONTAINER:  # as the real server has it, this way it makes no container
+    elif op != Op.CREATE_TTL and mode is Mode.CONTAINER:  # as on the real server, this request creates no container
         mode = Mode.PERSISTENT
-    elif op == Op.CREATE_TTL and not mode.ttl:  # which ends the real server
+    elif op == Op.CREATE_TTL and not mode.ttl:  # such a request ends the real server
         raise Refused(Error.BAD_ARGUMENTS)
     made = db.tree.create(
         path,
@@ -149,7 +70,7 @@ def check(db: Database, client: Client, reader: Reader) -> bytes:
 
 def _check_alone(db: Database, client: Client, reader: Reader) -> bytes:
     check(db, client, reader)
-    raise Refused(Error.MARSHALLING)  # outside of a multi the real server has no reply for it
+    raise Refused(Error.MARSHALLING)  # outside a multi, the real server has no reply for it
 
 
 def _create(db: Database, client: Client, reader: Reader) -> bytes:
@@ -259,7 +180,160 @@ def _refuse(code: Error) -> Handler:
     return handler
 
 
-#: By operation, without those of `multi` and `watching`: what carries it out, and whether it is a transaction.
+# --- watches ---
+
+
+def add_watch(db: Database, client: Client, reader: Reader) -> bytes:
+    """Add a watch on a node, or on a node and all below it, that lasts until it is removed."""
+    path, mode = r.read(r.ModeRequest, reader)
+    if path is None or mode not in (0, 1):
+        raise Refused(Error.MARSHALLING)
+    db.watches.add(path, client, Watch(mode + 1))
+    return Error.OK.to_bytes(4, "big")
+
+
+def check_watches(db: Database, client: Client, reader: Reader) -> bytes:
+    """Succeed if there is such a watch."""
+    path, kind = r.read(r.ModeRequest, reader)
+    if path is None or (path and "/" not in path):
+        raise Refused(Error.MARSHALLING)
+    if not any(table.watched(path) for table in db.watches.tables(kind)):  # of any client, as in 3.8
+        raise Refused(Error.NO_WATCHER)
+    return b""
+
+
+def remove_watches(db: Database, client: Client, reader: Reader) -> bytes:
+    """Remove watches."""
+    path, kind = r.read(r.ModeRequest, reader)
+    removed = [
+        table.remove(path or "", client) for table in db.watches.tables(kind)
+    ]  # a list, so that all tables are asked
+    if not any(removed):
+        raise Refused(Error.NO_WATCHER)
+    return b""
+
+
+def set_watches(db: Database, client: Client, reader: Reader) -> bytes:
+    """Set the watches of a client that has reconnected."""
+    zxid, data, exist, child = r.read(r.SetWatchesRequest, reader)
+    if data is None or exist is None or child is None:
+        raise Refused(Error.MARSHALLING)
+    _watch_again(db, client, zxid, data, exist, child)
+    return b""
+
+
+def set_watches2(db: Database, client: Client, reader: Reader) -> bytes:
+    """Set the watches of a client that has reconnected, including those of addWatch."""
+    zxid, data, exist, child, persistent, recursive = r.read(r.SetWatches2Request, reader)
+    _watch_again(db, client, zxid, data or [], exist or [], child or [])
+    for paths, kind in ((persistent, Watch.PERSISTENT), (recursive, Watch.RECURSIVE)):
+        for path in paths or ():
+            db.watches.add(path, client, kind)
+    return b""
+
+
+def _watch_again(db: Database, client: Client, zxid: int, data: list[str], exist: list[str], child: list[str]) -> None:
+    """Set the watches of a client that last saw `zxid`. Send an event for each change that it missed."""
+    nodes = db.tree.nodes
+    for path in data:
+        node = nodes.get(path)
+        if node is None or node.mzxid > zxid:
+            client.send(r.event(Event.DELETED if node is None else Event.CHANGED, path))
+        else:
+            db.watches.data.add(path, client, Watch.ONCE)
+    for path in exist:
+        if path in nodes:
+            client.send(r.event(Event.CREATED, path))
+        else:
+            db.watches.data.add(path, client, Watch.ONCE)
+    for path in child:
+        node = nodes.get(path)
+        if node is None or node.pzxid > zxid:
+            client.send(r.event(Event.DELETED if node is None else Event.CHILD, path))
+        else:
+            db.watches.child.add(path, client, Watch.ONCE)
+
+
+# --- several operations in one request ---
+
+
+_CREATES: Final = (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL)
+_CHANGES: Final[dict[int, Handler]] = {Op.DELETE: delete, Op.SET_DATA: set_data, Op.CHECK: check}
+_READS: Final[dict[int, Handler]] = {Op.GET_DATA: get_data, Op.GET_CHILDREN: get_children}
+_END: Final = r.multi_header(-1, True, -1)
+
+#: The record of each part.
+_RECORDS: Final[dict[int, type[tuple[Any, ...]]]] = {
+    Op.CREATE: r.CreateRequest,
+    Op.CREATE2: r.CreateRequest,
+    Op.CREATE_CONTAINER: r.CreateRequest,
+    Op.CREATE_TTL: r.CreateTtlRequest,
+    Op.DELETE: r.VersionRequest,
+    Op.CHECK: r.VersionRequest,
+    Op.SET_DATA: r.SetDataRequest,
+    Op.GET_DATA: r.WatchRequest,
+    Op.GET_CHILDREN: r.WatchRequest,
+}
+
+
+def _parts(reader: Reader, allowed: Collection[int]) -> list[tuple[Op, bytes]]:
+    """Parse all parts of a request before any is carried out. If one is malformed, the request fails."""
+    parts = []
+    while not (header := r.read(r.MultiHeader, reader)).done:
+        op = Op(header.type)
+        if op not in allowed:
+            raise Malformed(f"operation {op} in a multi")
+        start = reader.at
+        r.read(_RECORDS[op], reader)
+        parts.append((op, reader.data[start : reader.at]))
+    return parts
+
+
+def multi(db: Database, client: Client, reader: Reader) -> bytes:
+    """Carry out all parts or none. The reply is always a success; it contains the error of each part."""
+    parts = _parts(reader, (*_CREATES, *_CHANGES))
+    results: list[bytes] = []
+    db.tree.begin()
+    try:
+        for op, body in parts:
+            results.append(_change(db, client, op, Reader(body)))
+    except Refused as refused:
+        db.tree.roll_back()
+        errors = [0] * len(results) + [refused.code]
+        errors += [Error.RUNTIME_INCONSISTENCY] * (len(parts) - len(errors))
+        return b"".join(map(_error, errors)) + _END
+    db.tree.commit()
+    return b"".join(results) + _END
+
+
+def _change(db: Database, client: Client, op: Op, reader: Reader) -> bytes:
+    if op not in _CREATES:
+        return r.multi_header(op, False, 0) + _CHANGES[op](db, client, reader)
+    if op != Op.CREATE_TTL:  # in a multi, the flags choose a container, and create2 is the same as create
+        flags = r.read(r.CreateRequest, Reader(reader.data)).flags
+        op = Op.CREATE_CONTAINER if flags == Mode.CONTAINER else Op.CREATE
+    path, stat = create(db, client, reader, op)
+    if op == Op.CREATE:
+        return r.multi_header(Op.CREATE, False, 0) + r.text_bytes(path)
+    return r.multi_header(Op.CREATE2, False, 0) + r.text_bytes(path) + stat
+
+
+def multi_read(db: Database, client: Client, reader: Reader) -> bytes:
+    """Carry out all parts, each independently."""
+    results = []
+    for op, body in _parts(reader, _READS):
+        try:
+            results.append(r.multi_header(op, False, 0) + _READS[op](db, client, Reader(body)))
+        except Refused as refused:
+            results.append(_error(refused.code))
+    return b"".join(results) + _END
+
+
+def _error(code: int) -> bytes:
+    return r.multi_header(-1, False, code) + code.to_bytes(4, "big", signed=True)
+
+
+#: The handler of each operation, and whether the operation is a transaction.
 HANDLERS: Final[dict[int, tuple[Handler, bool]]] = {
     Op.CREATE: (_create, True),
     Op.CREATE2: (_create_of(Op.CREATE2), True),
@@ -281,4 +355,11 @@ HANDLERS: Final[dict[int, tuple[Handler, bool]]] = {
     Op.GET_EPHEMERALS: (_get_ephemerals, False),
     Op.GET_ALL_CHILDREN_NUMBER: (_get_all_children_number, False),
     Op.WHO_AM_I: (_who_am_i, False),
+    Op.ADD_WATCH: (add_watch, False),
+    Op.CHECK_WATCHES: (check_watches, False),
+    Op.REMOVE_WATCHES: (remove_watches, False),
+    Op.SET_WATCHES: (set_watches, False),
+    Op.SET_WATCHES2: (set_watches2, False),
+    Op.MULTI: (multi, True),
+    Op.MULTI_READ: (multi_read, False),
 }

@@ -1,7 +1,7 @@
 """
-The dev server: ZooKeeper's client protocol over a tree in memory, with faults to inject; for tests and trying out.
+The dev server: a ZooKeeper server of one node in memory, with faults to inject.
 
-It knows nothing of locks, of Django or of kazoo.
+It imports nothing of locks, Django or kazoo.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from django_zklock.testing.server.controls import Controls
+from django_zklock.testing.server.database import Database, Sessions
+from django_zklock.testing.server.faults import FaultControls
 from django_zklock.testing.server.loop import Loop
-from django_zklock.testing.server.requests import Database
 from django_zklock.testing.server.service import Service
-from django_zklock.testing.server.sessions import Sessions
 from django_zklock.testing.server.snapshot import load, save
 
 if TYPE_CHECKING:
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A session as it is at one moment."""
+    """A session at one moment."""
 
     id: int
     timeout: float  # seconds
     connected: bool
     ephemerals: tuple[str, ...]
-    client: str  # address:port of its connection; empty without one
+    client: str  # host:port of its connection; empty if it has none
 
 
-class DevServer(Controls):
+class DevServer(FaultControls):
     """
     A ZooKeeper server of one node in memory, in a thread of this process, for the length of a with block.
 
@@ -45,17 +44,16 @@ class DevServer(Controls):
             client = KazooClient(server.hosts)
             server.expire(client.client_id[0])
 
-    `port` 0 takes a free one, which the server keeps over stops and starts. `tick` is ZooKeeper's tickTime, in
-    seconds; session timeouts lie between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout`
-    (seconds) say otherwise. `container_check` is how often, in seconds, empty containers and nodes with a time to live
-    are swept. `data` is a file that holds the nodes from a stop to the next start; without it they are gone.
+    With `port` 0 the system chooses a free port, and the server keeps it over restarts. `tick` is ZooKeeper's tickTime
+    in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout`
+    (seconds) are given. `container_check` is how often, in seconds, empty containers and expired nodes are deleted.
+    `data` is a file that keeps the nodes from a stop to the next start. Without it they are lost.
 
     Transaction ids begin at the time of the start, in units of about a microsecond. So fencing tokens rise over
     restarts.
 
-    Methods may be called from any thread. All state belongs to the server's own thread, and calls are handed over to
-    it; before the start and after the stop there is none, and a fault that was asked for then holds from the start on.
-    A forked child has a server that is stopped.
+    All methods are thread-safe: the server's own thread carries them out. Faults that are set while the server is
+    stopped apply from its start. In a forked child the server is stopped.
     """
 
     def __init__(
@@ -77,8 +75,8 @@ class DevServer(Controls):
         self._container_check = container_check
         self._data = Path(data) if data is not None else None
         self._loop: Loop | None = None  # guarded by _lock; None while stopped
-        self._service = self._serve(None)
-        self._lock = threading.RLock()  # for start and stop, and for calls while there is no thread
+        self._service = self._new_service(None)
+        self._lock = threading.RLock()  # for start and stop, and for calls while the server is stopped
         _servers.add(self)
 
     def __repr__(self) -> str:
@@ -109,9 +107,9 @@ class DevServer(Controls):
 
     def start(self) -> None:
         """
-        Start to serve; does nothing if it does already.
+        Start the server. Do nothing if it runs already.
 
-        Raises OSError if the port is taken, ValueError if the data file is none.
+        Raises OSError if the port is taken, and ValueError if the data file is not valid.
         """
         with self._lock:
             if self._loop is not None:
@@ -119,7 +117,7 @@ class DevServer(Controls):
             found = load(self._data) if self._data is not None and self._data.exists() else None
             loop = Loop(self.host, self.port)
             before = self._service
-            self._service = self._serve(loop)
+            self._service = self._new_service(loop)
             self._service.faults = before.faults
             db = self._service.db
             db.zxid = max(before.db.zxid, _zxid_of_now())
@@ -138,7 +136,7 @@ class DevServer(Controls):
             self._loop = loop
 
     def stop(self) -> None:
-        """Stop to serve: clients see closed connections, and no thread, socket or file is left."""
+        """Stop the server. Clients see closed connections; no thread, socket or temporary file remains."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is None:
@@ -148,10 +146,10 @@ class DevServer(Controls):
             if self._data is not None:
                 save(self._data, self._service.db.tree, self._service.db.zxid)
 
-    # look inside
+    # inspection
 
     def sessions(self) -> list[SessionInfo]:
-        """Return the sessions that have not ended, connected or not, in the order of their ids."""
+        """Return the sessions that have not ended, with and without a connection, sorted by id."""
 
         def look() -> list[SessionInfo]:
             service = self._service
@@ -166,12 +164,12 @@ class DevServer(Controls):
         return self._call(look)
 
     def paths(self, below: str = "/") -> list[str]:
-        """Return the paths of all nodes, sorted: of `below` and all under it."""
+        """Return the sorted paths of `below` and all nodes under it."""
         prefix = "/" if below == "/" else below.rstrip("/") + "/"
         return [path for path in self._call(self._paths) if f"{path}/".startswith(prefix)]
 
     def content(self, path: str) -> bytes | None:
-        """Return what is written into a node; None if there is no such node."""
+        """Return the data of a node; None if there is no such node."""
         return self._call(lambda: self._content(path))
 
     def _content(self, path: str) -> bytes | None:
@@ -187,16 +185,16 @@ class DevServer(Controls):
         first = before.next_id if before else (1 << 56) | (int(time.time() * 1000) << 16 & (1 << 56) - 1)
         return Database(Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first))
 
-    def _serve(self, loop: Loop | None) -> Service:
+    def _new_service(self, loop: Loop | None) -> Service:
         return Service(
             self._database(None),
             port=loop.port if loop else self.port,
             container_check=self._container_check,
-            gone=loop.forget if loop else lambda connection: None,
+            on_closed=loop.forget if loop else lambda connection: None,
         )
 
     def _abandon(self) -> None:
-        self._lock = threading.RLock()  # the one it had may have been held by a thread that is not in this process
+        self._lock = threading.RLock()  # a thread of the parent may hold the old lock
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.abandon()
@@ -204,19 +202,19 @@ class DevServer(Controls):
 
 def _zxid_of_now() -> int:
     """
-    Return the transaction id to begin with: higher than any of an earlier run, as no server carries out 2**20 a second.
+    Return the first transaction id. It is higher than any of an earlier run: no server carries out 2**20 a second.
 
-    It stays below 2**53 until the year 2242, so a program that takes tokens for floating point numbers is not misled.
+    It stays below 2**53 until the year 2242, so programs that store tokens as floating point numbers lose no digits.
     """
     return int(time.time() * (1 << 20))
 
 
-#: The servers of this process; only for what a fork does to them. Guarded by the GIL.
+#: The servers of this process, for the handler after a fork. Guarded by the GIL.
 _servers: weakref.WeakSet[DevServer] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Close a child's copies of the sockets: they would keep the port, and clients waiting, after the server's stop."""
+    """Close the child's copies of the sockets. They would keep the port and the connections open after a stop."""
     for server in list(_servers):
         server._abandon()
 

@@ -1,7 +1,7 @@
 """
-What a server says on its connections: handshakes, requests, sessions that end, and the faults on the way.
+Serve the clients: four-letter commands, handshakes, requests, the ends of sessions, and injected faults.
 
-It knows connections and the database; it does not know how bytes come and go, nor threads.
+The service does no input or output itself, and it runs on the server's thread only.
 """
 
 from __future__ import annotations
@@ -14,71 +14,61 @@ from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import authenticate
 from django_zklock.testing.server.codes import XID_PING, Error, Op, Refused
 from django_zklock.testing.server.connection import BrokenFrame, Connection
+from django_zklock.testing.server.database import Database, Session
 from django_zklock.testing.server.faults import Faults
-from django_zklock.testing.server.jute import Malformed, Reader, Writer
-from django_zklock.testing.server.multi import multi, multi_read
-from django_zklock.testing.server.requests import HANDLERS, Database, Handler
-from django_zklock.testing.server.sessions import Session
-from django_zklock.testing.server.watching import WATCHING
-from django_zklock.testing.server.words import WORDS, Vitals
+from django_zklock.testing.server.four_letter import COMMANDS, Counters
+from django_zklock.testing.server.records import Malformed, Reader, Writer
+from django_zklock.testing.server.requests import HANDLERS
 
 #: How long a connection may go without a handshake (seconds), as on the real server.
 SILENCE: Final = 10.0
 
-#: All operations on the tree: what carries it out, and whether it is a transaction.
-OPERATIONS: Final[dict[int, tuple[Handler, bool]]] = {
-    **HANDLERS,
-    **{op: (handler, False) for op, handler in WATCHING.items()},
-    Op.MULTI: (multi, True),
-    Op.MULTI_READ: (multi_read, False),
-}
-
 
 class Service:
-    """The server's side of all connections. Guarded by being the server thread's alone."""
+    """The server's side of all connections. Only the server's thread uses it."""
 
     def __init__(
-        self, database: Database, *, port: int, container_check: float, gone: Callable[[Connection], None]
+        self, database: Database, *, port: int, container_check: float, on_closed: Callable[[Connection], None]
     ) -> None:
         self.db = database
         self.port = port
         self.faults = Faults()
         self.connections: set[Connection] = set()
-        self.strangers: set[Connection] = set()  # those without a session
-        self.dirty: set[Connection] = set()  # those that have something to send
+        self.without_session: set[Connection] = set()
+        self.dirty: set[Connection] = set()  # those with data to send
         self.by_session: dict[int, Connection] = {}
-        self.wiped: set[int] = set()  # sessions that ended with the data they were in
-        self.vitals = Vitals()
-        self._gone = gone  # is told of connections that are closed
+        self.wiped: set[int] = set()  # sessions that ended because the data was deleted
+        self.counters = Counters()
+        self._on_closed = on_closed  # is called with each connection that is closed
         self._container_check = container_check
-        self._next_reap = time.monotonic() + container_check
+        self._next_expiry_check = time.monotonic() + container_check
 
     # connections
 
     def connected(self, connection: Connection) -> None:
-        """Take a new connection."""
+        """Register a new connection."""
         self.connections.add(connection)
-        self.strangers.add(connection)
+        self.without_session.add(connection)
 
     def drop(self, connection: Connection) -> None:
         """Close a connection; its session lives on."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.strangers.discard(connection)
+        self.without_session.discard(connection)
         self.dirty.discard(connection)
         self.db.watches.forget(connection)
         if connection.session is not None and self.by_session.get(connection.session.id) is connection:
             del self.by_session[connection.session.id]
-        self._gone(connection)
+        self._on_closed(connection)
         connection.close()
 
     def read(self, connection: Connection) -> None:
-        """Take what a client has sent, and do it."""
+        """Read what a client has sent, and carry it out."""
         alive = connection.receive()
         if self.faults.stall:
             connection.swallow()
-        elif connection.greeted or not self._word(connection):
+        elif connection.handshaken or not self._four_letter(connection):
             try:
                 while not connection.closed and not connection.closing:
                     body = connection.next_frame()
@@ -91,7 +81,7 @@ class Service:
             self.drop(connection)
 
     def flush(self) -> None:
-        """Send what there is to send, as far as it may be."""
+        """Send what is due, unless the server is stalled."""
         if self.faults.stall:
             return
         now = time.monotonic()
@@ -102,49 +92,49 @@ class Service:
                 self.dirty.discard(connection)
 
     def end_stall(self) -> None:
-        """Answer again. Whoever was not heard meanwhile is cut off: its replies would be one too few."""
+        """Answer again. Drop connections whose requests were discarded: their replies would no longer match."""
         self.faults.stall = False
-        for connection in [one for one in self.connections if one.swallowed]:
+        for connection in [each for each in self.connections if each.swallowed]:
             self.drop(connection)
 
     # time
 
     def tick(self, now: float) -> None:
-        """Do what time asks for: end sessions, sweep containers, drop those that never greet."""
+        """Expire sessions, delete empty containers, and drop connections that never sent a handshake."""
         for session in self.db.sessions.overdue(now):
             self.expire(session.id)
-        if now >= self._next_reap:
-            self._next_reap = now + self._container_check
-            if self.db.tree.mortal:
-                self.db.reap()
-        for connection in [one for one in self.strangers if one.since + SILENCE <= now]:
+        if now >= self._next_expiry_check:
+            self._next_expiry_check = now + self._container_check
+            if self.db.tree.expiring:
+                self.db.delete_expired()
+        for connection in [each for each in self.without_session if each.since + SILENCE <= now]:
             self.drop(connection)
 
     def next_tick(self) -> float:
         """Return when `tick` or `flush` next has something to do."""
-        times = [self._next_reap]
+        times = [self._next_expiry_check]
         deadline = self.db.sessions.next_deadline()
         if deadline is not None:
             times.append(deadline)
         if not self.faults.stall:
-            times += [due for one in self.dirty if (due := one.due()) is not None]
-        times += [one.since + SILENCE for one in self.strangers]
+            times += [due for each in self.dirty if (due := each.due()) is not None]
+        times += [each.since + SILENCE for each in self.without_session]
         return min(times)
 
-    def rested(self, now: float) -> None:
-        """Go on after a time in which nothing was done: nobody is late for that."""
+    def restart_timers(self, now: float) -> None:
+        """Restart all timers after a pause, so that no session expires because of the pause."""
         self.db.sessions.touch_all(now)
-        self._next_reap = now + self._container_check
-        for connection in self.strangers:
+        self._next_expiry_check = now + self._container_check
+        for connection in self.without_session:
             connection.since = now
 
     def wipe(self, database: Database) -> None:
-        """Forget everything. Clients of the sessions that were are told that these have expired."""
+        """Replace all data. Clients of earlier sessions are told that these have expired."""
         self.wiped.update(session.id for session in self.db.sessions)
         self.db = database
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if its time had passed; tell whether there was one."""
+        """End a session as if it had timed out. Return whether it existed."""
         if not self.db.end_session(session_id):
             return False
         connection = self.by_session.get(session_id)
@@ -154,66 +144,66 @@ class Service:
 
     # frames
 
-    def _word(self, connection: Connection) -> bool:
+    def _four_letter(self, connection: Connection) -> bool:
         word = connection.first_word()
         if word is None:
             return True
-        answer = WORDS.get(word)
-        if answer is None:
+        command = COMMANDS.get(word)
+        if command is None:
             return False
-        connection.greeted = True
+        connection.handshaken = True
         connection.received += 1
-        connection.send(answer(self).encode("utf-8", "replace"))
+        connection.send(command(self).encode("utf-8", "replace"))
         connection.close_when_sent()
         return True
 
     def _frame(self, connection: Connection, body: bytes) -> None:
         reader = Reader(body)
         if connection.session is None:
-            self._greet(connection, reader)
+            self._handshake(connection, reader)
             return
         xid, op = reader.int32(), reader.int32()
-        self.vitals.received += 1
+        self.counters.received += 1
         connection.last_xid = xid
-        loss = self.faults.losses and self.faults.take_loss(op, connection.session.id)
-        if not loss:
+        dropped = self.faults.take_dropped_reply(op, connection.session.id)
+        if not dropped:
             self._request(connection, connection.session, xid, op, reader)
             return
-        connection.flush(time.monotonic())  # the replies before are not lost
+        connection.flush(time.monotonic())  # earlier replies are not lost
         self._request(connection, connection.session, xid, op, reader)
         self.drop(connection)
-        loss.done.set()
+        dropped.done.set()
 
-    def _greet(self, connection: Connection, reader: Reader) -> None:
+    def _handshake(self, connection: Connection, reader: Reader) -> None:
         request = r.read(r.ConnectRequest, reader)
         newer = reader.left > 0
-        connection.greeted = True
+        connection.handshaken = True
         sessions = self.db.sessions
         if request.last_zxid > self.db.zxid and request.session_id not in self.wiped:
-            self.drop(connection)  # it has seen what this server has not: it shall look for another
+            self.drop(connection)  # the client has seen newer data than this server has, so it must try another server
             return
         timeout, now = sessions.negotiate(request.timeout / 1000), time.monotonic()
         session: Session | None
         if request.session_id == 0:
             session = self.db.open_session(timeout, now)
         else:
-            before = self.by_session.get(request.session_id)
-            if before is not None:
-                self.drop(before)
+            earlier = self.by_session.get(request.session_id)
+            if earlier is not None:
+                self.drop(earlier)
             session = sessions.find(request.session_id)
-            if session is not None and session.knows(request.password):
+            if session is not None and session.has_password(request.password):
                 session.timeout = timeout
                 sessions.touch(session, now)
             else:
                 session = None
-        loss = self.faults.losses and self.faults.take_loss(Op.CONNECT, session.id if session else None)
-        if loss:
+        dropped = self.faults.take_dropped_reply(Op.CONNECT, session.id if session else None)
+        if dropped:
             self.drop(connection)
-            loss.done.set()
+            dropped.done.set()
             return
-        self._welcome(connection, session, newer)
+        self._accept_handshake(connection, session, newer)
 
-    def _welcome(self, connection: Connection, session: Session | None, newer: bool) -> None:
+    def _accept_handshake(self, connection: Connection, session: Session | None, newer: bool) -> None:
         writer = Writer()
         if session is None:
             r.write(writer, r.ConnectReply(0, 0, 0, bytes(16)))
@@ -221,7 +211,7 @@ class Service:
             r.write(writer, r.ConnectReply(0, round(session.timeout * 1000), session.id, session.password))
             connection.session = session
             self.by_session[session.id] = connection
-            self.strangers.discard(connection)
+            self.without_session.discard(connection)
         if newer:
             writer.flag(False)  # this server is not read-only
         self._send(connection, Op.CONNECT, r.frame(writer.data))
@@ -230,14 +220,13 @@ class Service:
 
     def _request(self, connection: Connection, session: Session, xid: int, op: int, reader: Reader) -> None:
         self.db.sessions.touch(session, time.monotonic())
-        found = OPERATIONS.get(op)
+        found = HANDLERS.get(op)
         if found is not None:
             connection.last = Op(op).name
             handler, writes = found
             if op == Op.PING:
                 xid = XID_PING
-            answer = self.db.answer(connection, xid, reader, handler, writes=writes)
-            self._send(connection, op, answer)
+            self._send(connection, op, self.db.reply_to(connection, xid, reader, handler, writes=writes))
         elif op == Op.AUTH:
             self._auth(connection, xid, reader)
         elif op == Op.CLOSE:
@@ -245,7 +234,7 @@ class Service:
             self.db.end_session(session.id)
             self._send(connection, op, r.reply(xid, self.db.zxid, 0))
             connection.close_when_sent()
-        elif op == Op.SASL:  # not set up, so that there is no challenge to answer
+        elif op == Op.SASL:  # not configured, so there is no challenge
             self._send(connection, op, r.reply(xid, 0, 0, r.blob_bytes(None)))
         else:
             self._send(connection, op, r.reply(xid, -1, Error.UNIMPLEMENTED))
@@ -264,6 +253,6 @@ class Service:
         self._send(connection, Op.AUTH, r.reply(xid, 0, 0))
 
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
-        self.vitals.sent += 1
+        self.counters.sent += 1
         delay = self.faults.delays.get(op) if self.faults.delays else None
         connection.send(data, not_before=time.monotonic() + delay if delay else 0.0)

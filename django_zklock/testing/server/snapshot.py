@@ -1,4 +1,4 @@
-"""The nodes of a server in a file, for the next one: JSON, data in base 64. Sessions and ephemerals do not last."""
+"""Save the nodes of a server to a JSON file, and load them. Sessions and ephemeral nodes are not saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS: Final = ("czxid", "mzxid", "pzxid", "ctime", "mtime", "version", "aver
 
 
 def save(path: Path, tree: Tree, zxid: int) -> None:
-    """Write the nodes to a file, which is the old one or the new one at any time, never half of it."""
+    """Write the nodes to a file. Readers see either the old content or the new, never a part."""
     nodes = {name: _pack(node) for name, node in sorted(tree.nodes.items()) if name and not node.ephemeral}
     content = json.dumps({"zxid": zxid, FORMAT: nodes}, indent=1)
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
@@ -29,7 +29,7 @@ def save(path: Path, tree: Tree, zxid: int) -> None:
 
 
 def load(path: Path) -> tuple[Tree, int]:
-    """Read the nodes from a file, and the number of the last transaction. Raises ValueError if it is none of ours."""
+    """Read the nodes and the last transaction id from a file. Raises ValueError if the file is not valid."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         nodes = content[FORMAT]
@@ -38,7 +38,7 @@ def load(path: Path) -> tuple[Tree, int]:
             _put(tree, name, _unpack(nodes[name]))
         return tree, int(content["zxid"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no snapshot of a dev server: {error}") from error
+        raise ValueError(f"{path} is not a snapshot of a dev server: {error}") from error
 
 
 def _pack(node: Node) -> dict[str, Any]:
@@ -72,4 +72,4 @@ def _put(tree: Tree, path: str, node: Node) -> None:
     parent, _, name = path.rpartition("/")
     tree.nodes[parent].children.add(name)
     if node.owner:
-        tree.mortal.add(path)
+        tree.expiring.add(path)

@@ -1,21 +1,22 @@
 """
-The znodes: what a ZooKeeper server holds, and the rules by which operations change it.
+The znodes of a server, and the rules by which operations change them.
 
-Pure: no sockets, no threads, no sessions beyond their ids; zxids and times (milliseconds) are given. Each operation
-raises Refused with the code, and by the order of checks, of the real server, and then has changed nothing.
+Nothing here knows sockets, threads or sessions; the caller gives session ids, zxids and times (milliseconds). An
+operation that fails raises Refused and changes nothing. Error codes and the order of the checks are those of the real
+server.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, permit, resolve
 from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
-from django_zklock.testing.server.paths import FIXED, split, validate
 from django_zklock.testing.server.records import Acl, Stat
 
-#: What a container, and a node with a time to live, has in place of a session's id.
+#: Containers, and nodes with a time to live, have these numbers instead of a session id.
 CONTAINER: Final = -(1 << 63)
 TTL_MARK: Final = -(1 << 56)
 MAX_TTL: Final = (1 << 40) - 1
@@ -23,8 +24,14 @@ MAX_TTL: Final = (1 << 40) - 1
 _LAST_SEQUENCE: Final = (1 << 31) - 1
 
 
+#: Nodes that exist on every server and cannot be deleted.
+FIXED: Final = ("/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config")
+
+_FORBIDDEN: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+
+
 class Change(NamedTuple):
-    """What an operation did to a node, and whom it may concern."""
+    """What an operation did to a node, and the lists that decide which clients may see it."""
 
     event: Event
     path: str
@@ -33,7 +40,7 @@ class Change(NamedTuple):
 
 
 class Node:
-    """One znode. Its tree changes it, others only read."""
+    """One znode. Only the tree changes it."""
 
     __slots__ = (
         "acl", "aversion", "children", "creations", "ctime", "czxid", "data", "mtime", "mzxid", "owner", "pzxid",
@@ -44,14 +51,14 @@ class Node:
         self.data = data
         self.acl = acl
         self.owner = owner
-        self.children: set[str] = set()  # in no order, like the real server's: nobody shall come to rely on one
+        self.children: set[str] = set()  # unordered as on the real server, so that no code relies on an order
         self.czxid = self.mzxid = self.pzxid = zxid
         self.ctime = self.mtime = now
         self.version = self.aversion = 0
-        self.creations = 0  # of children, ever; the next sequence number
+        self.creations = 0  # children created so far; also the next sequence number
 
     def stat(self) -> Stat:
-        """Return what replies say of the node. Its cversion counts the children's creations and deletions."""
+        """Return the node's metadata. cversion counts the creations and deletions of children."""
         return Stat(
             self.czxid,
             self.mzxid,
@@ -60,7 +67,7 @@ class Node:
             self.version,
             _int32(2 * self.creations - len(self.children)),
             self.aversion,
-            self.owner if self.ephemeral else 0,  # the marks of the others stay in the server
+            self.owner if self.ephemeral else 0,  # clients do not see the other numbers
             len(self.data) if self.data else 0,
             len(self.children),
             self.pzxid,
@@ -73,7 +80,7 @@ class Node:
 
     @property
     def ttl(self) -> int | None:
-        """For how many milliseconds the node may be left alone and empty."""
+        """The time to live in milliseconds; None for other nodes."""
         return self.owner - TTL_MARK if TTL_MARK <= self.owner < 0 else None
 
 
@@ -81,14 +88,14 @@ class Tree:
     """
     All znodes of a server.
 
-    `changes` collects what operations did, for whoever fires the watches; `begin`, `commit` and `roll_back` make
-    several operations one.
+    `changes` collects what operations did, so that the caller can fire the watches. `begin`, `commit` and `roll_back`
+    make one transaction of several operations.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.ephemerals: dict[int, dict[str, None]] = {}  # by session, in order of creation
-        self.mortal: set[str] = set()  # containers and nodes with a time to live
+        self.expiring: set[str] = set()  # containers and nodes with a time to live
         self.changes: list[Change] = []
         self._undo: list[Callable[[], None]] | None = None
         for path in FIXED:
@@ -130,7 +137,7 @@ class Tree:
         """
         Create a node and return its path.
 
-        For the sequential kinds, and if it is `sequential` anyway, the path ends with the count of the parent.
+        For sequential modes, or with `sequential`, the server appends the number of the parent to the path.
         """
         owner = _owner(mode, ttl, session)
         where, name = split(path)
@@ -149,7 +156,7 @@ class Tree:
             self._undo.append(lambda: self._uncreate(path, parent, before))
         node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, zxid, now)
         parent.children.add(name)
-        if parent.creations < _LAST_SEQUENCE:  # there the real server's counter stays, too
+        if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
             parent.pzxid = zxid
         self._count(path, node)
@@ -157,7 +164,7 @@ class Tree:
         return path
 
     def delete(self, path: str | None, version: int, *, credentials: Iterable[Credential] = (), zxid: int = 0) -> None:
-        """Delete a node that has no children. A version of -1 is every version."""
+        """Delete a node that has no children. Version -1 matches every version."""
         where, _ = split(path)
         if path is None or path in FIXED:
             raise Refused(Error.BAD_ARGUMENTS)
@@ -169,7 +176,7 @@ class Tree:
         self.remove(path, zxid=zxid)
 
     def remove(self, path: str, *, zxid: int) -> None:
-        """Delete a node without further ado, as the server itself does."""
+        """Delete a node without any checks, as the server itself does."""
         where, name = split(path)
         parent, node = self.nodes[where], self.nodes.pop(path)
         if self._undo is not None:
@@ -190,7 +197,7 @@ class Tree:
         zxid: int = 0,
         now: int = 0,
     ) -> Stat:
-        """Give a node other data."""
+        """Replace the data of a node."""
         path = validate(path)
         node = self.node(path)
         permit(node.acl, Perm.WRITE, credentials)
@@ -205,7 +212,7 @@ class Tree:
     def set_acl(
         self, path: str | None, acl: Sequence[Acl] | None, version: int, *, credentials: Iterable[Credential] = ()
     ) -> Stat:
-        """Give a node another ACL; `version` is that of the ACL. No watch sees it."""
+        """Replace the ACL of a node; `version` is the version of the ACL. No watch fires."""
         path = validate(path)
         acls = resolve(acl, credentials)
         node = self.node(path)
@@ -215,7 +222,7 @@ class Tree:
         return node.stat()
 
     def check(self, path: str | None, version: int, *, credentials: Iterable[Credential] = ()) -> None:
-        """Raise Refused unless the node is there and has that version."""
+        """Raise Refused unless the node exists and has that version."""
         node = self.node(validate(path))
         permit(node.acl, Perm.READ, credentials)
         _match(node.version, version)
@@ -227,20 +234,20 @@ class Tree:
             self.remove(path, zxid=zxid)
         return paths
 
-    def leftovers(self, now: int) -> list[str]:
-        """Return the containers that lost their last child, and the nodes whose time to live is over."""
-        return [path for path in self.mortal if _is_over(self.nodes[path], now)]
+    def expired(self, now: int) -> list[str]:
+        """Return the containers whose last child was deleted, and the nodes whose time to live is over."""
+        return [path for path in self.expiring if _is_expired(self.nodes[path], now)]
 
     def begin(self) -> None:
-        """Start to remember how to take back what follows."""
+        """Begin a transaction: record how to undo each operation."""
         self._undo = []
 
     def commit(self) -> None:
-        """Let stand what was done since `begin`."""
+        """Keep what was done since `begin`."""
         self._undo = None
 
     def roll_back(self) -> None:
-        """Take back what was done since `begin`, of which no change may have been reported yet."""
+        """Undo what was done since `begin`. None of its changes may have been reported yet."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
@@ -250,7 +257,7 @@ class Tree:
         if node.ephemeral:
             self.ephemerals.setdefault(node.owner, {})[path] = None
         elif node.owner:
-            self.mortal.add(path)
+            self.expiring.add(path)
 
     def _uncount(self, path: str, node: Node) -> None:
         if node.ephemeral:
@@ -259,7 +266,7 @@ class Tree:
             if not own:
                 del self.ephemerals[node.owner]
         else:
-            self.mortal.discard(path)
+            self.expiring.discard(path)
 
     def _uncreate(self, path: str, parent: Node, before: tuple[int, int]) -> None:
         self._uncount(path, self.nodes.pop(path))
@@ -292,7 +299,7 @@ def _match(found: int, wanted: int) -> None:
         raise Refused(Error.BAD_VERSION)
 
 
-def _is_over(node: Node, now: int) -> bool:
+def _is_expired(node: Node, now: int) -> bool:
     if node.children:
         return False
     ttl = node.ttl
@@ -301,3 +308,26 @@ def _is_over(node: Node, now: int) -> bool:
 
 def _int32(value: int) -> int:
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def validate(path: str | None) -> str:
+    """Return the path. Raise Refused if no node can have it."""
+    if path == "/":
+        return path
+    if path is None or not path.startswith("/") or _FORBIDDEN.search(path):
+        raise Refused(Error.BAD_ARGUMENTS)
+    if not {"", ".", ".."}.isdisjoint(path[1:].split("/")):
+        raise Refused(Error.BAD_ARGUMENTS)
+    return path
+
+
+def split(path: str | None) -> tuple[str, str]:
+    """Return the path of the parent ("" for the root) and the name. Raise Refused if there is no slash."""
+    if path is None:
+        raise Refused(Error.MARSHALLING)
+    if "\0" in path:
+        raise Refused(Error.BAD_ARGUMENTS)
+    parent, slash, name = path.rpartition("/")
+    if not slash:
+        raise Refused(Error.BAD_ARGUMENTS)
+    return parent, name

@@ -1,7 +1,7 @@
 """
-Who watches what, and whom a change concerns.
+The watches of a server, and which of them fire when a node changes.
 
-Pure: a watcher is any object that can be a key. It knows no nodes and sends nothing.
+A watcher is any hashable object. Nothing here sends events.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ W = TypeVar("W")
 
 class _Table(Generic[W]):
     """
-    The watches of one sort, by path.
+    Watches by path.
 
-    A watcher has at most one watch on a path, and the last one set decides on its kind: in ZooKeeper 3.8 a read with
-    a watch turns a persistent one into one that fires once (ZOOKEEPER-4466).
+    A watcher has at most one watch on a path. A new watch replaces the kind of the old one: in ZooKeeper 3.8, a read
+    with a watch turns a persistent watch into one that fires once (ZOOKEEPER-4466).
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Table(Generic[W]):
             self.remove(path, watcher)
 
     def take(self, path: str, kind: Event) -> list[W]:
-        """Return whom an event on the path concerns, without the watches that this uses up."""
+        """Return the watchers of an event on the path. Remove the watches that fire once."""
         found: dict[W, None] = {}
         for watcher, watch in list(self.by_path.get(path, {}).items()):
             if watch is not Watch.RECURSIVE or kind is not Event.CHILD:
@@ -82,23 +82,23 @@ class Watches(Generic[W]):
         return len(self.data) + len(self.child)
 
     def add(self, path: str, watcher: W, kind: Watch) -> None:
-        """Add a watch of addWatch: one on the node and on its children, or on all below it."""
+        """Add a watch of addWatch: on a node and its children, or on all nodes below it."""
         self.data.add(path, watcher, kind)
         self.child.add(path, watcher, kind)
 
     def forget(self, watcher: W) -> None:
-        """Drop all watches of a watcher that is gone."""
+        """Remove all watches of a watcher that is gone."""
         self.data.forget(watcher)
         self.child.forget(watcher)
 
     def tables(self, kind: int) -> tuple[_Table[W], ...]:
-        """Return where watches of a WatcherType are: 1 is children, 2 data, 3 any. Raises ValueError for others."""
+        """Return the tables of a WatcherType: 1 is children, 2 data, 3 both. Raises ValueError for other numbers."""
         if kind not in (1, 2, 3):
             raise ValueError(f"there is no kind {kind} of watches")
         return ((self.child,), (self.data,), (self.data, self.child))[kind - 1]
 
     def fire(self, change: Event, path: str) -> Iterator[tuple[W, Event, str]]:
-        """Yield who is to be told what of a change to a node, in the order in which it is to be told."""
+        """Yield each watcher with its event and path, in the order in which the events must be sent."""
         told: Collection[W] = self.data.take(path, change)
         for watcher in told:
             yield watcher, change, path

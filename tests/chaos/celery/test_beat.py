@@ -143,7 +143,7 @@ def test_a_leader_that_is_paused_between_record_and_sending_sends_nothing_late(b
     each_tick_once(messages)
     ticks = [message.tick for message in messages]
     assert len(set(range(1, ticks[-1] + 1)) - set(ticks)) == 1
-    assert "beat leads no more" in leader.said
+    assert "beat no longer leads" in leader.said
     assert {first.alive, second.alive} == {True}
 
 
@@ -158,7 +158,7 @@ def test_beats_stand_by_while_zookeeper_is_away_and_go_on_when_it_is_back(tmp_pa
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}))
         pair = beats.start("first", "second")
         for beat in pair:
-            eventually(lambda beat=beat: "tries again and again to stand by" in beat.said, 20)  # type: ignore[misc]
+            eventually(lambda beat=beat: "tries again and again to join the queue" in beat.said, 20)  # type: ignore[misc]
         for _ in range(2):
             server.start()
             server.wait_ready()
@@ -167,7 +167,7 @@ def test_beats_stand_by_while_zookeeper_is_away_and_go_on_when_it_is_back(tmp_pa
             leader = beats.queue()[0]
             said = len(leader.said)
             server.kill()
-            eventually(lambda leader=leader, said=said: "leads no more" in leader.said[said:], 10)  # type: ignore[misc]
+            eventually(lambda leader=leader, said=said: "no longer leads" in leader.said[said:], 10)  # type: ignore[misc]
         server.start()
         server.wait_ready()
         beats.wait_sent(3, since=time.monotonic())

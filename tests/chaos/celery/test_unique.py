@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.chaos.uniqueness import KEYS, Turmoil, Verdict, deadline
+from support.reserving import holder
 from support.zoo import Zoo, eventually
-
-from django_zklock.operations import reservations
 
 pytestmark = pytest.mark.zookeeper
 
@@ -26,7 +25,7 @@ def play(zoo: Zoo, home: Path, *, done: bool, late: bool, seconds: float, seed: 
             turmoil.strike()
         turmoil.settle()
         # Of the dead, the sessions end by themselves; of the living, the work does.
-        eventually(lambda: all(reservations.holder(key) is None for key in KEYS), 3 * SESSION, "a key is stuck")
+        eventually(lambda: all(holder(key) is None for key in KEYS), 3 * SESSION, "a key is stuck")
     verdict = Verdict(turmoil.events())
     print({what: verdict.count(what) for what in ("sent", "taken", "enter", "leave", "killed", "error")}, "seed", seed)
     print("excused", len(verdict.excused))

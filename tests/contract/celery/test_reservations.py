@@ -1,14 +1,14 @@
-"""A task is the only one of its key: who gets it, who is told of whom, and when it is free again."""
+"""Reservations of unique tasks: who gets the key, who learns of whom, and when the key is free."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from functools import partial
 
 import pytest
 from support.faults import Elsewhere, proxied, within
 from support.proxy import MULTI
+from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def reserved(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
-    """Reserve a key, and get it."""
+    """Reserve a key successfully."""
     found = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
     assert isinstance(found, Reserved), found
     return found
@@ -37,23 +37,17 @@ def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
 
 
 def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> Attached:
-    """Have a worker begin with the task of a key."""
+    """Start the task of a key in a worker."""
     found = reservations.start(key, task_id, late=late)
     assert found is not None
     return found
 
 
 def taken(key: str = "a/b", task_id: str = "two", **more: object) -> str:
-    """Ask for a key that another task has; return whose it is."""
+    """Reserve a key that another task has; return the id of that task."""
     found = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
     assert isinstance(found, Taken), found
     return found.task_id
-
-
-def left(zoo: Zoo) -> list[str]:
-    """The reservations there are."""
-    path = rules.directory(zoo.base)
-    return zoo.names(path)
 
 
 def end_session() -> None:
@@ -66,54 +60,54 @@ def test_the_second_is_told_of_the_first(zoo: Zoo, key: str) -> None:
     """While a task waits, another one with its key learns its id."""
     queued(key)
     assert taken(key) == "one"
-    assert reservations.holder(key) == "one"
+    assert holder(key) == "one"
 
 
-def test_another_key_is_another_matter(zoo: Zoo) -> None:
-    """Also where one key is the beginning of the other."""
+def test_other_keys_do_not_collide(zoo: Zoo) -> None:
+    """Keys do not collide, even if one is the beginning of the other."""
     for key in ("a", "a/b", "a/b/c", "b"):
         queued(key, key)
-    assert [reservations.holder(key) for key in ("a", "a/b", "a/b/c", "b")] == ["a", "a/b", "a/b/c", "b"]
+    assert [holder(key) for key in ("a", "a/b", "a/b/c", "b")] == ["a", "a/b", "a/b/c", "b"]
 
 
 def test_a_freed_key_leaves_nothing(zoo: Zoo) -> None:
-    """However the task ended."""
+    """No znode is left, however the task ended."""
     reservations.withdraw(reserved())
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     queued()
     assert reservations.free("a/b", "one", attached=started())
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     reserved()
     assert reservations.free("a/b", "one")
-    assert left(zoo) == []
-    assert reservations.holder("a/b") is None
+    assert reserved_names(zoo) == []
+    assert holder("a/b") is None
 
 
 def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
-    """A confirmation that comes late changes nothing, neither while the task runs nor after its end."""
+    """A late confirmation changes nothing, while the task runs and after its end."""
     late = reserved()
     worker = started()
     reservations.confirm(late)
     assert taken() == "one"
     reservations.free("a/b", "one", attached=worker)
     reservations.confirm(late)
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
     queued("a/b", "two")
     reservations.confirm(late)
     reservations.withdraw(late)
-    assert reservations.holder("a/b") == "two"
+    assert holder("a/b") == "two"
 
 
-def test_nobody_frees_what_is_anothers(zoo: Zoo) -> None:
-    """A task that no longer has the key can't take it from the one that has."""
+def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
+    """A task that no longer has the key cannot free it."""
     queued()
     reservations.free("a/b", "none")
     assert reservations.start("a/b", "none") is None
-    assert reservations.holder("a/b") == "one"
+    assert holder("a/b") == "one"
 
 
-def test_a_task_that_comes_again_passes(zoo: Zoo) -> None:
-    """Published again from within, it keeps the key: while its worker is at it, and after."""
+def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
+    """A task that is published again keeps the key, while its worker runs it and after."""
     queued()
     worker = started()
     again = reserved()
@@ -124,48 +118,48 @@ def test_a_task_that_comes_again_passes(zoo: Zoo) -> None:
     reservations.withdraw(reserved())
     assert taken() == "one"
     reservations.free("a/b", "one", attached=second)
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo: Zoo) -> None:
-    """Of a task that is delivered twice, the one that works has the say."""
+    """Of a task that is delivered twice, the copy that runs decides."""
     queued()
     first, copy = started(late=True), started(late=True)
     reservations.free("a/b", "one", attached=copy)
     assert taken() == "one"
     reservations.free("a/b", "one", attached=first)
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -> None:
-    """What looked like another worker may have been the rest of its session."""
+    """The other worker may be dead, and only its session lasts."""
     queued()
     started(late=True)
     reservations.free("a/b", "one", attached=started(late=True))
     assert taken() == "one"
     end_session()
-    assert reservations.holder("a/b") is None
+    assert holder("a/b") is None
     queued(task_id="two")
 
 
 def test_the_end_of_a_redelivered_task_is_the_end(zoo: Zoo) -> None:
-    """Though the node of the first worker, which was killed, is still there."""
+    """The znode of the first, killed worker does not keep the key."""
     queued()
     started(late=True)
     started(late=True)
     reservations.free("a/b", "one")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_a_publisher_that_dies_leaves_no_key_behind(zoo: Zoo) -> None:
-    """Nobody knows whether its message was sent, and waiting for it could last for ever."""
+    """Its message may never have been sent, so that waiting for it could last for ever."""
     reserved()
     end_session()
     assert reserved(task_id="two").task_id == "two"
 
 
 def test_a_message_outlives_its_publisher(zoo: Zoo) -> None:
-    """What was sent is there, whoever sent it."""
+    """A message that was sent keeps the key."""
     queued()
     end_session()
     assert taken() == "one"
@@ -177,24 +171,24 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
     queued()
     started(late=late)
     end_session()
-    assert reservations.holder("a/b") == ("one" if late else None)
+    assert holder("a/b") == ("one" if late else None)
     if late:
         reservations.free("a/b", "one", attached=started(late=True))
-        assert left(zoo) == []
+        assert reserved_names(zoo) == []
     else:
         queued(task_id="two")
 
 
 def test_a_task_put_back_waits(zoo: Zoo) -> None:
-    """A rejected message that the broker keeps is delivered again, whoever dies meanwhile."""
+    """A rejected message that the broker keeps is delivered again, even if its worker dies meanwhile."""
     queued()
     reservations.leave(started(), waits=True)
     end_session()
     assert taken() == "one"
 
 
-def test_a_reservation_ends_when_nobody_is_behind_it(zoo: Zoo) -> None:
-    """An expired message is not waited for; a task that runs is."""
+def test_an_expired_reservation_counts_while_the_task_runs(zoo: Zoo) -> None:
+    """It does not count when the message has expired, but it counts while a worker runs the task."""
     queued(until=time.time() - 1)
     worker = started()
     assert taken() == "one"
@@ -203,25 +197,25 @@ def test_a_reservation_ends_when_nobody_is_behind_it(zoo: Zoo) -> None:
     assert taken(task_id="three") == "two"
 
 
-def test_a_task_that_comes_again_counts_for_as_long_as_its_new_message(zoo: Zoo) -> None:
-    """It has shown that it is alive, so the time begins anew."""
+def test_a_task_that_is_published_again_has_a_new_expiry(zoo: Zoo) -> None:
+    """The new message has its own expiry."""
     queued(until=time.time() - 1)
     queued(until=time.time() + 60)
     assert taken() == "one"
 
 
 def test_a_task_that_is_known_to_be_over_does_not_count(zoo: Zoo) -> None:
-    """Its result is there before its worker has freed the key, and that worker then frees nothing of the next one's."""
+    """Its result is stored before its worker has freed the key. That worker then frees nothing of the next task."""
     queued()
     worker = started()
     assert taken(is_over=lambda task_id: False) == "one"
     queued(task_id="two", is_over=lambda task_id: task_id == "one")
     reservations.free("a/b", "one", attached=worker)
-    assert reservations.holder("a/b") == "two"
+    assert holder("a/b") == "two"
 
 
 def test_a_publisher_waits_for_another_to_be_done(zoo: Zoo) -> None:
-    """To name a task that may never be sent would be to lose both."""
+    """The first task may never be sent. To return its id would lose both."""
     for end, expected in ((reservations.confirm, "one"), (reservations.withdraw, "two")):
         first = reserved()
         second = Elsewhere(lambda: reservations.reserve("a/b", "two"))
@@ -232,39 +226,40 @@ def test_a_publisher_waits_for_another_to_be_done(zoo: Zoo) -> None:
 
 
 def test_a_publisher_does_not_wait_for_ever(zoo: Zoo) -> None:
-    """Neither is it told that all is well."""
+    """It gets an error."""
     reserved()
     with within(2), pytest.raises(LockTimeout, match="Another publisher"):
         reservations.reserve("a/b", "two", deadline=0.5)
     reservations.free("a/b", "one")
 
 
-def test_what_a_paused_process_read_is_not_taken_for_what_is_there_now(zoo: Zoo) -> None:
-    """Two reservations that follow each other at one path have the same versions, and are told apart all the same."""
+def test_an_outdated_read_is_not_mistaken_for_the_present(zoo: Zoo) -> None:
+    """Two successive reservations of one path have the same version, and are still distinguished."""
     queued()
     stale = family(zoo)
+    token = Reservation.decode(stale.data).token
     reservations.free("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
     for plan in (
-        partial(reservations._free, "a/b", "one", None),
-        partial(reservations._start, "a/b", "one", False, str(uuid.uuid4())),
-        reservations._Entry("a/b", "three", late=False, until=None, over=Reservation.decode(stale.data).token).plan,
+        reservations._freeing("one", None),
+        reservations._starting("a/b", "one", False, str(uuid.uuid4())),
+        reservations._Reserving("a/b", "three", late=False, until=None, over=token).decide,
     ):
         reservations._run("a/b", plan, 5, guess=stale)
-        assert reservations.holder("a/b") == "two"
+        assert holder("a/b") == "two"
     assert reservations.start("a/b", "two") is not None
 
 
 def family(zoo: Zoo) -> DirectoryState:
-    """What a look at the reservation shows."""
+    """Read the reservation."""
     path = rules.place(zoo.base, "a/b")
     data, stat = zoo.client.get(path)
     return DirectoryState(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
 
 
 def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo) -> None:
-    """Who waits in it for another publisher is told at once."""
+    """A thread in it that waits for another publisher gets an error at once."""
     reserved()
     second = Elsewhere(lambda: reservations.reserve("a/b", "two"))
     eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
@@ -283,8 +278,8 @@ def test_a_reservation_that_nobody_can_read_stays(zoo: Zoo) -> None:
     assert zoo.client.get(rules.place(zoo.base, "a/b"))[0] == b"{}"
 
 
-def test_a_torn_reservation_is_no_work_without_end(zoo: Zoo) -> None:
-    """Where somebody has deleted a part of it by hand, that is said, and tried no more."""
+def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
+    """Children of the reservation were deleted by hand. The error says so, and the number of requests is limited."""
     with proxied(zoo, 10) as proxy:
         place = reserved()
         path = rules.place(zoo.base, "a/b")
@@ -300,7 +295,7 @@ def test_a_torn_reservation_is_no_work_without_end(zoo: Zoo) -> None:
 
 
 def test_one_of_many_publishers_gets_the_key(zoo: Zoo) -> None:
-    """They all name the same task."""
+    """All of them return the same task."""
     calls = [Elsewhere(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
     assert len({call.result() for call in calls}) == 1
 

@@ -1,4 +1,4 @@
-"""Each tick of a schedule is taken once, by who leads, whatever becomes of the connection meanwhile."""
+"""Each run of a schedule is recorded once, by the leader, whatever happens to the connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.proxy import MULTI, Proxy
 from support.work import lose
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.ticks import Demoted, Ledger, Tick, go_on
+from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
 from django_zklock.locks.election.leader import Leader
 from django_zklock.zk.gateway import Node
 
@@ -35,7 +35,7 @@ def entry(name: str = "report", *, last: datetime = LONG_AGO, count: int = 0) ->
 
 @pytest.fixture
 def candidate(zoo: Zoo) -> Iterator[Callable[[], Leader]]:
-    """What makes candidates for one lead; each has left the queue at the end."""
+    """A factory of candidates for one lead. All of them leave the queue at the end."""
     made: list[Leader] = []
 
     def make() -> Leader:
@@ -47,10 +47,10 @@ def candidate(zoo: Zoo) -> Iterator[Callable[[], Leader]]:
         each.withdraw()
 
 
-def ledger_of(zoo: Zoo, leader: Leader) -> Ledger:
+def ledger_of(zoo: Zoo, leader: Leader) -> ScheduleRecords:
     hold = leader.wait(10)
     assert hold is not None
-    ledger = Ledger(hold, zoo.base, "nightly")
+    ledger = ScheduleRecords(hold, zoo.base, "nightly")
     ledger.load()
     return ledger
 
@@ -59,7 +59,7 @@ Make = Callable[[], Leader]
 
 
 def test_a_candidate_keeps_its_place_between_two_looks(zoo: Zoo, candidate: Make) -> None:
-    """Who looks again and again does not come last each time, and leaves nothing behind when it goes."""
+    """A candidate that asks repeatedly keeps its place, and leaves no znode when it withdraws."""
     first, second, third = candidate(), candidate(), candidate()
     assert first.wait(10) is not None
     for waiting in (second, third):
@@ -75,31 +75,31 @@ def test_a_candidate_keeps_its_place_between_two_looks(zoo: Zoo, candidate: Make
     zoo.wait_contenders("lead", 1)
 
 
-def test_ticks_are_counted_on_from_leader_to_leader(zoo: Zoo, candidate: Make) -> None:
-    """A new leader goes on where the record says, not where its own scheduler believes an entry to be."""
+def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
+    """A new leader continues from the record, not from what its own scheduler believes."""
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(count=3)])
-    assert [ledger.take(entry()).count for _ in range(3)] == [4, 5, 6]
-    taken = ledger.take(entry())
+    assert [ledger.record_run(entry()).count for _ in range(3)] == [4, 5, 6]
+    taken = ledger.record_run(entry())
     first.withdraw()
     other = ledger_of(zoo, second)
     mine = entry()
     other.adopt([mine])
     assert mine.last_run_at == taken.at
     assert mine.total_run_count == 7
-    assert other.take(mine).count == 8
+    assert other.record_run(mine).count == 8
     assert other.hold.token > ledger.hold.token
 
 
 def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> None:
-    """More than fit in one request, and names that could be no node."""
+    """More entries than fit in one request, and names that cannot be the name of a znode."""
     names = [*(f"entry {number}" for number in range(230)), "a/b", "..", "", "x" * 300, "\udc80", "12345678901234"]
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(name) for name in names])
     for name in names[-8:]:
-        ledger.take(entry(name))
+        ledger.record_run(entry(name))
     first.withdraw()
     other = ledger_of(zoo, second)
     entries = [entry(name) for name in names]
@@ -107,30 +107,28 @@ def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> N
     assert [each.total_run_count for each in entries] == [0] * (len(names) - 8) + [1] * 8
 
 
-def test_who_does_not_lead_any_more_takes_no_tick(zoo: Zoo, candidate: Make) -> None:
-    """By its own clock, and by the servers' word if its clock still says that it leads."""
+def test_a_former_leader_records_no_run(zoo: Zoo, candidate: Make) -> None:
+    """It knows so by its own clock, or learns it from the servers."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
     for _ in range(2):  # refused by the servers, then by its own knowledge
-        with pytest.raises(Demoted):
-            ledger.take(entry())
+        with pytest.raises(LeadershipLost):
+            ledger.record_run(entry())
     ledger = ledger_of(zoo, candidate())
     lose(ledger.hold)
     eventually(lambda: ledger.hold.lost)
-    with pytest.raises(Demoted, match="the test took it away"):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost, match="the test took it away"):
+        ledger.record_run(entry())
     (record,) = records(zoo)
     assert record.count == 0
 
 
-def test_who_led_before_is_refused_though_it_believes_its_lease(
-    zoo: Zoo, candidate: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_servers_refuse_a_former_leader(zoo: Zoo, candidate: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The servers decide: a process may be paused after it has looked at its clock, and write any time later.
+    The servers decide. A process may be paused after it has looked at its clock, and write any time later.
 
-    Its successor has taken no tick yet, so the version of the record is still the one that it knows.
+    Its successor has recorded no run yet, so the version of the record is still the one that it knows.
     """
     first = candidate()
     ledger = ledger_of(zoo, first)
@@ -138,33 +136,33 @@ def test_who_led_before_is_refused_though_it_believes_its_lease(
     monkeypatch.setattr(ledger, "check", lambda: None)
     first.withdraw()
     ledger_of(zoo, candidate())
-    with pytest.raises(Demoted, match="node"):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost, match="node"):
+        ledger.record_run(entry())
     assert [record.count for record in records(zoo)] == [0]
 
 
-def test_a_record_that_somebody_else_wrote_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
-    """Nobody but the leader should; who believes to lead then does not know what was sent."""
+def test_a_record_of_another_process_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
+    """Only the leader should write it. A process that finds another record does not know what was sent."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.set(f"{zoo.base}/!beat/nightly/report", b"{}")
-    with pytest.raises(Demoted, match="another process"):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost, match="another process"):
+        ledger.record_run(entry())
 
 
 def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) -> None:
-    """Beat goes on from now, and says so, rather than never again."""
+    """Beat logs it and continues from now."""
     zoo.client.create(f"{zoo.base}/!beat/nightly/report", b"\x00", makepath=True)
     ledger = ledger_of(zoo, candidate())
     mine = entry()
     ledger.adopt([mine])
     assert mine.last_run_at is not None
     assert mine.last_run_at > datetime.now(timezone.utc) - timedelta(minutes=1)
-    assert ledger.take(mine).count == 1
+    assert ledger.record_run(mine).count == 1
 
 
 def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, candidate: Make) -> None:
-    """Not at once: a beat of an older version, which does not know the entry, may lead for a while."""
+    """Not at once: a beat of an older version, which does not have the entry, may lead for a while."""
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry("old"), entry("new", last=datetime.now(timezone.utc)), entry("kept")])
@@ -175,8 +173,8 @@ def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, can
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_a_tick_whose_answer_is_lost_is_taken_once(server: Any, strike: str) -> None:
-    """The connection breaks before the request is carried out, or before its answer comes; the lead goes on."""
+def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) -> None:
+    """The connection breaks before the request is executed, or before its reply arrives. The lead continues."""
     zoo = Zoo(server.hosts, server)
     with proxied(zoo) as proxy:
         assert isinstance(proxy, Proxy)
@@ -185,41 +183,41 @@ def test_a_tick_whose_answer_is_lost_is_taken_once(server: Any, strike: str) -> 
         ledger.adopt([entry()])
         fired = getattr(proxy, strike)(MULTI)
         taken = []
-        thread = threading.Thread(target=lambda: taken.append(ledger.take(entry())))
+        thread = threading.Thread(target=lambda: taken.append(ledger.record_run(entry())))
         thread.start()
         thread.join(20)
         assert fired.is_set()
         assert [tick.count for tick in taken] == [1]
         assert [record.count for record in records(zoo)] == [1]
-        assert ledger.take(entry()).count == 2
+        assert ledger.record_run(entry()).count == 2
         leader.withdraw()
     zoo.close()
 
 
 def test_a_session_that_ends_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
-    """And the same process can lead again, from what was recorded."""
+    """The same process can lead again, from what was recorded."""
     leader = candidate()
     ledger = ledger_of(zoo, leader)
     ledger.adopt([entry()])
-    ledger.take(entry())
+    ledger.record_run(entry())
     expire(zoo)
     assert ledger.hold.wait_lost(10)
-    with pytest.raises(Demoted):
-        ledger.take(entry())
+    with pytest.raises(LeadershipLost):
+        ledger.record_run(entry())
     leader.withdraw()
     again = ledger_of(zoo, leader)
-    assert again.take(entry()).count == 2
+    assert again.record_run(entry()).count == 2
 
 
 # --- what a record means to an entry --------------------------------------------------------------------------------
 
 AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
-TICK = Tick(entry="report", at=AT, count=5)
+TICK = RunRecord(entry="report", at=AT, count=5)
 
 
 def row(last: datetime, saved: datetime, count: int = 1) -> Any:
-    """An entry of django-celery-beat, as far as this matters."""
+    """Return an entry like one of django-celery-beat."""
     model = SimpleNamespace(date_changed=saved, total_run_count=count)
     return SimpleNamespace(name="report", last_run_at=last, total_run_count=count, model=model)
 
@@ -233,34 +231,34 @@ def row(last: datetime, saved: datetime, count: int = 1) -> Any:
     ],
 )
 def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: datetime, expected: datetime) -> None:
-    """A row that was saved since the tick may know better than the record, but never of a tick less."""
+    """A row that was saved after the last run wins, but never with an earlier run."""
     mine = row(last, saved)
-    go_on(mine, TICK)
+    continue_from(mine, TICK)
     assert mine.last_run_at == expected
     assert mine.model.total_run_count == (5 if saved < AT else 1)
 
 
-def test_an_entry_that_had_no_tick_yet_goes_on_waiting_from_when_it_was_first_seen() -> None:
-    """Else leaders that change more often than an entry is due would never send it."""
+def test_an_entry_without_a_run_waits_from_when_it_was_first_seen() -> None:
+    """Otherwise leaders that change more often than an entry is due would never send it."""
     mine = row(AT + HOUR, AT + HOUR, count=0)
-    go_on(mine, Tick(entry="report", at=AT, count=0))
+    continue_from(mine, RunRecord(entry="report", at=AT, count=0))
     assert mine.last_run_at == AT
 
 
 def test_a_time_without_a_zone_stays_one() -> None:
-    """As some schedulers calculate with these; they mean UTC."""
+    """Some schedulers compute with such times. They mean UTC."""
     mine = entry(last=LONG_AGO.replace(tzinfo=None))
-    go_on(mine, TICK)
+    continue_from(mine, TICK)
     assert mine.last_run_at == AT.replace(tzinfo=None)
 
 
-def records(zoo: Zoo) -> list[Tick]:
+def records(zoo: Zoo) -> list[RunRecord]:
     folder = f"{zoo.base}/!beat/nightly"
     found = []
     for name in zoo.client.get_children(folder):
         path = f"{folder}/{name}"
         data, stat = zoo.client.get(path)
-        tick = Tick.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
+        tick = RunRecord.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
         assert tick is not None
         found.append(tick)
     return found

@@ -7,17 +7,17 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.fencing import horizon
+from django_zklock.fencing import last_zxid
 from django_zklock.testing.ensemble import free_ports
 
 
 def test_it_lies_between_the_tokens_before_and_after(zoo: Zoo) -> None:
     """Tokens from before the request are not above it, and later tokens are higher."""
     with zk_lock("a") as first:
-        reached = horizon.ask(first)
+        reached = last_zxid.ask(first)
         assert reached is not None
         assert first.token < reached
-        again = horizon.current()
+        again = last_zxid.current()
         assert again > reached
     with zk_lock("a") as second:
         assert second.token > again
@@ -28,7 +28,7 @@ def test_writes_of_other_clients_count(zoo: Zoo) -> None:
     with zk_lock("a") as hold:
         path = zoo.client.create(f"{zoo.chroot}/foreign", makepath=True)
         theirs = zoo.client.get(path)[1].czxid
-        reached = horizon.ask(hold)
+        reached = last_zxid.ask(hold)
         assert reached is not None
         assert reached > theirs
 
@@ -37,4 +37,4 @@ def test_without_a_connection_it_is_an_error(zoo: Zoo) -> None:
     """A guess could raise a false alarm, or miss a real one."""
     (port,) = free_ports(1)
     with zoo.configured(f"127.0.0.1:{port}"), pytest.raises(ZooKeeperUnavailable, match="connection refused"):
-        horizon.current()
+        last_zxid.current()

@@ -1,4 +1,4 @@
-"""One candidate leads at a time; whoever loses the lead is told, is stopped, and queues again."""
+"""One candidate leads at a time. A leader that loses the leadership is told, is aborted, and queues again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from django_zklock.exceptions import (
     StaleToken,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks.election.leader import STOPPED
+from django_zklock.locks.election.candidacy import STOPPED
 from django_zklock.locks.table import held_locks
 from django_zklock.zk.lease import LEASE_SHARE
 
@@ -40,14 +40,14 @@ LATER = ROOM
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No block is open at the end, and no hold listed."""
+    """At the end, no block is open and no hold is registered."""
     yield
     assert not held_locks._guards
     assert not held_locks.all()
 
 
 class Terms:
-    """A function to be run by leaders: it takes down each lead, and lasts until it is told to end."""
+    """A function for leaders: it notes each token, and runs until `end` is set."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -84,7 +84,7 @@ class Terms:
 
 
 def test_one_leads_and_the_next_follows_at_once_when_it_ends(zoo: Zoo) -> None:
-    """In the order in which they came, with rising tokens, and never two at a time."""
+    """In the order in which they queued, with rising tokens, one at a time."""
     inside: list[int] = []
     order: list[int] = []
 
@@ -113,30 +113,30 @@ def test_one_leads_and_the_next_follows_at_once_when_it_ends(zoo: Zoo) -> None:
     assert order[0] > before
 
 
-def test_what_the_function_returns_is_returned_and_the_lead_is_let_go_of(zoo: Zoo) -> None:
-    """The same object may run again; while it does not, it does not lead."""
+def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
+    """The same object may run again. It does not lead in between."""
     leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
     assert leader.key == "lead/7"
-    assert not leader.leads
-    assert leader.standing == "not in the queue"
+    assert not leader.is_leader
+    assert leader.position == "not in the queue"
 
     def work(hold: Hold) -> str:
-        assert leader.leads
+        assert leader.is_leader
         assert leader.hold is hold
-        assert leader.standing == "first"
+        assert leader.position == "first"
         (payload,) = zoo.payloads("lead/7")
         assert payload is not None
         assert payload.what == "the work"
         return "done"
 
     assert leader.run(work) == "done"
-    assert not leader.leads
+    assert not leader.is_leader
     assert zoo.children("lead/7") == []
     assert leader.run(lambda hold: 5) == 5
 
 
-def test_an_error_of_the_function_ends_it_and_is_raised(zoo: Zoo) -> None:
-    """Also one of another lock, or of ZooKeeper, that the function ran into; the lead is let go of."""
+def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
+    """Also an error about another lock, or of ZooKeeper. The leadership is released."""
     errors = [ValueError("no"), LockLost(lock="other"), ZooKeeperUnavailable(), LockBusy(), StaleToken(), SystemExit(3)]
     leader = zk_leader("lead")
     for error in errors:
@@ -150,8 +150,8 @@ def test_an_error_of_the_function_ends_it_and_is_raised(zoo: Zoo) -> None:
         assert zoo.children("lead") == []
 
 
-def test_an_interrupt_that_is_not_its_own_passes_through(zoo: Zoo) -> None:
-    """When a lock round it is lost, that block says so, and nobody campaigns again."""
+def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
+    """The block of the lock that was lost reports it, and the candidate does not queue again."""
     leader = zk_leader("lead")
     leads: list[int] = []
     with pytest.raises(LockLost) as raised, zk_lock("outer") as outer:
@@ -174,13 +174,13 @@ def test_an_interrupt_that_is_not_its_own_passes_through(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("thread", ["main", "another"])
-def test_a_deposed_leader_is_stopped_and_leads_again(zoo: Zoo, thread: str) -> None:
-    """After its session expired, and after its node was deleted; each time with a higher token."""
+def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, thread: str) -> None:
+    """After its session expired, and after its znode was deleted; each time with a higher token."""
     leader = zk_leader("lead")
     terms = Terms()
     told: list[object] = []
     leader.on_elected(lambda hold: told.append(hold.token))
-    leader.on_deposed(told.append)
+    leader.on_lost(told.append)
 
     def strike() -> None:
         terms.wait(1)
@@ -208,22 +208,22 @@ def test_a_deposed_leader_is_stopped_and_leads_again(zoo: Zoo, thread: str) -> N
     assert all(told[1:5:2])
 
 
-def test_who_loses_the_lead_queues_again_at_the_end(zoo: Zoo) -> None:
-    """Behind those that stood by."""
+def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
+    """Behind the other candidates."""
     first, second = zk_leader("lead"), zk_leader("lead")
     one, two = Terms(), Terms()
     running = Elsewhere(lambda: first.run(one))
     one.wait(1)
     standing_by = Elsewhere(lambda: second.run(two))
     zoo.wait_contenders("lead", 2)
-    assert "behind process" in eventually(lambda: second.standing if "behind" in second.standing else "")
+    assert "behind process" in eventually(lambda: second.position if "behind" in second.position else "")
     hold = first.hold
     assert hold is not None
     zoo.client.delete(hold.path)
     two.wait(1)
     zoo.wait_contenders("lead", 2)
-    assert not first.leads
-    assert second.leads
+    assert not first.is_leader
+    assert second.is_leader
     two.end.set()
     assert standing_by.result() == 1
     assert one.wait(2) > two.tokens[0]
@@ -231,8 +231,8 @@ def test_who_loses_the_lead_queues_again_at_the_end(zoo: Zoo) -> None:
     assert running.result() == 2
 
 
-def test_who_is_cut_off_does_not_lead_by_its_own_clock(zoo: Zoo) -> None:
-    """The lease says so, without a word from the network; it leads again when it is connected again."""
+def test_a_leader_without_network_sees_that_its_lease_is_over(zoo: Zoo) -> None:
+    """`is_leader` needs no network. It leads again when it is connected again."""
     with proxied(zoo, TIMEOUT) as proxy:
         connected()
         leader = zk_leader("lead", abort_on="lost")
@@ -241,7 +241,7 @@ def test_who_is_cut_off_does_not_lead_by_its_own_clock(zoo: Zoo) -> None:
         terms.wait(1)
         proxy.hang = True
         began = time.monotonic()
-        eventually(lambda: not leader.leads, LEASE_SHARE * TIMEOUT + LATER)
+        eventually(lambda: not leader.is_leader, LEASE_SHARE * TIMEOUT + LATER)
         assert time.monotonic() - began <= LEASE_SHARE * TIMEOUT + LATER
         eventually(lambda: terms.ended, 2)
         proxy.heal()
@@ -250,8 +250,8 @@ def test_who_is_cut_off_does_not_lead_by_its_own_clock(zoo: Zoo) -> None:
         assert running.result() == 2
 
 
-def test_a_function_that_ends_as_the_lead_is_lost_does_not_end_the_candidacy(zoo: Zoo) -> None:
-    """Also with `abort_on="never"`: `while not hold.wait_lost(...)` is a way to work, and so is `hold.check()`."""
+def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None:
+    """With `abort_on="never"`, too: the function may use `hold.wait_lost()` or `hold.check()`."""
     for abort_on in ("never", "lost"):
         leader = zk_leader("lead", abort_on=abort_on)
         leads: list[int] = []
@@ -271,8 +271,8 @@ def test_a_function_that_ends_as_the_lead_is_lost_does_not_end_the_candidacy(zoo
         assert len(leads) == 3
 
 
-def test_leads_that_are_lost_again_and_again_make_no_storm(zoo: Zoo) -> None:
-    """Each campaign begins later than the one before: a handful in the time in which hundreds would be possible."""
+def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
+    """There are a few attempts in the time in which hundreds would be possible."""
     leader = zk_leader("lead")
     leads: list[float] = []
 
@@ -292,8 +292,8 @@ def test_leads_that_are_lost_again_and_again_make_no_storm(zoo: Zoo) -> None:
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_stop_ends_whatever_it_is_at_and_leaves_nothing_behind(zoo: Zoo) -> None:
-    """Called by another thread at any moment, while it enters the queue, waits there, leads, or pauses."""
+def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo) -> None:
+    """Another thread calls it while the candidate enters the queue, waits, leads or pauses."""
     draw = random.Random(8)
     for way in ("run", "with", "wait") * 12:
         leader = zk_leader("lead")
@@ -319,12 +319,12 @@ def test_stop_ends_whatever_it_is_at_and_leaves_nothing_behind(zoo: Zoo) -> None
             assert running.result(5) is None
         leader.stop()
         zoo.wait_contenders("lead", 0)
-        assert not leader.leads
+        assert not leader.is_leader
         assert leader.run(terms) is None
 
 
-async def test_stop_ends_what_waits_in_a_task(zoo: Zoo) -> None:
-    """Likewise for `arun`, also before it was begun."""
+async def test_stop_ends_arun(zoo: Zoo) -> None:
+    """At any moment, and before it has begun."""
     draw = random.Random(9)
     for _ in range(15):
         leader = zk_leader("lead")
@@ -337,7 +337,7 @@ async def test_stop_ends_what_waits_in_a_task(zoo: Zoo) -> None:
 
 
 def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None:
-    """It is interrupted after that only; and the lead is nobody else's before it has ended."""
+    """It is aborted only after that. The next candidate leads only when it has ended."""
     leader = zk_leader("lead")
     steps: list[str] = []
 
@@ -363,8 +363,8 @@ def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert steps == ["finished", "interrupted"]
 
 
-def test_a_signal_handler_may_stop_it(zoo: Zoo) -> None:
-    """As a management command does on SIGTERM; the process ends in order, and its place is free at once."""
+def test_a_signal_handler_may_call_stop(zoo: Zoo) -> None:
+    """A management command does this on SIGTERM. The process ends normally, and its place is free at once."""
     child = zoo.spawn(
         """
 import signal, threading
@@ -413,16 +413,16 @@ zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()
         child.communicate()
 
 
-# --- one object is one candidate ------------------------------------------------------------------------------------
+# --- one Leader object for each ------------------------------------------------------------------------------------
 
 
 def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
-    """A second campaign of the same object, and one of whoever has the lock already, are refused at once."""
+    """A second use of the same object, and a candidate whose owner holds the lock already, are refused at once."""
     leader = zk_leader("lead")
     with leader:
         with pytest.raises(LockBusy):
             zk_leader("lead").run(lambda hold: None)
-        with pytest.raises(RuntimeError, match="one object is one candidate"):
+        with pytest.raises(RuntimeError, match="one Leader object for each"):
             Elsewhere(lambda: leader.run(lambda hold: None)).result()
         with zk_lock("lead"):  # the work may take the lock that it is under
             pass
@@ -431,7 +431,7 @@ def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
 
 
 def test_a_forked_child_is_a_candidate_of_its_own(zoo: Zoo) -> None:
-    """The lead is its parent's; the object that it inherited may campaign for it."""
+    """The parent has the leadership. The child can use the object that it inherited."""
     script = """
 import os, sys
 from django_zklock import zk_leader
@@ -439,7 +439,7 @@ leader = zk_leader("lead")
 with leader:
     pid = os.fork()
     if not pid:
-        assert not leader.leads
+        assert not leader.is_leader
         print(leader.run(lambda hold: "child"), flush=True)
         os._exit(0)
     while True:
@@ -457,17 +457,17 @@ os.waitpid(pid, 0)
 
 
 def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
-    """Nobody would await what it returns."""
+    """`run` would not await its result."""
     with pytest.raises(TypeError, match="arun"):
         zk_leader("lead").run(Terms().arun)
 
 
-def test_settings_that_contradict_a_lead_are_refused(zoo: Zoo) -> None:
-    """Two would lead, if they were followed."""
+def test_settings_that_a_leader_cannot_have_are_refused(zoo: Zoo) -> None:
+    """Otherwise two candidates would lead."""
     for options in ({"kind": "read"}, {"limit": 2}, {"atomic": True}):
         with (
             override_settings(ZKLOCK=zoo.settings(LOCKS={"lead": {"path": "lead", **options}})),
-            pytest.raises(ValueError, match="leader locks cannot set"),
+            pytest.raises(ValueError, match="one leader at a time"),
         ):
             zk_leader("lead").run(lambda hold: None)
 
@@ -476,7 +476,7 @@ def test_settings_that_contradict_a_lead_are_refused(zoo: Zoo) -> None:
 
 
 def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """It says so once in a while, and leads as soon as ZooKeeper is back; `with` and `wait` raise instead."""
+    """It logs that now and then, and leads as soon as ZooKeeper is back. `with` and `wait` raise instead."""
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.3) as proxy:
         proxy.refuse = True
         leader = zk_leader("lead")
@@ -485,9 +485,9 @@ def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.Log
         with pytest.raises(ZooKeeperUnavailable):
             leader.wait(10)
         running = Elsewhere(lambda: leader.run(lambda hold: hold.token))
-        first = eventually(lambda: leader._campaign)
-        second = eventually(lambda: leader._campaign if leader._campaign is not first else None)
-        eventually(lambda: leader._campaign not in (None, second))
+        first = eventually(lambda: leader._lock.attempt)
+        second = eventually(lambda: leader._lock.attempt if leader._lock.attempt is not first else None)
+        eventually(lambda: leader._lock.attempt not in (None, second))
         said = [record for record in caplog.records if record.name == "django_zklock.leader"]
         assert len(said) == 1
         assert "goes on trying" in said[0].message
@@ -496,7 +496,7 @@ def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.Log
 
 
 def test_a_place_in_the_queue_outlives_a_break_of_the_connection(zoo: Zoo) -> None:
-    """Who stands by through a cut has the same node after it."""
+    """The candidate has the same znode afterwards."""
     with zoo.hold_elsewhere("lead"), proxied(zoo, TIMEOUT) as proxy:
         leader = zk_leader("lead")
         assert leader.wait(0.2) is None
@@ -514,17 +514,17 @@ def test_a_place_in_the_queue_outlives_a_break_of_the_connection(zoo: Zoo) -> No
 
 
 async def test_a_coroutine_leads_as_a_function_does(zoo: Zoo) -> None:
-    """It is cancelled when the lead is lost, leads again, and waiting costs no thread."""
+    """It is cancelled when the leadership is lost, and leads again. Waiting needs no thread."""
     leader = zk_leader("lead")
     terms = Terms()
     async with zk_leader("lead") as first:
         await asyncio.to_thread(zoo.wait_contenders, "lead", 1)
         threads = threading.active_count()
         running = asyncio.create_task(leader.arun(terms.arun))
-        while not leader.standing.startswith("behind"):
+        while not leader.position.startswith("behind"):
             await asyncio.sleep(0.01)
         assert threading.active_count() == threads
-        assert not leader.leads
+        assert not leader.is_leader
     for count in (1, 2):
         await asyncio.to_thread(terms.wait, count)
         hold = leader.hold
@@ -552,7 +552,7 @@ async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
 
 
 async def test_an_error_of_a_coroutine_is_raised(zoo: Zoo) -> None:
-    """As that of a function is."""
+    """The same as for a function."""
 
     async def fail(hold: Hold) -> None:
         raise ValueError("no")
@@ -561,8 +561,8 @@ async def test_an_error_of_a_coroutine_is_raised(zoo: Zoo) -> None:
         await zk_leader("lead").arun(fail)
 
 
-def test_a_callback_that_fails_disturbs_nobody(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the others are called."""
+def test_a_callback_that_fails_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """The other callbacks run."""
     leader = zk_leader("lead")
     told = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Whoever asks is told who leads; and of each change, by a watch."""
+"""Any process can see who leads, and each change."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from support.faults import connected, expire, proxied, session
 from support.proxy import Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import Candidate, Leader, operations, zk_leader
+from django_zklock import Leader, operations, zk_leader
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.locks.election import Candidate
 from django_zklock.testing.ensemble import Ensemble, four_letter
 from django_zklock.testing.server import DevServer
 from django_zklock.zk import process
@@ -30,7 +31,7 @@ TIMEOUT = 4.0  # seconds, of a session
 
 
 class Observer:
-    """A thread that observes a lead; what it is told can be asked for, item by item."""
+    """A thread that observes a leader; its reports can be read one by one."""
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
@@ -46,11 +47,11 @@ class Observer:
             self._told.put(error)
 
     def next(self) -> Candidate | BaseException | None:
-        """Wait for what it is told next."""
+        """Wait for the next report."""
         return self._told.get(timeout=10)
 
     def token(self) -> int:
-        """Wait for what it is told next, which has to be that somebody leads."""
+        """Wait for the next report, which must be a leader; return its token."""
         found = self.next()
         assert isinstance(found, Candidate), found
         return found.token
@@ -82,14 +83,14 @@ def directory(zoo: Zoo) -> list[str] | None:
     return found
 
 
-def test_who_leads_is_told_to_anybody(zoo: Zoo) -> None:
-    """With what it is for, where it runs and its token; and who stands by, in order."""
-    onlooker = zk_leader("lead")
-    assert onlooker.who() is None
-    assert onlooker.candidates() == ()
+def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
+    """With work, host, process and token, in the order of the queue."""
+    outsider = zk_leader("lead")
+    assert outsider.current_leader() is None
+    assert outsider.candidates() == ()
     began = datetime.now(timezone.utc)
     with zk_leader("lead", what="the work") as hold, zoo.hold_elsewhere("lead") as foreign:
-        leading = onlooker.who()
+        leading = outsider.current_leader()
         assert leading is not None
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
         assert leading.token == hold.token
@@ -98,39 +99,39 @@ def test_who_leads_is_told_to_anybody(zoo: Zoo) -> None:
         assert leading.operator == ""
         assert abs((leading.since - began).total_seconds()) < 60
         assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
-        first, second = onlooker.candidates()
+        first, second = outsider.candidates()
         assert first == leading
         assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
         assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
-    assert onlooker.who() is None
+    assert outsider.current_leader() is None
 
 
-async def test_a_task_may_ask_too(zoo: Zoo) -> None:
-    """Without a thread, and what would block the loop is refused."""
-    onlooker = zk_leader("lead")
-    assert await onlooker.awho() is None
+async def test_the_async_methods_show_the_same(zoo: Zoo) -> None:
+    """They need no thread. The sync methods are refused in an event loop."""
+    outsider = zk_leader("lead")
+    assert await outsider.acurrent_leader() is None
     async with zk_leader("lead") as hold:
-        found = await onlooker.awho()
+        found = await outsider.acurrent_leader()
         assert found is not None
         assert found.token == hold.token
-        assert await onlooker.acandidates() == (found,)
-        for blocking in (onlooker.who, onlooker.candidates, lambda: next(onlooker.observe())):
+        assert await outsider.acandidates() == (found,)
+        for blocking in (outsider.current_leader, outsider.candidates, lambda: next(outsider.observe())):
             with pytest.raises(SynchronousOnlyOperation, match="event loop"):
                 blocking()
 
 
-def test_who_keeps_the_lead_from_all_processes_is_told(zoo: Zoo) -> None:
-    """A person's hold is first in the queue, and no process leads."""
+def test_an_operator_hold_is_shown_as_the_leader(zoo: Zoo) -> None:
+    """It is first in the queue, and no process leads."""
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
-    found = zk_leader("lead").who()
+    found = zk_leader("lead").current_leader()
     assert found is not None
     assert found.operator.startswith("operator ada until")
     assert str(found) == found.operator
     operations.end_hold("lead", token=held.token, by="ada")
 
 
-def test_an_observer_is_told_of_each_change_in_order(zoo: Zoo) -> None:
-    """At first of who leads, if anybody does; then of nobody, of the first, of the next, and again of nobody."""
+def test_an_observer_gets_each_change_in_order(zoo: Zoo) -> None:
+    """First the current state; then each leader, and None between them."""
     with observing() as observer:
         assert observer.next() is None
         first = zk_leader("lead")
@@ -161,7 +162,7 @@ def test_an_observer_is_told_of_each_change_in_order(zoo: Zoo) -> None:
 
 
 def test_observing_costs_nothing_while_nothing_changes(zoo: Zoo) -> None:
-    """No request goes out beside the pings, whether somebody leads or nobody does."""
+    """Only pings are sent, with and without a leader."""
     with zoo.configured(session_timeout=30), Proxy(zoo.address) as proxy, zoo.configured(proxy.address, 30):
         connected()
         for held in (contextlib.nullcontext(), zoo.hold_elsewhere("lead")):
@@ -175,7 +176,7 @@ def test_observing_costs_nothing_while_nothing_changes(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_nothing_is_left_of_an_observation(zoo: Zoo, server: Ensemble | DevServer, held: bool) -> None:
-    """Neither an observer in the session, nor a directory that was made to be watched, nor a watch on it."""
+    """No observer in the session, no directory that was created for it, and no watch on the server."""
     port = server.servers[0].port if isinstance(server, Ensemble) else server.port
 
     def watches() -> int:
@@ -191,13 +192,13 @@ def test_nothing_is_left_of_an_observation(zoo: Zoo, server: Ensemble | DevServe
             assert (found is not None) is held
             eventually(lambda: watches() == before + 1)
         eventually(lambda: watches() == before)
-    assert not [each for each in session().observers if type(each).__name__ == "Observation"]
+    assert not [each for each in session().observers if type(each).__name__ == "LeaderWatch"]
     if not held:
         assert directory(zoo) is None
 
 
-def test_a_directory_that_is_taken_away_is_watched_all_the_same(zoo: Zoo) -> None:
-    """As a server does with empty ones, and as another observer does at its end."""
+def test_a_directory_that_is_deleted_is_created_again(zoo: Zoo) -> None:
+    """Servers delete empty directories, and so do other observers at their end."""
     with observing() as observer:
         assert observer.next() is None
         for _ in range(3):
@@ -207,8 +208,8 @@ def test_a_directory_that_is_taken_away_is_watched_all_the_same(zoo: Zoo) -> Non
             assert observer.token() == hold.token
 
 
-def test_observers_live_through_cuts_and_through_the_end_of_the_session(zoo: Zoo) -> None:
-    """What happened meanwhile they are told afterwards; and of no change, nothing."""
+def test_observers_survive_the_loss_of_connection_and_session(zoo: Zoo) -> None:
+    """They get changes of the meantime afterwards, and nothing if there were none."""
     with zoo.hold_elsewhere("lead") as path, proxied(zoo, TIMEOUT) as proxy, observing() as observer:
         token = observer.token()
         proxy.cut_all()
@@ -229,20 +230,20 @@ def test_observers_live_through_cuts_and_through_the_end_of_the_session(zoo: Zoo
 
 
 def test_an_observer_waits_until_zookeeper_is_there(zoo: Zoo) -> None:
-    """For as long as it was told to, and then ends without a word; asking raises at once."""
+    """For its timeout; then it ends without a report. `current_leader()` raises at once."""
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.2) as proxy:
         proxy.refuse = True
-        onlooker = zk_leader("lead")
-        assert list(onlooker.observe(timeout=0.2)) == []
+        outsider = zk_leader("lead")
+        assert list(outsider.observe(timeout=0.2)) == []
         with pytest.raises(ZooKeeperUnavailable):
-            onlooker.who()
+            outsider.current_leader()
         with observing() as observer:
             proxy.heal()
             assert observer.next() is None
 
 
-def test_an_observer_is_told_when_nobody_will_tell_it_any_more(zoo: Zoo) -> None:
-    """The session is closed, or the queue holds what nobody can read."""
+def test_an_observer_gets_an_error_when_there_will_be_no_more_reports(zoo: Zoo) -> None:
+    """The session is closed, or the queue is unreadable."""
     with observing() as observer:
         assert observer.next() is None
         process.reset()
@@ -254,25 +255,25 @@ def test_an_observer_is_told_when_nobody_will_tell_it_any_more(zoo: Zoo) -> None
     zoo.client.delete(f"{zoo.base}/lead/what-is-this-0000000000")
 
 
-def test_an_observation_ends_when_its_time_is_over_or_it_is_dropped(zoo: Zoo) -> None:
-    """And one that was stopped before it began tells nothing."""
-    onlooker = zk_leader("lead")
-    assert list(onlooker.observe(timeout=0.3)) == [None]
-    observed = onlooker.observe()
+def test_an_observation_ends_after_its_timeout_or_when_it_is_deleted(zoo: Zoo) -> None:
+    """One that was stopped before it began reports nothing."""
+    outsider = zk_leader("lead")
+    assert list(outsider.observe(timeout=0.3)) == [None]
+    observed = outsider.observe()
     assert next(observed) is None
     del observed
-    assert not onlooker._observations
-    onlooker.stop()
-    assert list(onlooker.observe()) == []
+    assert not outsider._watches
+    outsider.stop()
+    assert list(outsider.observe()) == []
 
 
 async def test_tasks_observe_without_a_thread(zoo: Zoo) -> None:
-    """The same changes; the end of the loop over them is the end of the observation."""
-    onlooker = zk_leader("lead")
+    """They get the same changes. `stop` ends the loop."""
+    outsider = zk_leader("lead")
     told: asyncio.Queue[int | None] = asyncio.Queue()
 
     async def observe() -> None:
-        async for candidate in onlooker.aobserve():
+        async for candidate in outsider.aobserve():
             told.put_nowait(None if candidate is None else candidate.token)
 
     observer = asyncio.create_task(observe())
@@ -282,6 +283,6 @@ async def test_tasks_observe_without_a_thread(zoo: Zoo) -> None:
         assert await asyncio.wait_for(told.get(), 10) == hold.token
     assert await asyncio.wait_for(told.get(), 10) is None
     assert threading.active_count() == threads
-    onlooker.stop()
+    outsider.stop()
     await asyncio.wait_for(observer, 10)
     assert [candidate async for candidate in zk_leader("lead").aobserve(timeout=0.2)] == [None]

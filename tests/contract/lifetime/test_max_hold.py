@@ -14,9 +14,9 @@ from support.faults import Elsewhere, within
 from support.work import compute, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import Hold, signals, zk_lock
+from django_zklock import Hold, current_hold, signals, zk_lock
 from django_zklock.exceptions import LockLost
-from django_zklock.http.transfer import Share
+from django_zklock.http.transfer import TransferredHold
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
@@ -183,13 +183,13 @@ def test_a_body_that_nobody_asks_for_keeps_no_lock_for_longer(zoo: Zoo) -> None:
     """Between two parts of a response there is no work to be stopped; the next part is not made."""
     lock = zk_lock("k", max_hold=0.5)
     with lock as hold:
-        share = Share(lock, hold)
-    with share as held:
-        held.check()
+        transferred = TransferredHold(lock, hold)
+    with transferred:
+        current_hold().check()
     take_elsewhere()
-    with pytest.raises(LockLost, match="max_hold"), share:
+    with pytest.raises(LockLost, match="max_hold"), transferred:
         raise AssertionError
-    share.break_off()
+    transferred.abort()
 
 
 def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
@@ -202,15 +202,15 @@ def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
 
     lock = zk_lock("k", max_hold=0.3)
     with lock as hold:
-        share = Share(lock, hold)
+        transferred = TransferredHold(lock, hold)
     waiter = Elsewhere(take)
     zoo.wait_contenders("k", 2)
-    with pytest.raises(LockLost, match=REASON), share:
+    with pytest.raises(LockLost, match=REASON), transferred:
         try:
             sleep_in_pieces(20)
         finally:
             events.append("stopped")
-    share.end()
+    transferred.end()
     waiter.result()
     assert events == ["stopped", "next"]
 
@@ -249,12 +249,12 @@ def test_the_hold_of_a_body_is_what_the_signal_names(zoo: Zoo, told: list[tuple[
     """The block that the lock was taken for is over by then."""
     lock = zk_lock("k", warn_after=0.3)
     with lock as hold:
-        share = Share(lock, hold)
+        transferred = TransferredHold(lock, hold)
     eventually(lambda: told)
     (_, kwargs) = told[0]
     assert isinstance(kwargs["hold"], Hold)
     assert kwargs["hold"].token == hold.token
-    share.end()
+    transferred.end()
 
 
 def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:

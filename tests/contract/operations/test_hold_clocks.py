@@ -57,7 +57,7 @@ def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.Mo
 def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Have the dev server's clock jump; the real one's is the machine's."""
     return lambda seconds: monkeypatch.setattr(
-        "django_zklock.testing.server.requests.time", SimpleNamespace(time=lambda: time.time() + seconds)
+        "django_zklock.testing.server.database.time", SimpleNamespace(time=lambda: time.time() + seconds)
     )
 
 
@@ -85,9 +85,7 @@ def test_a_server_clock_that_jumps_back_ends_no_hold_early(served: Zoo, jump: Ca
         pass
 
 
-def test_a_waiter_asks_the_server_for_the_time_first(
-    served: Zoo, jump: Callable[[float], None]
-) -> None:
+def test_a_waiter_asks_the_server_for_the_time_first(served: Zoo, jump: Callable[[float], None]) -> None:
     """The time that it has counted itself is a reason to ask, and no proof."""
 
     def take() -> None:

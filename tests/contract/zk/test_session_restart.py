@@ -1,4 +1,4 @@
-"""The session of a process outlives what kazoo's client does not."""
+"""A session is replaced when its client fails, reports its states, and ends all waits when it is closed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
-    """What ends kazoo's thread for good costs the locks that were held, and a moment; new ones work."""
+    """After the end of kazoo's thread the held locks are lost, and new locks work a moment later."""
     with zoo.configured():
         with pytest.raises(LockLost), zk_lock("a") as hold:
             session = process.current()
-            # kazoo cannot serialise it, which ends its thread; our own names never get that far.
+            # kazoo cannot serialize this path, which ends its thread. Our own names are checked before.
             session.post(session.send, Create2("/\ud83d", b"", [], 0), lambda answer: None)
             hold.wait_lost(10)
         with zk_lock("a", timeout=20) as again:
@@ -33,8 +33,8 @@ def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
         assert process.current() is session
 
 
-def test_the_state_of_the_connection_is_signalled_in_order(zoo: Zoo) -> None:
-    """`connection_state_changed` tells every change, with the session it is about, and never from the protocol."""
+def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
+    """`connection_state_changed` is sent for every change, with the session id, never on the protocol's thread."""
     seen: list[tuple[str, str, int | None, str]] = []
 
     def receiver(state: str, previous: str, session_id: int | None, **_: object) -> None:
@@ -60,8 +60,8 @@ def test_the_state_of_the_connection_is_signalled_in_order(zoo: Zoo) -> None:
     ]
 
 
-def test_who_comes_as_the_session_is_closed_hears_of_it(zoo: Zoo) -> None:
-    """A thread that was about to wait, for ever perhaps, is not told of the end that the others have been told of."""
+def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:
+    """It was not there yet when the others got the error, and could wait for ever."""
     with proxied(zoo) as proxy:
         session = connected()
         proxy.delay = 0.3
@@ -73,8 +73,8 @@ def test_who_comes_as_the_session_is_closed_hears_of_it(zoo: Zoo) -> None:
         closing.result()
 
 
-def test_who_waits_for_ever_hears_of_the_end_of_the_session(zoo: Zoo) -> None:
-    """A wait without a limit ends when the session of the process is closed."""
+def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> None:
+    """The waiter gets `ZooKeeperUnavailable`."""
     errors: list[BaseException] = []
 
     def wait() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_signal_is_delivered_to_the_protocol(zoo: Zoo) -> None:
-    """Who blocks a signal in the main thread has blocked it: no thread of ours takes it instead."""
+    """A signal that the application blocks in its main thread is not taken by one of our threads."""
     with zk_lock("threads"):
         threads = [each for each in threading.enumerate() if each.name in ("zklock-loop", "zklock-connection")]
         assert len(threads) == 2

@@ -1,4 +1,4 @@
-"""What a task does about a busy lock, on real brokers: Redis and RabbitMQ."""
+"""Busy locks on real brokers: Redis and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 
 @pytest.fixture(scope="module")
 def shared_worker(broker: Broker, single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker on that broker, for the tests that leave it alive."""
+    """A worker on that broker, for the tests that do not end it."""
     broker.clear()
     zoo = Zoo(single.hosts, single)
     home = tmp_path_factory.mktemp("worker")
@@ -36,8 +36,8 @@ def shared_worker(broker: Broker, single: Ensemble, tmp_path_factory: pytest.Tem
 # --- busy -----------------------------------------------------------------------------------------------------------
 
 
-def test_retry_comes_again(worker: Worker) -> None:
-    """A task comes again with its id, arguments, queue, priority and expiry, and its own retries are not counted."""
+def test_retry_sends_the_task_again(worker: Worker) -> None:
+    """A task is sent again with its id, arguments, queue, priority and expiry. Its own retries are not counted."""
     with worker.zoo.hold_elsewhere("again"):
         result = worker.send("bound", "again", queue="other", priority=3, expires=60, headers={"mine": "x"})
         eventually(lambda: result.state == "RETRY")
@@ -50,7 +50,7 @@ def test_retry_comes_again(worker: Worker) -> None:
 
 
 def test_skip_ends_the_task_as_revoked(worker: Worker) -> None:
-    """Who waits for the result hears of it."""
+    """A caller that waits for the result gets an error."""
     with worker.zoo.hold_elsewhere("skip"):
         result = worker.send("skipping", "skip")
         with pytest.raises(TaskRevokedError):
@@ -59,7 +59,7 @@ def test_skip_ends_the_task_as_revoked(worker: Worker) -> None:
 
 
 def test_skip_fails_a_chord(worker: Worker) -> None:
-    """A chord with a skipped part ends with an error, also where the backend counts its parts."""
+    """A chord with a skipped part fails, also if the backend counts its parts."""
     with worker.zoo.hold_elsewhere("chord"):
         parts = [worker.app.signature("skipping", (key,)) for key in ("chord", "free")]
         result = chord(parts, app=worker.app)(worker.app.signature("follow", (str(worker.home / "body"),)))
@@ -69,7 +69,7 @@ def test_skip_fails_a_chord(worker: Worker) -> None:
 
 
 def test_raise_fails_the_task(worker: Worker) -> None:
-    """The error is LockBusy; with Celery's own retries it is one of those."""
+    """The error is LockBusy. With Celery's own retries it counts as one of them."""
     with worker.zoo.hold_elsewhere("raise"):
         with pytest.raises(LockBusy, match="raise"):
             worker.run("raising", "raise")

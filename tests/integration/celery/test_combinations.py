@@ -1,4 +1,4 @@
-"""What the parts of locks for Celery do to each other: two options on one task, two locks, a task in a task."""
+"""Features of locks for Celery in combination: two options on one task, two locks, a task in a task."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
-from celery.result import AsyncResult
+from support.reserving import holder, reserved_names
 from support.uniquetasks import known_to, until_done
-from support.worker import Worker
+from support.worker import Worker, settled
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock.contrib.celery import unique
+from django_zklock.contrib.celery import task_reservations
 from django_zklock.exceptions import LockBusy
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Reserved
@@ -26,49 +25,37 @@ from django_zklock.operations.reservations import Reserved
 pytestmark = pytest.mark.zookeeper
 
 
-def waiting(worker: Worker, key: str) -> list[str]:
-    """The reservations of a key."""
-    path = f"{worker.zoo.base}/!unique"
-    found = worker.zoo.names(path)
-    return [name for name in found if name.endswith(f"!{key}")]
-
-
-def settled(result: AsyncResult[Any]) -> str:
-    """Wait until a task has come to something; return what."""
-    return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))
-
-
-def test_a_waiting_call_that_gives_up_makes_room_for_another(worker: Worker) -> None:
-    """The next call must not be told that this one will do the work."""
+def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
+    """The next call must not rely on this one."""
     with worker.zoo.hold_elsewhere("gives-up"):
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
-        eventually(lambda: not waiting(worker, "gives-up"))
+        eventually(lambda: not reserved_names(worker.zoo, "gives-up"))
         second = worker.send("joint.bounded", "gives-up")
         assert settled(second) == "RETRY"
     assert worker.get(second) == "done"
 
 
 @pytest.mark.chaos
-def test_a_waiting_call_that_dies_makes_room_for_another(worker: Worker) -> None:
-    """Also in its slot, where it waits for a while before it is sent again."""
+def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
+    """The same holds for a task that waits in its worker before it is sent again."""
     with worker.zoo.hold_elsewhere("dies"):
         first = worker.send("joint.patient", "dies")
         assert settled(first) == "RETRY"
-        assert waiting(worker, "dies")
+        assert reserved_names(worker.zoo, "dies")
         worker.zoo.wait_contenders("dies", 2)
         payload = worker.zoo.payloads("dies")[1]
         assert payload is not None
         os.kill(payload.pid, signal.SIGKILL)
         assert isinstance(worker.wait_failed(first), WorkerLostError)
-        eventually(lambda: not waiting(worker, "dies"))
+        eventually(lambda: not reserved_names(worker.zoo, "dies"))
         second = worker.send("joint.patient", "dies")
         assert settled(second) == "RETRY"
     assert worker.get(second) == "done"
 
 
 def test_a_task_may_have_two_locks(worker: Worker) -> None:
-    """It comes again, whichever of them is busy."""
+    """The task is sent again, whichever of them is busy."""
     with worker.zoo.hold_elsewhere("inner/two"):
         result = worker.send("joint.two_locks", "two")
         assert settled(result) == "RETRY"
@@ -76,8 +63,8 @@ def test_a_task_may_have_two_locks(worker: Worker) -> None:
     assert worker.get(result) > 0
 
 
-def test_a_task_that_comes_again_keeps_what_its_call_hides(worker: Worker) -> None:
-    """Arguments that are not to be shown, and a result that is not to be kept."""
+def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> None:
+    """The message keeps `argsrepr`, `kwargsrepr` and `ignore_result`."""
     begin = worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("hides"):
         sent = worker.send("joint.hides", "hides", ignore_result=True, argsrepr="(hidden)", kwargsrepr="{hidden}")
@@ -88,34 +75,15 @@ def test_a_task_that_comes_again_keeps_what_its_call_hides(worker: Worker) -> No
 
 
 def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
-    """As Celery does itself with a revoked task."""
+    """Celery does the same with a revoked task."""
     with worker.zoo.hold_elsewhere("stores"):
         sent = worker.send("joint.stores_errors", "stores", ignore_result=True)
         with pytest.raises(TaskRevokedError):
             worker.get(worker.app.AsyncResult(sent.id), timeout=5)
 
 
-def test_a_caller_that_waits_no_more_is_not_in_the_way(worker: Worker) -> None:
-    """A task that has given up waiting, and is at its next try, is a holder like any other."""
-    gate = worker.gate()
-    result = worker.send("joint.parent", "gave-up", str(gate))
-    gate.wait_entered()
-    child = worker.app.AsyncResult((gate.path / "child").read_text())
-    assert settled(child) == "RETRY"
-    gate.open()
-    worker.get(result)
-    assert worker.get(child) == "done"
-
-
-@pytest.mark.parametrize("task_id", ["with blanks in it", "x" * 31 + "1" * 120 + "x" * 32])
-def test_ids_that_somebody_made_up_work(worker: Worker, task_id: str) -> None:
-    """Two tasks are told apart by all of their ids, and a caller is known by any."""
-    told = worker.run("policy.waits", "made-up", "policy.retry", task_id=task_id)
-    assert told.startswith("LockHeldByCaller"), told
-
-
 def test_long_ids_are_told_apart(worker: Worker) -> None:
-    """A task whose id begins and ends as another's is no copy of that."""
+    """A task is not taken for a copy of another one whose id begins and ends like its own."""
     gate = worker.gate()
     ids = ["x" * 40 + str(number) + "x" * 40 for number in range(2)]
     first = worker.send("policy.skip", "long", "linger", str(gate), task_id=ids[0])
@@ -127,17 +95,17 @@ def test_long_ids_are_told_apart(worker: Worker) -> None:
 
 
 def test_an_id_may_be_a_uuid(zoo: Zoo, tmp_path: Path) -> None:
-    """As it may without a lock; what is told of it is text."""
+    """Celery accepts a UUID object as the id of a task, so unique tasks do, too."""
     task_id = uuid.uuid4()
     with zoo.configured(), Worker(zoo, tmp_path) as worker:
         sent = known_to(worker.app).tasks["until_done"].apply_async(("uuid",), task_id=task_id)  # type: ignore[arg-type]
         assert sent.id == str(task_id)
         worker.get(sent)
-        eventually(lambda: not waiting(worker, "uuid"))
+        eventually(lambda: not reserved_names(worker.zoo, "uuid"))
 
 
 def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None:
-    """Whoever waits for its last step is told, also where the wait began long before."""
+    """A caller that waits for the last step gets an error, even if it began to wait long before."""
     with zoo.configured(), Worker(zoo, tmp_path) as worker:
         same = known_to(worker.app).tasks["until_done"].si("chain")
         gate = worker.gate()
@@ -150,7 +118,7 @@ def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None
 
 
 def test_coalesce_and_unique_go_together(worker: Worker) -> None:
-    """One runs, one waits in the broker; both keys are free in the end."""
+    """One task runs and one waits in the broker. Both keys are free in the end."""
     gate = worker.gate()
     first = worker.send("joint.unique_coalesce", "both", "linger", str(gate))
     gate.wait_entered()
@@ -161,23 +129,23 @@ def test_coalesce_and_unique_go_together(worker: Worker) -> None:
     gate.open()
     assert worker.get(first) == "done"
     assert worker.get(second) == "done"
-    eventually(lambda: not waiting(worker, "both"))
+    eventually(lambda: not reserved_names(worker.zoo, "both"))
 
 
 def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
-    """ZooKeeper was slow as it began, and then it was ignored, as another copy is at work: that one has the key."""
+    """ZooKeeper was slow when the copy began. Then the copy was ignored, as another one runs: that one has the key."""
     with zoo.configured():
         key = "task/until_done/unique/copy"
         place = reservations.reserve(key, "one")
         assert isinstance(place, Reserved)
         reservations.confirm(place)
         assert reservations.start(key, "one") is not None
-        until_done.push_request(id="one", headers={unique.HEADER: key})
+        until_done.push_request(id="one", headers={task_reservations.UNIQUE_HEADER: key})
         try:
-            unique.detach(until_done, "one", state=states.IGNORED)
+            task_reservations.on_postrun(until_done, "one", state=states.IGNORED)
         finally:
             until_done.pop_request()
-        assert reservations.holder(key) == "one"
+        assert holder(key) == "one"
 
 
 LATE = """
@@ -199,7 +167,7 @@ SIGNALS = ("task_prerun", "task_postrun", "worker_init", "worker_process_shutdow
 
 
 def test_celery_may_be_imported_after_django_was_set_up() -> None:
-    """A decorated task is enough for its worker to sweep, to close its session and to answer; nothing is connected."""
+    """One decorated task connects all the receivers of its worker. Nothing connects to ZooKeeper."""
     found = subprocess.run(
         [sys.executable, "-c", f"NAMES = {SIGNALS}\n{LATE}"],
         cwd=TESTS,

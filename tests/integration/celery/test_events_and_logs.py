@@ -1,4 +1,4 @@
-"""What can be seen of a worker's locks: events, `inspect zklocks` and log lines, each with the task it is about."""
+"""What a worker shows of its locks: events, `inspect zklocks` and log lines, each with its task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shared_worker(
 
 @contextlib.contextmanager
 def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
-    """What a receiver hears of a worker's events meanwhile."""
+    """Receive the events of a worker during the block."""
     found: list[dict[str, Any]] = []
     stop = threading.Event()
     ready = threading.Event()
@@ -63,7 +63,7 @@ def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
 
 
 def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
-    """A receiver hears which task waits for which lock behind whom, and when it has it."""
+    """An event says which task waits for which lock behind which holder, and when it acquires it."""
     with events(worker) as heard:
         gate = worker.gate()
         first = worker.send("patient", "seen", "linger", str(gate))
@@ -87,7 +87,7 @@ def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
 
 
 def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> None:
-    """`inspect zklocks` names lock, task and process, of this worker only."""
+    """`inspect zklocks` shows lock, task and process, of this worker only."""
     with worker.zoo.hold_elsewhere("foreign"):
         gate = worker.gate()
         held = worker.send("patient", "inspected", "linger", str(gate))
@@ -123,7 +123,7 @@ def test_the_command_line_inspects(worker: Worker) -> None:
 
 
 def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> None:
-    """Also one of the protocol's own thread, which runs no task; and an event tells of the loss."""
+    """Lines of the protocol's own thread do so, too. An event reports the loss."""
     with (
         Worker(zoo, tmp_path, options=[TASKS, "--task-events"]) as worker,
         worker.log_shown(),

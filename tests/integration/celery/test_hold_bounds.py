@@ -1,4 +1,4 @@
-"""What a task makes of the bounds of its hold, and of a request to let go, on a real worker."""
+"""Tasks with a maximum or minimum hold, and tasks that are asked to release, on a real worker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.zookeeper
 
 
 def runs(folder: str) -> int:
-    """How often a task has begun."""
+    """Return how often a task has begun."""
     path = Path(folder, "runs")
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def test_a_task_that_takes_too_long_has_lost_its_lock(worker: Worker) -> None:
-    """It is stopped, sent again as often as its policy says, and fails in the end."""
+    """It is aborted, sent again as often as its options say, and fails in the end."""
     gate = worker.gate()
     result = worker.send("policy.overlong", "overlong", str(gate))
     error = worker.wait_failed(result)
@@ -39,8 +39,8 @@ def test_a_task_that_takes_too_long_may_do_better_the_next_time(worker: Worker) 
     worker.get(result)
 
 
-def test_a_task_sees_that_it_is_asked_to_let_go(worker: Worker) -> None:
-    """In the loop of its work, by its current hold."""
+def test_a_task_sees_a_release_request(worker: Worker) -> None:
+    """It sees the release request at its current hold."""
     gate = worker.gate()
     result = worker.send("policy.obliging", "obliging", str(gate))
     gate.wait_entered()
@@ -50,7 +50,7 @@ def test_a_task_sees_that_it_is_asked_to_let_go(worker: Worker) -> None:
 
 
 def test_a_job_that_several_beats_send_is_done_once(worker: Worker) -> None:
-    """The later messages find it held, though it is done."""
+    """Later messages find the lock held, though the job is done."""
     assert worker.get(worker.send("policy.once", "once")) == "done"
     for _ in range(3):
         assert worker.get(worker.send("policy.once", "once")) == "somebody else did"

@@ -1,4 +1,4 @@
-"""However a task ends by itself, nothing that it took outlives it, released by its own code or not."""
+"""However a task ends, its locks are released, by its own code or by ours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAYS = ["success", "exception", "retry", "Ignore", "Reject", "Reject and requeue
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("task", ["locked_end", "block_end", "forgetful_end"])
 def test_whatever_a_task_ends_with_its_lock_is_free_at_once(worker: Worker, task: str, way: str) -> None:
-    """The next task has it long before the session of the process is over, which goes on."""
+    """The next task acquires the lock long before the session of the process ends, which stays open."""
     key, gate = f"{task}-{way.replace(' ', '-')}", worker.gate()
     processes = worker.children()
     worker.send(task, key, way, "linger", str(gate))
@@ -49,7 +49,7 @@ def test_whatever_a_task_ends_with_its_lock_is_free_at_once(worker: Worker, task
 
 
 def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path) -> None:
-    """Celery ends the whole worker then, with a `MemoryError`; the lock is free as soon as the block is left."""
+    """Celery ends the whole worker after a `MemoryError`. The lock is released when the block is left."""
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
         gate = worker.gate()
         worker.send("block_end", "memory", "out of memory", "linger", str(gate))
@@ -59,7 +59,7 @@ def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path)
 
 
 def test_what_a_task_forgets_is_reported(worker: Worker) -> None:
-    """The log says which task has left which lock, in the message and in the record."""
+    """The log names the task and the lock, in the message and in the record."""
     result = worker.send("forgetful_end", "reported", "success", "tell", None)
     worker.get(result)
     line = rf"without releasing the lock reported, which is released now \[task forgetful_end {result.id}\]"
@@ -67,7 +67,7 @@ def test_what_a_task_forgets_is_reported(worker: Worker) -> None:
 
 
 def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
-    """Its lock is released, and its process works on, as do later blocks on the same lock."""
+    """Its lock is released. Later blocks of the process on the same lock work."""
     for _ in range(3):
         worker.run("half_open", "half-open")
         worker.zoo.wait_contenders("half-open", 0, AT_ONCE)
@@ -75,30 +75,30 @@ def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
 
 
 def test_what_a_coroutine_of_the_task_has_left_is_released(worker: Worker) -> None:
-    """It ran in a loop of its own, which is over; nobody could release it any more."""
+    """The coroutine ran in an event loop that is closed, so nothing else could release the lock."""
     worker.run("forget_in_coroutine", "coroutine")
     worker.zoo.wait_contenders("coroutine", 0, AT_ONCE)
 
 
 def test_what_a_thread_of_the_task_has_left_is_released(worker: Worker) -> None:
-    """It has ended, and a lock is its owner's to release."""
+    """The thread has ended, and only the owner can release a lock."""
     worker.run("forget_in_thread", "thread")
     worker.zoo.wait_contenders("thread", 0, AT_ONCE)
 
 
 def test_a_lock_that_was_taken_twice_is_released(worker: Worker) -> None:
-    """However often a reentrant lock was taken, it is free."""
+    """A reentrant lock is released, however often it was acquired."""
     worker.run("take_twice", "twice")
     worker.zoo.wait_contenders("twice", 0, AT_ONCE)
 
 
 def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> None:
-    """What the outer one held before is held after, as often as before; then its block releases it."""
+    """The outer task still holds its lock, as often as before. Its own block releases it."""
     assert worker.run("careful_whole", "outer", "inner") == [True, False, False, False]
 
 
 def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> None:
-    """A lock of a thread of the process outlives the task that has begun it; it ends with the process."""
+    """A lock of a thread of the process outlives the task that started the thread. It ends with the process."""
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
@@ -110,7 +110,7 @@ def test_what_was_held_by_others_is_not_touched(zoo: Zoo, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
 def test_tasks_of_one_process_release_what_is_theirs(zoo: Zoo, tmp_path: Path, pool: str) -> None:
-    """While one task holds a lock, others of its process come and go, and forget theirs."""
+    """One task holds a lock while other tasks of its process leave theirs."""
     with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker, worker.log_shown():
         gate = worker.gate()
         held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None

@@ -1,4 +1,4 @@
-"""Locks in the pools of a Celery worker that are no processes: threads, greenlets, and the worker itself."""
+"""Worker pools without processes: threads, greenlets, and the worker itself."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
         yield worker
 
 
-def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
-    """Tasks of one process exclude each other; a conflict sends a task again; the session ends with the worker."""
+def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
+    """Tasks of one process exclude each other, a conflict sends a task again, and the session ends with the worker."""
     warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
     assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
@@ -63,7 +63,7 @@ def test_a_pool_takes_turns_and_comes_again(worker: Worker) -> None:
 )
 @pytest.mark.chaos
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
-    """Threads are stopped while they compute, greenlets while they wait, and the worker's own thread either way."""
+    """Threads are aborted while they compute, greenlets while they wait, and the worker's own thread in both cases."""
     with Ensemble(nodes=1) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
         with Worker(zoo, tmp_path, pool=pool, concurrency=2) as worker, worker.log_shown():
@@ -89,7 +89,7 @@ app.conf.worker_pool_start_method = "spawn"
 @pytest.mark.chaos
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery has it from 5.7 on")
 def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Path) -> None:
-    """No fork handler runs there: the session is made on first use, a crash frees the lock, the end closes it."""
+    """No fork handler runs there. The first use opens the session. The end of the process releases its locks."""
     (tmp_path / "spawning.py").write_text(SPAWN)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     options = ["--include=support.endingtasks", "--task-events"]

@@ -1,4 +1,4 @@
-"""What becomes of a task that its broker delivers again while it runs, as brokers do: Redis and RabbitMQ."""
+"""Tasks that Redis or RabbitMQ delivers again while they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lone_worker(broker: Broker, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
 
 @pytest.fixture
 def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
-    """A worker that is given a task again by Redis after a second, whether it is at it or not."""
+    """A worker to which Redis delivers a task again after one second, even if the task runs."""
     redis.clear()
     conf = redis.returning(VISIBILITY)
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=conf) as worker, worker.log_shown():
@@ -37,12 +37,12 @@ def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
 
 
 def count_deliveries(worker: Worker, result: AsyncResult[Any]) -> int:
-    """Return how often a worker was given a task, as its log has it."""
+    """Return how often a worker received a task, from its log."""
     return worker.log.read_text().count(f"[{result.id}] received")
 
 
 def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any]) -> None:
-    """Wait until a hasty worker was given a task once more."""
+    """Wait until a hasty worker has received a task again."""
 
     def delivered_again() -> bool:
         redis.bring_back(VISIBILITY)
@@ -56,7 +56,7 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
 )
 @pytest.mark.parametrize("task", ["late", "late_again"])
 def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, zoo: Zoo, task: str) -> None:
-    """A worker that loses its broker is given again what it is at; the copy comes again until the first has ended."""
+    """A worker that loses its broker receives its running task again. The copy waits until the first has ended."""
     gate = lone_worker.gate()
     result = lone_worker.send(task, "twice", "linger", str(gate))
     pid = gate.wait_entered()
@@ -65,7 +65,7 @@ def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, z
 
 
 def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
-    """Redis takes it for lost and delivers it again; the copies come again until it has ended, and do nothing then."""
+    """Redis delivers it again. The copies are sent again until it has ended, and then do nothing."""
     gate = hasty_worker.gate()
     result = hasty_worker.send("late", "long", "linger", str(gate))
     pid = gate.wait_entered()
@@ -74,7 +74,7 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty
 
 
 def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redis, hasty_worker: Worker) -> None:
-    """What the how-to warns of: a task that waits for its time in a worker has not been taken, for Redis."""
+    """The how-to warns of this: for Redis, a task that waits in a worker for its time is not acknowledged."""
     result = hasty_worker.send("plain", "countdown", countdown=4)
     wait_delivered_again(redis, hasty_worker, result)
     assert hasty_worker.get(result)["args"] == ["countdown"]
@@ -82,7 +82,7 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:
-    """Wait for a second copy of the task that this process runs, let the first end, and see the copy do nothing."""
+    """Wait for a second copy of the running task, end the first, and check that the copy does nothing."""
     eventually(lambda: f"[{result.id}] retry" in worker.log.read_text(), 20)
     assert len(zoo.children(key)) == 1
     gate.open()

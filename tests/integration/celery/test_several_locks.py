@@ -1,4 +1,4 @@
-"""What becomes of a task that needs several locks, on a real worker: when one is busy, or lost, or its own."""
+"""Tasks with several locks on a real worker: one of them is busy, lost, or held by a copy of the task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery.result import AsyncResult
 from support.policytasks import POLICIES, VALUE
 from support.severaltasks import transfer
 from support.uniquetasks import known_to
-from support.worker import Worker
+from support.worker import Worker, outcome
 from support.zoo import eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
@@ -20,8 +20,8 @@ from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 pytestmark = pytest.mark.zookeeper
 
 
-def test_with_each_policy_one_busy_lock_is_as_all(worker: Worker) -> None:
-    """The task does, or is sent again, or ends as one of a single lock does; meanwhile nothing of it is held."""
+def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
+    """The task acts as one with a single lock does. Meanwhile it holds none of the locks."""
     sent: dict[str, AsyncResult[Any]] = {}
     with contextlib.ExitStack() as busy:
         for policy in POLICIES:  # "wait" is the last, as it occupies a process
@@ -38,14 +38,8 @@ def test_with_each_policy_one_busy_lock_is_as_all(worker: Worker) -> None:
         assert outcome(sent[policy]) == "done"
 
 
-def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result, or the name of the error."""
-    value = result.get(timeout=20, interval=0.01, propagate=False)
-    return type(value).__name__ if isinstance(value, BaseException) else value
-
-
-def test_one_waits_for_all_that_come_meanwhile(worker: Worker) -> None:
-    """With "coalesce", among the calls for the same locks."""
+def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
+    """With "coalesce", calls for the same set of locks are merged."""
     gate, journal = worker.gate(), worker.home / "coalesced"
     running = worker.send("several.coalesce", "one", "linger", str(gate), str(journal))
     gate.wait_entered()
@@ -58,7 +52,7 @@ def test_one_waits_for_all_that_come_meanwhile(worker: Worker) -> None:
 
 
 def test_a_copy_of_a_task_is_no_conflict(worker: Worker) -> None:
-    """It comes again until it may be sure, whichever of the locks it meets itself at; the work is done once."""
+    """A copy is sent again, whichever of the locks it finds itself at. The work is done once."""
     gate, journal = worker.gate(), worker.home / "copied"
     result = worker.send("several.skip", "copy", "linger", str(gate), str(journal))
     gate.wait_entered()
@@ -72,7 +66,7 @@ def test_a_copy_of_a_task_is_no_conflict(worker: Worker) -> None:
 
 
 def test_a_task_that_lost_one_of_its_locks_may_run_again(worker: Worker) -> None:
-    """Whichever it is; with `on_lost="retry"` it is sent again, its own retries uncounted."""
+    """With `on_lost="retry"` it is sent again, which does not count as its own retry."""
     gate = worker.gate()
     result = worker.send("several.unlucky", "unlucky", str(gate))
     for key in ("unlucky/a", "unlucky/b"):
@@ -85,16 +79,9 @@ def test_a_task_that_lost_one_of_its_locks_may_run_again(worker: Worker) -> None
     assert worker.get(result)["retries"] == 0
 
 
-def test_who_waits_for_a_task_that_needs_one_of_its_locks_is_told(worker: Worker) -> None:
-    """Neither would ever go on, whichever of the locks it is."""
-    for policy in ("retry", "wait"):
-        told = worker.run("several.waits", "caller", f"several.{policy}")
-        assert told.startswith("LockHeldByCaller: The lock 'caller/b' is held by task several.waits[")
-
-
 @pytest.fixture
 def publisher(worker: Worker) -> Iterator[Worker]:
-    """The worker, with a client that knows its tasks and has its locks."""
+    """The worker, with a client that knows its tasks and its locks."""
     if "several.transfer" not in worker.app.tasks:
         known_to(worker.app, [transfer])
     with worker.zoo.configured():
@@ -102,7 +89,7 @@ def publisher(worker: Worker) -> Iterator[Worker]:
 
 
 def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
-    """In whatever order its arguments come to them; one key in common is no duplicate, but a conflict."""
+    """The order of its keys does not matter. One common key is a conflict, not a duplicate."""
     send = publisher.app.tasks["several.transfer"].apply_async
     gate = publisher.gate()
     first = send(("1", "2", "linger", str(gate)))
@@ -120,7 +107,7 @@ def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
 
 
 def test_soft_time_limits_leave_no_lock(worker: Worker, tmp_path: Path) -> None:
-    """A task that is struck while it waits for the second lock lets go of the first."""
+    """A task that is interrupted while it waits for the second lock releases the first."""
     with worker.zoo.hold_elsewhere("limit/b"):
         result = worker.send("several.wait", "limit", soft_time_limit=1)
         worker.zoo.wait_contenders("limit/a", 1)

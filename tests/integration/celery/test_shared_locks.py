@@ -1,4 +1,4 @@
-"""What tasks do that share their lock with others, as readers or by the permits of a semaphore, on a real worker."""
+"""Tasks that share their lock, as readers or with permits of a semaphore, on a real worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from celery.result import AsyncResult
 from support.policytasks import POLICIES, VALUE
 from support.sharingtasks import SHARES
-from support.worker import Worker
+from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -18,15 +18,9 @@ from django_zklock import zk_lock
 pytestmark = pytest.mark.zookeeper
 
 
-def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result, or the name of the error."""
-    value = result.get(timeout=20, interval=0.01, propagate=False)
-    return type(value).__name__ if isinstance(value, BaseException) else value
-
-
 @pytest.mark.parametrize("kind", SHARES)
 def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
-    """Two of them work at the same time, and `inspect zklocks` says of both that they hold it."""
+    """Two tasks run at the same time, and `inspect zklocks` shows both as holders."""
     gates = [worker.gate(), worker.gate()]
     sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
     for gate in gates:
@@ -42,7 +36,7 @@ def test_tasks_share_their_lock(worker: Worker, kind: str) -> None:
 
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: str) -> None:
-    """Each thread or greenlet has a permit of its own; a third task finds none, and a copy takes none."""
+    """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
     pytest.importorskip("gevent")
     with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker, worker.log_shown():
         gates = [worker.gate(), worker.gate()]
@@ -59,7 +53,7 @@ def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: s
 
 @pytest.mark.parametrize("kind", SHARES)
 def test_each_policy_counts_where_the_lock_cannot_be_shared(worker: Worker, kind: str) -> None:
-    """A reader behind a lock, or a task when all permits are in use, does what any task does whose lock is busy."""
+    """A reader behind a writer, and a task without a permit, act by their policy."""
     sent: dict[str, AsyncResult[Any]] = {}
     with worker.zoo.configured(), contextlib.ExitStack() as busy:
         for policy in POLICIES:  # "wait" is the last, as it occupies a process
@@ -76,8 +70,8 @@ def test_each_policy_counts_where_the_lock_cannot_be_shared(worker: Worker, kind
 
 @pytest.mark.parametrize("policy", ["retry", "skip", "wait"])
 @pytest.mark.parametrize("kind", SHARES)
-def test_a_copy_of_a_task_takes_no_share_of_its_own(worker: Worker, kind: str, policy: str) -> None:
-    """A lock that others may share is not to be shared with oneself: the copy waits for the first one's result."""
+def test_a_copy_of_a_task_does_not_share_its_lock(worker: Worker, kind: str, policy: str) -> None:
+    """A task does not share a lock with its own copy. The copy waits for the first one's result."""
     key, gate, journal = f"copy-{kind}-{policy}", worker.gate(), worker.home / f"copied-{kind}-{policy}"
     name = f"sharing.{kind}.{policy}"
     result = worker.send(name, key, "linger", str(gate), str(journal))
@@ -93,22 +87,6 @@ def test_a_copy_of_a_task_takes_no_share_of_its_own(worker: Worker, kind: str, p
 @pytest.mark.parametrize(("kind", "needs"), [("read", "read"), ("permit", "permit")], ids=["readers", "permits"])
 @pytest.mark.parametrize("policy", ["retry", "wait"])
 def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, needs: str, policy: str) -> None:
-    """There is room for both, so nobody is refused."""
+    """Both hold the lock at the same time."""
     key = f"room-{kind}-{needs}-{policy}"
     assert worker.run("sharing.waits", key, kind, f"sharing.{needs}.{policy}") == "done"
-
-
-@pytest.mark.parametrize(
-    ("kind", "needs"),
-    [("read", "write"), ("write", "read"), ("only", "only"), ("permit", "write"), ("read", "permit")],
-)
-@pytest.mark.parametrize("policy", ["retry", "wait"])
-def test_a_task_that_can_never_have_its_lock_is_told(worker: Worker, kind: str, needs: str, policy: str) -> None:
-    """Who waits for it holds that, in a way that leaves no room; also where somebody who shares it came first."""
-    key = f"never-{kind}-{needs}-{policy}"
-    with contextlib.ExitStack() as beside:
-        if kind in SHARES:
-            beside.enter_context(worker.zoo.configured())
-            beside.enter_context(zk_lock(key, **SHARES[kind]))
-        told = worker.run("sharing.waits", key, kind, f"sharing.{needs}.{policy}")
-    assert told.startswith(f"LockHeldByCaller: The lock '{key}' is held by task sharing.waits["), told

@@ -1,4 +1,4 @@
-"""How a Celery task under a lock may end, by time limits, kills, shutdowns and outages, and what is left of it."""
+"""How a task under a lock may end: time limits, kills, shutdowns and outages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 
 @pytest.mark.scenario("F11")
 def test_a_soft_limit_ends_the_wait(worker: Worker) -> None:
-    """A task struck while it waits leaves no contender, though its process lives on."""
+    """A task that is interrupted while it waits leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("wait"):
         result = worker.send("patient", "wait", soft_time_limit=1)
         worker.zoo.wait_contenders("wait", 2)
@@ -40,7 +40,7 @@ def test_a_soft_limit_ends_the_wait(worker: Worker) -> None:
 
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
-    """A task struck at its work lets go of the lock at once."""
+    """A task that is interrupted at its work releases the lock at once."""
     result = worker.send("patient", "work", "sleep", str(worker.gate()), soft_time_limit=1)
     assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
     worker.zoo.wait_contenders("work", 0, timeout=2)
@@ -49,7 +49,7 @@ def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
 @pytest.mark.scenario("F12")
 @pytest.mark.chaos
 def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
-    """Struck while they enter the queue, wait, are granted the lock or let go of it, tasks leave no contender."""
+    """Tasks that are interrupted while they enter the queue, wait, acquire or release leave no contender."""
     storms = [worker.send("storm", "storm", 300, seed) for seed in range(2)]
     for storm in storms:
         assert worker.get(storm, timeout=50) > 100
@@ -61,7 +61,7 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 
 @pytest.mark.scenario("F40")
 def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
-    """The process is killed; the next task has the lock when its session is over, at the latest."""
+    """The process is killed. The next task acquires the lock when the session ends, at the latest."""
     gate = worker.gate()
     holder = worker.send("patient", "hard", "sleep", str(gate), time_limit=2)
     gate.wait_entered()
@@ -73,7 +73,7 @@ def test_a_hard_limit_frees_the_lock(worker: Worker) -> None:
 
 @pytest.mark.scenario("F40")
 def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
-    """A task whose process is killed is replaced by the next in the queue, and fails."""
+    """The task of a killed process fails, and the next one in the queue acquires the lock."""
     gate = worker.gate()
     holder = worker.send("patient", "kill", "linger", str(gate))
     pid = gate.wait_entered()
@@ -86,7 +86,7 @@ def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
 
 @pytest.mark.scenario("F40")
 def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
-    """With `acks_late` and `reject_on_worker_lost` a task is delivered again, and waits for the lock it has left."""
+    """With `acks_late` and `reject_on_worker_lost` the task is redelivered, and waits for the lock of its first run."""
     gate = worker.gate()
     result = worker.send("late", "late", "linger", str(gate))
     pid = gate.wait_entered()
@@ -98,7 +98,7 @@ def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
 @pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
-    """`revoke(terminate=True)` of a task that waits takes it out of the queue."""
+    """`revoke(terminate=True)` removes a waiting task from the queue."""
     with worker.zoo.hold_elsewhere(f"revoke{kind}"):
         result = worker.send("patient", f"revoke{kind}")
         worker.zoo.wait_contenders(f"revoke{kind}", 2)
@@ -110,7 +110,7 @@ def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:
 @pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
-    """`revoke(terminate=True)` of a task that holds a lock gives it to the next, and the pool goes on."""
+    """`revoke(terminate=True)` of the holder gives the lock to the next task, and the pool works on."""
     gate = worker.gate()
     result = worker.send("patient", f"stop{kind}", "linger", str(gate))
     gate.wait_entered()
@@ -124,14 +124,14 @@ def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
 
 
 def sessions(zoo: Zoo) -> str:
-    """Every session that the server knows, with its ephemeral nodes."""
+    """Return all sessions of the server, with their ephemeral znodes."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
 @pytest.mark.scenario("F41")
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
-    """Work under a lock goes on to its end; then the sessions end with the processes, not with their time."""
+    """Work under a lock continues to its end. Then the sessions end with the processes, before their timeout."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
         gates = [worker.gate(), worker.gate()]
         results = [
@@ -156,7 +156,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
 
 @pytest.mark.scenario("F42")
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
-    """Told to end at once, the processes let go of what they hold."""
+    """Processes that are told to end at once release their locks."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker, worker.log_shown():
         gates = [worker.gate(), worker.gate()]
         for gate in gates:
@@ -173,7 +173,7 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_an_outage_stops_the_work(tmp_path: Path) -> None:
-    """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away; their processes work on later."""
+    """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away. Their processes work later."""
     with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker, worker.log_shown():
         zoo = worker.zoo
         processes = worker.children()

@@ -1,4 +1,4 @@
-"""What a lock means to a Celery task, on a real worker: who is sent again, who fails, who is skipped."""
+"""A decorated Celery task on a real worker: when it is sent again, fails or is skipped."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from celery import chain, chord
-from celery.exceptions import ChordError, TaskRevokedError
+from celery.exceptions import TaskRevokedError
 from support import celeryapp
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_conflicts_leave_the_retries_of_the_task_alone(worker: Worker) -> None:
-    """A task comes again as often as it takes, counted apart, also where it retries on any error by itself."""
+    """A task is sent again any number of times. That is counted apart, also if the task retries on any error."""
     names = ["plain", "bound", "greedy"]  # the last two may retry three times and once
     with worker.zoo.hold_elsewhere("budget"):
         results = [worker.send(name, "budget") for name in names]
@@ -37,8 +36,8 @@ def test_conflicts_leave_the_retries_of_the_task_alone(worker: Worker) -> None:
         assert result.state == "SUCCESS"
 
 
-def test_the_pause_grows_and_is_partly_chance(worker: Worker) -> None:
-    """Tasks that met once do not go on meeting."""
+def test_the_delay_grows_and_is_partly_random(worker: Worker) -> None:
+    """The delay grows and is partly random, so that tasks that met once do not meet again."""
     with worker.zoo.hold_elsewhere("pause"):
         results = [worker.send("plain", "pause") for _ in range(4)]
         for result in results:
@@ -52,8 +51,8 @@ def test_the_pause_grows_and_is_partly_chance(worker: Worker) -> None:
         worker.get(result)
 
 
-def test_a_task_that_comes_again_is_the_same_task(worker: Worker) -> None:
-    """It keeps its id, arguments, queue, priority, limits, expiry and headers."""
+def test_a_task_that_is_sent_again_is_the_same_task(worker: Worker) -> None:
+    """A task that is sent again keeps its id, arguments, queue, priority, limits, expiry and headers."""
     with worker.zoo.hold_elsewhere("same"):
         result = worker.send(
             "bound",
@@ -73,8 +72,8 @@ def test_a_task_that_comes_again_is_the_same_task(worker: Worker) -> None:
     assert account["expires"] is not None
 
 
-def test_a_task_does_not_come_again_after_it_expired(worker: Worker) -> None:
-    """Waiting for a lock does not push back the moment at which a task has lost its use."""
+def test_a_task_is_not_sent_again_after_it_expired(worker: Worker) -> None:
+    """Waiting for a lock does not postpone the expiry of a task."""
     with worker.zoo.hold_elsewhere("stale"):
         result = worker.send("plain", "stale", expires=1)
         with pytest.raises(TaskRevokedError, match="expired"):
@@ -82,7 +81,7 @@ def test_a_task_does_not_come_again_after_it_expired(worker: Worker) -> None:
 
 
 def test_a_task_waits_in_no_queue_while_it_waits_to_be_sent_again(worker: Worker) -> None:
-    """By default a task does not wait in a worker; a locked function that is no task does, also inside one."""
+    """By default a task does not wait in a worker. A locked function that is not a task does, also inside a task."""
     with worker.zoo.hold_elsewhere("place"):
         task = worker.send("plain", "place")
         eventually(lambda: task.state == "RETRY")
@@ -93,20 +92,8 @@ def test_a_task_waits_in_no_queue_while_it_waits_to_be_sent_again(worker: Worker
     worker.get(task)
 
 
-def test_a_chain_waits_for_a_task_that_comes_again(worker: Worker) -> None:
-    """What is to follow the work follows it, after the conflict is over, and once."""
-    mark = worker.home / "after"
-    with worker.zoo.hold_elsewhere("link"):
-        steps = (worker.app.signature("plain", ("link",)), worker.app.signature("follow", (str(mark),)))
-        last = chain(*steps, app=worker.app).apply_async()
-        eventually(lambda: last.parent.state == "RETRY")  # type: ignore[union-attr]
-        assert not mark.exists()
-    worker.get(last)
-    assert mark.exists()
-
-
-def test_an_error_of_the_work_is_the_tasks_own_business(worker: Worker) -> None:
-    """An error under the lock fails the task, or makes it retry as it says; the lock is free."""
+def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
+    """An error under the lock fails the task, or makes it retry by its own options. The lock is released."""
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
     greedy = worker.send("greedy", "error", "fail", "x")
     assert isinstance(worker.wait_failed(greedy), ValueError)
@@ -116,20 +103,11 @@ def test_an_error_of_the_work_is_the_tasks_own_business(worker: Worker) -> None:
     worker.zoo.assert_empty()
 
 
-# --- raise and skip -------------------------------------------------------------------------------------------------
-
-
-def test_raise_fails_the_task(worker: Worker) -> None:
-    """The error is LockBusy, and names the lock."""
-    with worker.zoo.hold_elsewhere("raise"):
-        result = worker.send("raising", "raise")
-        with pytest.raises(LockBusy, match="raise"):
-            worker.get(result)
-        assert result.state == "FAILURE"
+# --- retries by Celery ----------------------------------------------------------------------------------------------
 
 
 def test_raise_works_with_celerys_own_retries(worker: Worker) -> None:
-    """`autoretry_for=(LockNotAcquired,)` is the plain Celery way, and counts as a retry."""
+    """`autoretry_for=(LockNotAcquired,)` is Celery's own way, and counts as a retry."""
     with worker.zoo.hold_elsewhere("again"):
         result = worker.send("again", "again")
         eventually(lambda: result.state == "RETRY")
@@ -138,42 +116,11 @@ def test_raise_works_with_celerys_own_retries(worker: Worker) -> None:
     assert account["headers"] is None
 
 
-def test_skip_ends_the_task_as_revoked(worker: Worker) -> None:
-    """Who waits for the result hears of it, and does not take None for one."""
-    with worker.zoo.hold_elsewhere("skip"):
-        result = worker.send("skipping", "skip")
-        with pytest.raises(TaskRevokedError):
-            worker.get(result)
-        assert str(result.state) == "REVOKED"
-
-
-def test_skip_stops_a_chain(worker: Worker) -> None:
-    """What was to follow the work does not happen without it."""
-    mark = worker.home / "followed"
-    with worker.zoo.hold_elsewhere("chain"):
-        steps = (worker.app.signature("skipping", ("chain",)), worker.app.signature("follow", (str(mark),)))
-        last = chain(*steps, app=worker.app).apply_async()
-        with pytest.raises(TaskRevokedError):
-            worker.get(last.parent)  # type: ignore[arg-type]
-    worker.run("follow", None, str(worker.home / "later"))  # nothing was in the queue before it
-    assert not mark.exists()
-
-
-def test_skip_fails_a_chord(worker: Worker) -> None:
-    """A chord with a skipped part ends with an error; it does not wait for ever."""
-    with worker.zoo.hold_elsewhere("chord"):
-        parts = [worker.app.signature("skipping", (key,)) for key in ("chord", "free")]
-        body = worker.app.signature("follow", (str(worker.home / "body"),))
-        result = chord(parts, app=worker.app)(body)
-        with pytest.raises((ChordError, TaskRevokedError)):  # which of them, depends on the result backend
-            worker.get(result)
-
-
 # --- what stays as it was -------------------------------------------------------------------------------------------
 
 
 def test_processes_take_turns(worker: Worker) -> None:
-    """No two tasks under one key run at the same time, in whichever process."""
+    """Two tasks with one key never run at the same time, in any process."""
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(20)]
     processes = {worker.get(result) for result in results}
@@ -181,8 +128,8 @@ def test_processes_take_turns(worker: Worker) -> None:
     assert len(processes) == 2
 
 
-def test_the_queue_tells_which_task_and_not_its_arguments(worker: Worker) -> None:
-    """Others see the task's name and id."""
+def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
+    """Others see the name and id of the task, but not its arguments."""
     gate = worker.gate()
     result = worker.send("plain", "payload", "linger", str(gate))
     gate.wait_entered()
@@ -199,14 +146,14 @@ def test_the_queue_tells_which_task_and_not_its_arguments(worker: Worker) -> Non
 
 
 def test_a_task_called_by_another_raises(worker: Worker) -> None:
-    """A task that is called as a function cannot be sent again: its caller gets LockBusy."""
+    """A task that is called as a function cannot be sent again. Its caller gets LockBusy."""
     with worker.zoo.hold_elsewhere("called"):
         assert "held by somebody else" in worker.run("calls", "called")
     assert worker.run("calls", "called") == "no conflict"
 
 
 def test_arguments_are_checked_where_a_task_is_sent() -> None:
-    """A missing argument is found by `delay()`, not by the worker."""
+    """`delay()` finds a missing argument, not the worker."""
     for task in (celeryapp.plain, celeryapp.bound, celeryapp.greedy):
         with pytest.raises(TypeError, match="key"):
             task.delay()
@@ -215,7 +162,7 @@ def test_arguments_are_checked_where_a_task_is_sent() -> None:
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_a_task_outside_a_worker_raises(zoo: Zoo, eager: bool) -> None:
-    """Called directly or eagerly, a task cannot be sent again."""
+    """A task that is called directly or eagerly cannot be sent again."""
 
     def run(task: Any) -> Any:
         return task.apply(("eager",)).get() if eager else task("eager")
@@ -229,7 +176,7 @@ def test_a_task_outside_a_worker_raises(zoo: Zoo, eager: bool) -> None:
 
 
 def test_always_eager_raises(zoo: Zoo) -> None:
-    """The same with `task_always_eager`, as in many test suites."""
+    """The same holds with `task_always_eager`, as in many test suites."""
     app = celeryapp.app
     app.conf.task_always_eager = True
     try:
@@ -239,8 +186,8 @@ def test_always_eager_raises(zoo: Zoo) -> None:
         app.conf.task_always_eager = False
 
 
-def test_a_task_object_is_refused_with_the_mend() -> None:
-    """The lock above `@app.task` would be passed by; the error shows the right order."""
+def test_a_task_object_is_refused() -> None:
+    """The worker would skip a lock above `@app.task`. The error shows the right order."""
     with pytest.raises(TypeError, match=r"@shared_task\n.*@zk_locked"):
 
         @zk_locked("x")
@@ -249,7 +196,7 @@ def test_a_task_object_is_refused_with_the_mend() -> None:
 
 
 def delays(worker: Worker, task_id: str) -> list[float]:
-    """The pauses after which a worker has sent a task again, in seconds, as its log has them."""
+    """Return the delays before a task was sent again, in seconds, from the worker's log."""
     return [float(each) for each in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
 
 
@@ -257,7 +204,7 @@ def delays(worker: Worker, task_id: str) -> list[float]:
 
 
 def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> None:
-    """`@transaction.atomic` above `@zk_locked` would commit after the release, so the task fails, and says so."""
+    """`@transaction.atomic` above `@zk_locked` would commit after the release, so the task fails."""
     error = worker.wait_failed(worker.send("atomic_above", "above"))
     assert isinstance(error, LockInTransaction)
     assert "on_commit" in str(error)
@@ -271,7 +218,7 @@ def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker
 
 @pytest.mark.parametrize("name", ["atomic_below", "atomic_option"])
 def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker: Worker, name: str) -> None:
-    """Below the lock, or by `atomic=True`: what runs on commit still finds the lock held."""
+    """Callbacks of `on_commit` still find the lock held."""
     mark = worker.home / name
     assert worker.get(worker.send(name, "inside", str(mark))) is True
     assert mark.read_text() == "False"

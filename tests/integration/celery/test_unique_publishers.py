@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from support import celeryapp
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
+from support.reserving import holder, reserved_names
 from support.uniquetasks import known_to
 from support.zoo import Zoo, eventually
 
@@ -52,9 +53,9 @@ def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
     yield known_to(client)
     client.close()
     for key in (KEY, "task/once/unique/k"):
-        holder = reservations.holder(key)
-        if holder is not None:
-            reservations.free(key, holder)
+        task_id = holder(key)
+        if task_id is not None:
+            reservations.free(key, task_id)
 
 
 def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
@@ -65,13 +66,8 @@ def messages(home: Any) -> int:
     return len(list((home / "messages").glob("*.msg")))
 
 
-def left(zoo: Zoo) -> list[str]:
-    path = rules.directory(zoo.base)
-    return zoo.names(path)
-
-
 def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
-    """Its message waits, whoever sent it."""
+    """Its message is still queued."""
     publisher = publish(zoo, tmp_path, "never")
     first = publisher.communicate(timeout=30)[0].strip()
     assert client.tasks["until_done"].delay("k").id == first
@@ -82,30 +78,30 @@ def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celer
 def test_a_publisher_killed_while_it_sends_blocks_nobody_for_long(
     zoo: Zoo, client: Celery, tmp_path: Any, moment: str, sent: int
 ) -> None:
-    """Nobody is told of a task that was perhaps never sent: the next publisher waits for the end of its session."""
+    """The next publisher waits until the session of the killed one ends: its message may never have been sent."""
     publisher = publish(zoo, tmp_path, moment)
     assert publisher.wait(30) == -signal.SIGKILL
     publisher.communicate()
     assert messages(tmp_path) == sent
-    dead = reservations.holder(KEY)
+    dead = holder(KEY)
     assert dead is not None
     with within(5 + 1):  # the session's timeout is 4 s
         result = client.tasks["until_done"].delay("k")
     assert result.id != dead
     assert messages(tmp_path) == sent + 1
-    assert reservations.holder(KEY) == result.id
+    assert holder(KEY) == result.id
 
 
 def test_a_task_that_could_not_be_sent_leaves_its_key_free(zoo: Zoo, client: Celery) -> None:
-    """The broker is away."""
+    """The broker is not available."""
     client.conf.update(broker_url="amqp://127.0.0.1:1//", task_publish_retry=False)
     with pytest.raises(OperationalError):
         client.tasks["until_done"].delay("k")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever strikes the publisher."""
+    """Any exception frees it."""
 
     def interrupt(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
@@ -113,11 +109,11 @@ def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, m
     monkeypatch.setattr(client.amqp, "send_task_message", interrupt)
     with pytest.raises(KeyboardInterrupt):
         client.tasks["until_done"].delay("k")
-    assert left(zoo) == []
+    assert reserved_names(zoo) == []
 
 
 def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
-    """In bounded time, by an error that says why; and nothing of it is left when ZooKeeper is back."""
+    """The publisher gets an error in bounded time. Nothing is left when ZooKeeper is available again."""
     with proxied(zoo) as proxy:
         client.tasks["until_done"].delay("k")
         proxy.refuse = True
@@ -126,7 +122,7 @@ def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: A
             client.tasks["once"].delay("k")
         assert messages(tmp_path) == 1
         proxy.heal()
-    assert len(left(zoo)) == 1
+    assert len(reserved_names(zoo)) == 1
 
 
 @pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
@@ -134,7 +130,7 @@ def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: A
 def test_a_broken_connection_is_no_duplicate(
     zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object], step: int
 ) -> None:
-    """The publisher recognises its own reservation after a reconnect, and sends its message, once."""
+    """The publisher recognizes its own reservation after a reconnect, and sends its message once."""
     with proxied(zoo) as proxy:
         client.tasks["once"].delay("k")
         if step:
@@ -157,7 +153,7 @@ def state(zoo: Zoo) -> str:
 def test_beat_goes_on_after_a_duplicate(
     zoo: Zoo, client: Celery, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A tick whose task is queued already is not sent, also where that is an error, which beat logs."""
+    """A task that is queued already is not sent again. If that is an error, beat logs it."""
     client.conf.beat_schedule = {
         name: {"task": name, "schedule": 0.01, "args": ("k",)} for name in ("until_done", "once")
     }

@@ -1,4 +1,4 @@
-"""The databases that tests fence, on SQLite and on PostgreSQL."""
+"""Databases with fenced rows: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.postgres import Postgres
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """What Django's DATABASES say of a database to be fenced, of either kind."""
+    """Return the settings of a database of this kind."""
     if request.param == "sqlite":
         return sqlite(tmp_path / "ledger.sqlite3")
     server: Postgres = request.getfixturevalue("postgres")
@@ -23,6 +23,6 @@ def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[st
 
 @pytest.fixture
 def ledger(database_settings: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    """The alias of such a database, with empty tables; nothing is rolled back at the end of the test."""
+    """The alias of such a database, with empty tables. Nothing is rolled back at the end of the test."""
     with django_db_blocker.unblock(), database(database_settings) as alias:
         yield alias

@@ -1,4 +1,4 @@
-"""`manage.py zklock fences`: what is fenced, and tokens of a history that ZooKeeper lost."""
+"""`manage.py zklock fences`: the fenced rows, and those whose tokens are ahead of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_json(*arguments: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def rows(zoo: Zoo, ledger: str) -> list[Account]:
-    """One of this history, and two of another one, in a table that is shared by two models."""
+    """One row of this history and two of another one, in a table that two models share."""
     with zk_lock("k") as hold:
         now = Account(name="now", fencing_token=hold.token)
         ahead = Account(name="ahead", fencing_token=FAR)
@@ -56,7 +56,7 @@ def tokens(using: str) -> list[int]:
 
 
 def test_every_table_is_listed_once(ledger: str, rows: list[Account]) -> None:
-    """A child's tokens are in its parent's table; a database without the tables is left out."""
+    """The tokens of a child model are in the table of its parent. A database without the tables is left out."""
     tables = as_json(f"--database={ledger}")
     assert set(tables) == {"ledgers.Account", "ledgers.Vault", "zklock_fences.Fence"}
     accounts = tables["ledgers.Account"]
@@ -72,10 +72,10 @@ def test_the_list_says_what_to_do(ledger: str, rows: list[Account]) -> None:
     assert line.split() == [ledger, "ledgers.Account", "3", str(FAR + 1), "2"]
 
 
-def test_a_reset_sets_back_what_is_ahead_and_says_who_and_why(
+def test_a_reset_sets_tokens_that_are_ahead_to_0_and_is_audited(
     ledger: str, rows: list[Account], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tokens of this history stay; holders can write again."""
+    """Tokens of this history stay. Holders can write again."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         text = fences("--reset", "--no-input", WHY, f"--database={ledger}")
     assert "2 rows of ledgers.Account" in text
@@ -101,7 +101,7 @@ def test_one_model_can_be_reset_alone(ledger: str, rows: list[Account]) -> None:
 def test_without_a_yes_nothing_is_changed(
     ledger: str, rows: list[Account], monkeypatch: pytest.MonkeyPatch, answer: str | None
 ) -> None:
-    """It asks, and says what it means."""
+    """The command asks first, and explains."""
     monkeypatch.setattr("sys.stdin", io.StringIO("" if answer is None else answer + "\n"))
     with pytest.raises(CommandError, match="Nothing was changed"):
         fences("--reset", WHY, f"--database={ledger}")
@@ -128,7 +128,7 @@ def test_what_makes_no_sense_is_refused(zoo: Zoo, ledger: str, arguments: list[s
 
 
 def test_without_zookeeper_nothing_is_reset(zoo: Zoo, ledger: str, rows: list[Account]) -> None:
-    """The list still says what there is."""
+    """The list is shown nevertheless."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.2"}):
         assert as_json(f"--database={ledger}")["ledgers.Account"]["ahead"] is None
@@ -139,7 +139,7 @@ def test_without_zookeeper_nothing_is_reset(zoo: Zoo, ledger: str, rows: list[Ac
 
 
 def test_the_doctor_finds_rows_that_holders_cannot_write(ledger: str, rows: list[Account]) -> None:
-    """It names the remedy, and is satisfied after it."""
+    """It names the command, and finds nothing after it."""
     status, text, _ = ending("doctor")
     lines = [line for line in text.splitlines() if " fences " in line]
     assert status == Exit.FAILED

@@ -1,4 +1,4 @@
-"""The table of fences: a row per name, raised by compare-and-set."""
+"""The table of fences: one row for each name, raised by compare-and-set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tokens() -> dict[str, int]:
 
 
 def test_a_token_is_remembered_and_a_lower_one_refused() -> None:
-    """The highest token wins, the same one passes again, each name by itself."""
+    """The same token is accepted again. Names are independent."""
     advance("ledger", 5, "default")
     advance("ledger", 5, "default")
     advance("other", 1, "default")
@@ -28,7 +28,7 @@ def test_a_token_is_remembered_and_a_lower_one_refused() -> None:
 
 
 def test_a_name_may_be_as_long_as_a_key() -> None:
-    """Two long names with the same beginning are two fences, of 255 characters as they are in the table."""
+    """Two long names with the same beginning are two fences, with 255 characters each."""
     first, second = "k" * 999 + "1", "k" * 999 + "2"
     advance(first, 2, "default")
     advance(second, 1, "default")

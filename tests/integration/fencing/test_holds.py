@@ -1,4 +1,4 @@
-"""Rows and names fenced by holds of a real lock: who was replaced is refused, and a lost history is recognised."""
+"""Rows and names fenced by the holds of real locks; stale holders are refused, and lost data of ZooKeeper detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_zklock.contrib.fences import advance
 from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotHeld, StaleToken
-from django_zklock.fencing import horizon
+from django_zklock.fencing import last_zxid
 from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -32,7 +32,7 @@ FAR = 10**12  # transactions that no test comes to
 
 @pytest.fixture
 def row(ledger: str) -> Account:
-    """An account that nobody has been at."""
+    """A new account."""
     made = Account(name="a")
     made.save(using=ledger)
     return made
@@ -43,7 +43,7 @@ def fences(using: str) -> dict[str, int]:
 
 
 def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
-    """The row has the token of the newest hold, and refuses one that was replaced."""
+    """The row has the token of the newest hold, and refuses older ones."""
     old = zk_lock("k").acquire()
     assert old is not None
     zk_lock("k").release()
@@ -60,7 +60,7 @@ def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
 
 
 def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Account) -> None:
-    """Work after the block would have no lock; a transaction that keeps the lock goes on to fence."""
+    """The work would have no lock. A hold that a transaction keeps still fences."""
     rows = Account.objects.using(ledger)
     with zk_lock("k") as hold:
         row.save_fenced(hold)
@@ -70,7 +70,7 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
         lambda: rows.fenced(hold),
         lambda: hold.fenced("books", using=ledger),
     ):
-        with pytest.raises(LockNotHeld, match="was released, so it cannot fence any more"):
+        with pytest.raises(LockNotHeld, match="was released, so it cannot fence rows"):
             use()
     with transaction.atomic(using=ledger):
         with zk_lock("k", release="on_commit") as kept:
@@ -81,7 +81,7 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
 
 
 def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: str, row: Account) -> None:
-    """The token alone decides: nobody has written since."""
+    """Only the token decides, and no newer holder has written."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
@@ -96,7 +96,7 @@ def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: 
 def test_of_holders_at_the_same_time_the_older_is_told_why_it_is_refused(
     zoo: Zoo, ledger: str, row: Account, how: dict[str, Any]
 ) -> None:
-    """Its lock is valid, so "somebody else has it" would send its author looking for what is not there."""
+    """Its lock is valid, so the message about a newer holder would mislead."""
     older = zk_lock("k", **how).acquire()
     assert older is not None
 
@@ -113,7 +113,7 @@ def test_of_holders_at_the_same_time_the_older_is_told_why_it_is_refused(
 
 
 async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str) -> None:
-    """There is no transaction in async code; a function that has one is called."""
+    """Async code has no transaction; it calls a function that has one."""
     async with zk_lock("k") as hold:
         row = Account(name="a")
         await row.asave_fenced(hold, using=ledger)
@@ -132,7 +132,7 @@ async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str
 
 
 def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
-    """The block is a transaction, and the fence's row is made when it is first needed."""
+    """The block is a transaction. The row of the fence is inserted when it is needed first."""
     with zk_lock("k") as old, old.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
     assert fences(ledger) == {"books": old.token}
@@ -146,7 +146,7 @@ def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
 
 
 def test_a_block_that_fails_leaves_nothing(zoo: Zoo, ledger: str) -> None:
-    """Neither its work, nor the row of the fence."""
+    """Neither its work nor the row of the fence."""
     with zk_lock("k") as hold, pytest.raises(ZeroDivisionError), hold.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
         1 / 0  # noqa: B018
@@ -154,8 +154,8 @@ def test_a_block_that_fails_leaves_nothing(zoo: Zoo, ledger: str) -> None:
     assert fences(ledger) == {}
 
 
-def test_the_lock_is_looked_at_once_more_before_the_commit(zoo: Zoo, ledger: str) -> None:
-    """Work of a holder that has lost its lock is rolled back, be there a newer one or not."""
+def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
+    """The work of a holder that lost its lock is rolled back, with or without a newer holder."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
@@ -167,8 +167,8 @@ def test_the_lock_is_looked_at_once_more_before_the_commit(zoo: Zoo, ledger: str
     assert not Account.objects.using(ledger).exists()
 
 
-def test_two_that_make_the_row_at_once_find_it(ledger: str) -> None:
-    """The second one waits for the first one's end, and is no error to its database."""
+def test_two_holders_can_insert_the_row_at_the_same_time(ledger: str) -> None:
+    """The second one waits for the end of the first one, without an error of the database."""
     tokens = range(1, 9)
     ready = threading.Barrier(len(tokens))
     passed: list[int] = []
@@ -192,8 +192,8 @@ def test_two_that_make_the_row_at_once_find_it(ledger: str) -> None:
     assert 8 in passed
 
 
-def test_a_missing_table_names_the_command_that_makes_it(zoo: Zoo, ledger: str) -> None:
-    """Rather than the error of the database alone."""
+def test_a_missing_table_names_the_command_that_creates_it(zoo: Zoo, ledger: str) -> None:
+    """In addition to the error of the database."""
     with connections[ledger].schema_editor() as editor:
         editor.delete_model(Fence)
     try:
@@ -229,8 +229,8 @@ def test_without_the_app_the_error_names_it(zoo: Zoo) -> None:
 # --- a history that was lost
 
 
-def test_a_token_out_of_the_ensembles_reach_says_so(zoo: Zoo, ledger: str, row: Account) -> None:
-    """Without it, every write would be stale for years, and nobody would know why."""
+def test_a_token_ahead_of_the_ensemble_is_reported(zoo: Zoo, ledger: str, row: Account) -> None:
+    """Otherwise all writes would be stale for years without an explanation."""
     Account.objects.using(ledger).update(fencing_token=FAR)
     Fence.objects.using(ledger).create(name="books", token=FAR)
     everything = Account.objects.using(ledger)
@@ -247,13 +247,13 @@ def test_a_token_out_of_the_ensembles_reach_says_so(zoo: Zoo, ledger: str, row: 
             assert isinstance(caught.value, StaleToken)
 
 
-def test_a_newer_holder_is_no_lost_history(zoo: Zoo, ledger: str, row: Account) -> None:
-    """The highest token that may be another's is taken for one; a hold that is lost proves nothing."""
+def test_a_newer_holder_is_not_taken_for_lost_data(zoo: Zoo, ledger: str, row: Account) -> None:
+    """A token up to the last zxid may belong to a newer holder. A lost hold proves nothing."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
     other = run_in_thread(lambda: take_and_release("other"))
-    for token in (other, horizon.current()):
+    for token in (other, last_zxid.current()):
         Account.objects.using(ledger).update(fencing_token=token)
         with pytest.raises(StaleToken) as caught:
             row.save_fenced(hold)
@@ -274,15 +274,15 @@ def take_and_release(key: str) -> int:
 
 @pytest.fixture
 def lonely() -> Iterator[Ensemble]:
-    """A server that this test may wipe."""
+    """A server whose data this test may delete."""
     with Ensemble(tick=0.2) as ensemble:
         yield ensemble
 
 
 @pytest.mark.slow
 @pytest.mark.chaos
-def test_a_wiped_ensemble_is_recognised(lonely: Ensemble, ledger: str, row: Account) -> None:
-    """Its tokens begin anew, below those that the rows have seen."""
+def test_an_ensemble_that_lost_its_data_is_detected(lonely: Ensemble, ledger: str, row: Account) -> None:
+    """Its tokens begin again, below those in the rows."""
     with override_settings(ZKLOCK=at(lonely)):
         for _ in range(20):
             take_and_release("k")

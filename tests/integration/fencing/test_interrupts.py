@@ -1,4 +1,4 @@
-"""An exception that strikes from outside (soft time limits, Ctrl-C, an abort) leaves no transaction open."""
+"""An exception from outside (soft time limit, Ctrl-C, abort) leaves no transaction open."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.strike import LineStrike, Struck, first_line, strides
 
 from django_zklock.contrib.fences import block, rows
 from django_zklock.contrib.fences.block import FencedBlock
-from django_zklock.fencing import fence, model, tokens
-from django_zklock.fencing import rows as fenced_rows
+from django_zklock.fencing import fence, model, row_tokens
+from django_zklock.fencing import queryset as fenced_rows
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def update_by_join(using: str, token: int) -> None:
 def test_an_exception_at_any_line_leaves_no_transaction_open(
     ledger: str, work: Callable[[str, int], None], stride: int
 ) -> None:
-    """What was struck is committed as a whole or not at all, and the next one can write."""
+    """The work is committed completely or not at all, and the next holder can write."""
     Account(name="a").save(using=ledger)
-    functions = functions_of(block, rows, fence, model, tokens, fenced_rows)
+    functions = functions_of(block, rows, fence, model, row_tokens, fenced_rows)
     work(ledger, 1)
     at = first_line(stride)
     while True:

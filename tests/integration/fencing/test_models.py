@@ -1,4 +1,4 @@
-"""Rows that know the highest token they have seen: fenced, read, saved, updated and deleted."""
+"""Fenced rows: fence, read, save, update and delete."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from django_zklock.exceptions import StaleToken
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A fence that no lock has given."""
+class FixedFence:
+    """A fence without a lock."""
 
     token: int
     key: str = "k"
@@ -46,10 +46,10 @@ def token(using: str, pk: Any) -> int:
 
 
 def test_a_fence_is_the_first_statement_and_one(ledger: str) -> None:
-    """A compare-and-set on one table, which locks the row before anything is read."""
+    """One compare-and-set on one table, which locks the row before anything is read."""
     row = account(ledger)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
-        row.fence(Claim(3))
+        row.fence(FixedFence(3))
     assert row.fencing_token == 3
     (statement,) = [query["sql"] for query in queries if not query["sql"].startswith(("BEGIN", "COMMIT"))]
     assert statement.startswith("UPDATE")
@@ -57,94 +57,94 @@ def test_a_fence_is_the_first_statement_and_one(ledger: str) -> None:
 
 
 def test_an_older_token_is_refused(ledger: str) -> None:
-    """Whoever has been replaced finds the token of the newer holder, and its transaction is rolled back."""
+    """The transaction of the stale holder is rolled back."""
     row = account(ledger, fencing_token=5)
     refused = pytest.raises(StaleToken, match=r"ledgers\.Account \d+ has seen the token 5, and this is 4")
     with refused as caught, transaction.atomic(using=ledger):
         Account.objects.using(ledger).update(balance=7)
-        row.fence(Claim(4))
+        row.fence(FixedFence(4))
     assert caught.value.lock == "k"
     row.refresh_from_db()
     assert (row.balance, row.fencing_token) == (0, 5)
 
 
-def test_a_fence_reads_the_row_anew_if_asked(ledger: str) -> None:
-    """What was read before the fence may be out of date."""
+def test_refresh_reads_the_row_again(ledger: str) -> None:
+    """Values that were read before the fence may be out of date."""
     row = account(ledger)
     Account.objects.using(ledger).update(balance=7)
     with transaction.atomic(using=ledger):
-        row.fence(Claim(1), refresh=True)
+        row.fence(FixedFence(1), refresh=True)
     assert (row.balance, row.fencing_token) == (7, 1)
 
 
-def test_what_is_not_there_cannot_be_fenced(ledger: str) -> None:
-    """A missing row is another error than a stale token."""
+def test_a_missing_row_cannot_be_fenced(ledger: str) -> None:
+    """This is another error than a stale token."""
     row = account(ledger)
     Account.objects.using(ledger).all().delete()
     with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        row.fence(Claim(1))
+        row.fence(FixedFence(1))
     with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        Account.objects.using(ledger).fenced(Claim(1)).get(pk=row.pk)
+        Account.objects.using(ledger).fenced(FixedFence(1)).get(pk=row.pk)
     with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        Account().fence(Claim(1), using=ledger)
+        Account().fence(FixedFence(1), using=ledger)
 
 
 def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
-    """The row would be free again as soon as it is fenced; the error says what to do."""
+    """The row would be unlocked at once. The error says what to do."""
     row = account(ledger)
     with pytest.raises(TransactionManagementError, match=r"with transaction\.atomic\(using='ledger-\d+'\)"):
-        row.fence(Claim(1))
+        row.fence(FixedFence(1))
     with pytest.raises(TransactionManagementError):
-        Account.objects.using(ledger).fenced(Claim(1)).get(pk=row.pk)
+        Account.objects.using(ledger).fenced(FixedFence(1)).get(pk=row.pk)
     assert token(ledger, row.pk) == 0
 
 
 class Cases(TestCase):
-    """As in a project's tests, each of which is a transaction of its own."""
+    """Tests of a project, which run in a transaction each."""
 
     def test_the_transaction_of_a_test_case_does_not_count(self) -> None:
-        """A test does not pass for what would fail outside of it."""
+        """A test must not pass if the code would fail outside of it."""
         row = account("default")
         with pytest.raises(TransactionManagementError):
-            row.fence(Claim(1))
+            row.fence(FixedFence(1))
         with transaction.atomic():
-            row.fence(Claim(1))
-        row.save_fenced(Claim(2))
+            row.fence(FixedFence(1))
+        row.save_fenced(FixedFence(2))
 
 
 def test_get_fences_before_it_reads(ledger: str) -> None:
-    """As select_for_update().get(): one statement locks, the next one reads."""
+    """Like select_for_update().get(): one statement locks, the next one reads."""
     row = account(ledger, balance=7)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
-        found = Account.objects.using(ledger).fenced(Claim(3)).get(pk=row.pk)
+        found = Account.objects.using(ledger).fenced(FixedFence(3)).get(pk=row.pk)
     assert (found.balance, found.fencing_token) == (7, 3)
     verbs = [query["sql"].split()[0] for query in queries]
     assert [verb for verb in verbs if verb in ("UPDATE", "SELECT")] == ["UPDATE", "SELECT"]
     with transaction.atomic(using=ledger), pytest.raises(StaleToken):
-        Account.objects.using(ledger).fenced(Claim(2)).get(pk=row.pk)
+        Account.objects.using(ledger).fenced(FixedFence(2)).get(pk=row.pk)
 
 
 def test_get_of_several_rows_is_refused_as_always(ledger: str) -> None:
     account(ledger), account(ledger)
     for lookup in ({"name": "a"}, {"name": "a", "bank__name": None}):
         with transaction.atomic(using=ledger), pytest.raises(Account.MultipleObjectsReturned):
-            Account.objects.using(ledger).fenced(Claim(3)).get(**lookup)
+            Account.objects.using(ledger).fenced(FixedFence(3)).get(**lookup)
 
 
 # --- save
 
 
-def test_a_plain_save_never_brings_an_older_token_back(ledger: str) -> None:
-    """The admin, or code that knows no locks, saves what it has read before the holder came."""
+def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
+    """The admin, or code without locks, may save values that it read long ago."""
     row = account(ledger)
-    Account.objects.using(ledger).fenced(Claim(9)).update(balance=1)
+    Account.objects.using(ledger).fenced(FixedFence(9)).update(balance=1)
     row.name = "b"
     row.save()
     row.save(update_fields=["fencing_token", "name"])
     assert token(ledger, row.pk) == 9
     saving = Savings(name="s")
     saving.save(using=ledger)
-    Account.objects.using(ledger).fenced(Claim(9)).update(balance=1)
+    Account.objects.using(ledger).fenced(FixedFence(9)).update(balance=1)
     saving.save()
     assert token(ledger, saving.pk) == 9
     row.refresh_from_db()
@@ -154,40 +154,40 @@ def test_a_plain_save_never_brings_an_older_token_back(ledger: str) -> None:
 def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
     row = account(ledger)
     row.balance = 1
-    row.save_fenced(Claim(5))
+    row.save_fenced(FixedFence(5))
     assert row.fencing_token == 5
     row.balance = 2
     with pytest.raises(StaleToken):
-        row.save_fenced(Claim(4))
+        row.save_fenced(FixedFence(4))
     assert row.fencing_token == 5
     row.refresh_from_db()
     assert row.balance == 1
     row.balance, row.name = 3, "b"
-    row.save_fenced(Claim(6), update_fields=["balance"])
+    row.save_fenced(FixedFence(6), update_fields=["balance"])
     row.refresh_from_db()
     assert (row.balance, row.name, row.fencing_token) == (3, "a", 6)
 
 
 def test_a_new_row_begins_with_the_token(ledger: str) -> None:
     row = Account(name="new")
-    row.save_fenced(Claim(5), using=ledger)
+    row.save_fenced(FixedFence(5), using=ledger)
     assert (row.fencing_token, token(ledger, row.pk)) == (5, 5)
 
 
-def test_a_new_instance_of_a_row_that_is_there_is_fenced(ledger: str) -> None:
-    """A primary key that is given may be taken already: the row is never overwritten unfenced."""
+def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> None:
+    """The existing row is never overwritten without a fence."""
     row = account(ledger, fencing_token=5)
     again = Account(pk=row.pk, name="again")
     with pytest.raises(StaleToken):
-        again.save_fenced(Claim(4), using=ledger)
-    again.save_fenced(Claim(6), using=ledger)
+        again.save_fenced(FixedFence(4), using=ledger)
+    again.save_fenced(FixedFence(6), using=ledger)
     row.refresh_from_db()
     assert (row.name, row.fencing_token) == ("again", 6)
 
 
 @pytest.mark.parametrize(("theirs", "refused"), [(9, True), (1, False)])
-def test_a_row_that_somebody_makes_meanwhile_is_fenced(ledger: str, theirs: int, refused: bool) -> None:
-    """Between the look and the insert another holder may insert the row; SQLite has one writer, so there it cannot."""
+def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, refused: bool) -> None:
+    """Another holder may insert the row between the check and the insert; not on SQLite, which has one writer."""
     if connections[ledger].vendor == "sqlite":
         return
 
@@ -204,7 +204,7 @@ def test_a_row_that_somebody_makes_meanwhile_is_fenced(ledger: str, theirs: int,
     models.signals.pre_save.connect(insert_first, sender=Account)
     try:
         with pytest.raises(StaleToken) if refused else nullcontext():
-            new.save_fenced(Claim(5), using=ledger)
+            new.save_fenced(FixedFence(5), using=ledger)
     finally:
         models.signals.pre_save.disconnect(insert_first, sender=Account)
     row = Account.objects.using(ledger).get()
@@ -216,10 +216,15 @@ def test_a_row_that_somebody_makes_meanwhile_is_fenced(ledger: str, theirs: int,
 
 
 def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
-    """SET the token and the fields, WHERE the filter and a token that is no newer."""
+    """SET the token and the fields, WHERE the filter matches and the token is not newer."""
     first, second = account(ledger, fencing_token=1), account(ledger, fencing_token=3)
     with CaptureQueriesContext(connections[ledger]) as queries:
-        count = Account.objects.using(ledger).filter(balance=0).fenced(Claim(3)).update(balance=models.F("balance") + 2)
+        count = (
+            Account.objects.using(ledger)
+            .filter(balance=0)
+            .fenced(FixedFence(3))
+            .update(balance=models.F("balance") + 2)
+        )
     assert count == 2
     assert [query["sql"].split()[0] for query in queries if "ledgers" in query["sql"]] == ["UPDATE", "SELECT"]
     for row in (first, second):
@@ -228,10 +233,10 @@ def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
 
 
 def test_update_writes_all_rows_or_none(ledger: str) -> None:
-    """One row that a newer holder has been at refuses the rest, too."""
+    """One row with a newer token refuses the update of all."""
     account(ledger, fencing_token=1), account(ledger, fencing_token=4)
     with pytest.raises(StaleToken, match="seen the token 4, and this is 3"):
-        Account.objects.using(ledger).fenced(Claim(3)).update(balance=9)
+        Account.objects.using(ledger).fenced(FixedFence(3)).update(balance=9)
     assert list(Account.objects.using(ledger).order_by("pk").values_list("balance", "fencing_token")) == [
         (0, 1),
         (0, 4),
@@ -239,126 +244,129 @@ def test_update_writes_all_rows_or_none(ledger: str) -> None:
 
 
 def test_rows_found_by_a_join_are_fenced(ledger: str) -> None:
-    """The rows are locked by their own table's tokens, whatever they are found by."""
+    """The tokens in their own table lock the rows."""
     bank = Bank(name="b")
     bank.save(using=ledger)
     mine, other = account(ledger, bank=bank), account(ledger)
     found = Account.objects.using(ledger).filter(bank__name="b")
-    assert found.fenced(Claim(3)).update(balance=1) == 1
+    assert found.fenced(FixedFence(3)).update(balance=1) == 1
     assert (token(ledger, mine.pk), token(ledger, other.pk)) == (3, 0)
     with transaction.atomic(using=ledger):
-        assert found.fenced(Claim(4)).get().balance == 1
+        assert found.fenced(FixedFence(4)).get().balance == 1
     with pytest.raises(StaleToken):
-        found.fenced(Claim(3)).update(balance=2)
+        found.fenced(FixedFence(3)).update(balance=2)
     with pytest.raises(StaleToken), transaction.atomic(using=ledger):
-        found.fenced(Claim(3)).get()
+        found.fenced(FixedFence(3)).get()
     counted = Account.objects.using(ledger).annotate(n=models.Count("bookings")).filter(n=0)
-    assert counted.fenced(Claim(5)).update(balance=5) == 2
+    assert counted.fenced(FixedFence(5)).update(balance=5) == 2
 
 
 def test_a_child_is_fenced_in_its_parents_table(ledger: str) -> None:
-    """With multi-table inheritance the token is in one table, and the fields may be in another."""
+    """With multi-table inheritance the token and the fields may be in different tables."""
     row = Savings(name="s", rate=1)
-    row.save_fenced(Claim(1), using=ledger)
+    row.save_fenced(FixedFence(1), using=ledger)
     assert token(ledger, row.pk) == 1
     with transaction.atomic(using=ledger):
-        row.fence(Claim(2))
-    assert Savings.objects.using(ledger).fenced(Claim(3)).update(rate=2, balance=2) == 1
+        row.fence(FixedFence(2))
+    assert Savings.objects.using(ledger).fenced(FixedFence(3)).update(rate=2, balance=2) == 1
     row.rate = 7
     for call in (
-        lambda: row.save_fenced(Claim(2)),
-        lambda: Savings.objects.using(ledger).fenced(Claim(2)).update(rate=7),
-        lambda: Savings.objects.using(ledger).fenced(Claim(2)).delete(),
-        lambda: Account.objects.using(ledger).fenced(Claim(2)).update(balance=7),
+        lambda: row.save_fenced(FixedFence(2)),
+        lambda: Savings.objects.using(ledger).fenced(FixedFence(2)).update(rate=7),
+        lambda: Savings.objects.using(ledger).fenced(FixedFence(2)).delete(),
+        lambda: Account.objects.using(ledger).fenced(FixedFence(2)).update(balance=7),
     ):
         with pytest.raises(StaleToken):
             call()
     with transaction.atomic(using=ledger):
-        found = Savings.objects.using(ledger).fenced(Claim(4)).get(rate=2)
+        found = Savings.objects.using(ledger).fenced(FixedFence(4)).get(rate=2)
     assert (found.rate, found.balance, found.fencing_token) == (2, 2, 4)
     found.rate = 3
-    found.save_fenced(Claim(4))
+    found.save_fenced(FixedFence(4))
     assert Savings.objects.using(ledger).get().rate == 3
 
 
 def test_a_second_table_is_added_to_a_row_as_its_holder(ledger: str) -> None:
-    """A child of a parent that is there already raises the parent's token."""
+    """A child of an existing parent row raises the token of the parent."""
     row = account(ledger, fencing_token=5)
     child = Savings(account_ptr=row, name="more")
     with pytest.raises(StaleToken):
-        child.save_fenced(Claim(4), using=ledger)
+        child.save_fenced(FixedFence(4), using=ledger)
     assert not Savings.objects.using(ledger).exists()
-    child.save_fenced(Claim(6), using=ledger)
+    child.save_fenced(FixedFence(6), using=ledger)
     assert (Savings.objects.using(ledger).get().name, token(ledger, row.pk)) == ("more", 6)
 
 
 def test_the_token_may_be_in_the_lower_table(ledger: str) -> None:
-    """And the manager may be the project's own."""
+    """And the project may have its own manager."""
     row = Vault(label="v", weight=10)
-    row.save_fenced(Claim(2), using=ledger)
+    row.save_fenced(FixedFence(2), using=ledger)
     heavy = Vault.objects.using(ledger).heavy()
-    assert heavy.fenced(Claim(3)).update(label="w", weight=11) == 1
+    assert heavy.fenced(FixedFence(3)).update(label="w", weight=11) == 1
     with pytest.raises(StaleToken):
-        heavy.fenced(Claim(2)).update(label="x")
+        heavy.fenced(FixedFence(2)).update(label="x")
     with pytest.raises(StaleToken):
-        heavy.fenced(Claim(2)).update(weight=1)
+        heavy.fenced(FixedFence(2)).update(weight=1)
     found = Vault.objects.using(ledger).get()
     assert (found.label, found.weight, found.fencing_token) == ("w", 11, 3)
 
 
-def test_delete_takes_what_depends_on_the_rows(ledger: str) -> None:
-    """As a queryset does, and all or none."""
+def test_delete_includes_dependent_rows(ledger: str) -> None:
+    """Like a queryset; all rows or none."""
     row = account(ledger)
     account(ledger, fencing_token=5)
     Booking(account=row, amount=1).save(using=ledger)
     everything = Account.objects.using(ledger)
     with pytest.raises(StaleToken):
-        everything.fenced(Claim(4)).delete()
+        everything.fenced(FixedFence(4)).delete()
     assert everything.count() == 2
-    assert everything.filter(balance=0).fenced(Claim(5)).delete() == (3, {"ledgers.Booking": 1, "ledgers.Account": 2})
+    assert everything.filter(balance=0).fenced(FixedFence(5)).delete() == (
+        3,
+        {"ledgers.Booking": 1, "ledgers.Account": 2},
+    )
 
 
 def test_many_rows_are_fenced(ledger: str) -> None:
-    """More than go into one statement."""
+    """More than fit into one statement."""
     Account.objects.using(ledger).bulk_create(Account(name="n") for _ in range(1200))
     everything = Account.objects.using(ledger)
-    assert everything.filter(bookings=None).fenced(Claim(2)).update(balance=1) == 1200
-    assert everything.fenced(Claim(2)).delete()[0] == 1200
+    assert everything.filter(bookings=None).fenced(FixedFence(2)).update(balance=1) == 1200
+    assert everything.fenced(FixedFence(2)).delete()[0] == 1200
 
 
 def test_what_cannot_be_fenced_is_refused(ledger: str) -> None:
-    """A statement on a part of the rows could not say which ones it has fenced."""
+    """For example slices: it would be unclear which rows are fenced."""
     rows = Account.objects.using(ledger)
     for refused in (rows.all()[:1], rows.all().union(rows.all())):
         with pytest.raises(TypeError, match="cannot be fenced"):
-            refused.fenced(Claim(1))
+            refused.fenced(FixedFence(1))
     with pytest.raises(TypeError, match="set by the fence"):
-        rows.fenced(Claim(1)).update(fencing_token=5)
-    assert not hasattr(rows.fenced(Claim(1)), "filter")
+        rows.fenced(FixedFence(1)).update(fencing_token=5)
+    assert not hasattr(rows.fenced(FixedFence(1)), "filter")
 
 
 # --- what a project sees of it
 
 
 def test_a_migration_names_a_plain_field() -> None:
-    """A project's migrations do not need this package."""
+    """The migrations of a project do not need this package."""
     field = Account._meta.get_field("fencing_token")
     text, imports = MigrationWriter.serialize(field)
     assert text == "models.BigIntegerField(default=0, editable=False)"
     assert imports == {"from django.db import models"}
 
 
-async def test_the_twins_do_the_same(ledger: str) -> None:
-    """Those that need an open transaction say so, as there is none in async code."""
+async def test_the_async_methods_do_the_same(ledger: str) -> None:
+    """Methods that need an open transaction say so, because async code has none."""
     row = await sync_to_async(account)(ledger)
     row.balance = 1
-    await row.asave_fenced(Claim(2))
+    await row.asave_fenced(FixedFence(2))
     rows = Account.objects.using(ledger)
-    assert await rows.fenced(Claim(3)).aupdate(balance=2) == 1
-    for call in (rows.fenced(Claim(3)).aget(pk=row.pk), row.afence(Claim(3))):
+    assert await rows.fenced(FixedFence(3)).aupdate(balance=2) == 1
+    for call in (rows.fenced(FixedFence(3)).aget(pk=row.pk), row.afence(FixedFence(3))):
         with pytest.raises(TransactionManagementError):
             await call
     with pytest.raises(StaleToken):
-        await rows.fenced(Claim(2)).adelete()
-    assert (await rows.fenced(Claim(3)).adelete())[0] == 1
+        await rows.fenced(FixedFence(2)).adelete()
+    assert (await rows.fenced(FixedFence(3)).adelete())[0] == 1
     await sync_to_async(close_connection)(ledger)

@@ -1,4 +1,4 @@
-"""A holder that is stopped in its transaction, and goes on when another one has written, commits nothing."""
+"""A holder that is paused in its transaction and continues after a newer one has written commits nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SESSION_TIMEOUT = 0.8
 
 @pytest.fixture
 def arena() -> Iterator[Zoo]:
-    """A server that lets sessions end soon."""
+    """A server with short sessions."""
     with Ensemble(tick=TICK) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
         yield zoo

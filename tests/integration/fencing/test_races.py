@@ -1,4 +1,4 @@
-"""Writers that meet at a row: the database alone keeps them in order, whatever the locks say."""
+"""Concurrent writers of one row: the database alone keeps them in order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WRITES = 25  # of each
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A fence from a lock that grants everybody who asks."""
+class FixedFence:
+    """A fence of a lock that grants everybody."""
 
     token: int
     key: str = "k"
@@ -70,7 +70,7 @@ def work(row: Account) -> None:
 def test_no_update_is_lost_though_the_lock_grants_everybody(
     ledger: str, way: Callable[[str, Fence, int], None]
 ) -> None:
-    """What is read after the fence is not out of date when it is written."""
+    """Values that are read after the fence are up to date when they are written."""
     row = Savings(name="a")
     row.save(using=ledger)
     tokens = itertools.count(1)
@@ -82,7 +82,7 @@ def test_no_update_is_lost_though_the_lock_grants_everybody(
             while done < WRITES:
                 token = next(tokens)
                 try:
-                    way(ledger, Claim(token), row.pk)
+                    way(ledger, FixedFence(token), row.pk)
                     done += 1
                 except StaleToken:
                     refused.append(token)
@@ -117,8 +117,8 @@ def delete(using: str, fence: Fence, pk: int) -> None:
 @pytest.mark.parametrize(
     "way", [by_get, by_fence, by_join, by_child, update, update_by_join, update_child, save, delete]
 )
-def test_who_waits_for_the_row_compares_anew(ledger: str, way: Callable[[str, Fence, int], None]) -> None:
-    """An older holder that comes while the newer one writes is refused when that one has committed."""
+def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Callable[[str, Fence, int], None]) -> None:
+    """An older holder that waits for a newer one is refused when that one has committed."""
     if connections[ledger].vendor == "sqlite":
         return  # has one writer, and what waits there has not begun to compare
     row = Savings(name="a")
@@ -127,7 +127,7 @@ def test_who_waits_for_the_row_compares_anew(ledger: str, way: Callable[[str, Fe
 
     def older() -> None:
         try:
-            way(ledger, Claim(4), row.pk)
+            way(ledger, FixedFence(4), row.pk)
         except StaleToken as error:
             errors.append(error)
         finally:
@@ -135,7 +135,7 @@ def test_who_waits_for_the_row_compares_anew(ledger: str, way: Callable[[str, Fe
 
     thread = threading.Thread(target=older)
     with transaction.atomic(using=ledger):
-        newer = Savings.objects.using(ledger).fenced(Claim(5)).get(pk=row.pk)
+        newer = Savings.objects.using(ledger).fenced(FixedFence(5)).get(pk=row.pk)
         newer.balance = newer.rate = 7
         newer.save()
         thread.start()

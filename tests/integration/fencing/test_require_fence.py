@@ -1,4 +1,4 @@
-"""A hold signs, and another service, view or process, opens to its newest holder and to nobody else."""
+"""A hold signs its token; another service, view or process accepts only the newest holder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from support import fencesite
 from support.ledgers.models import Account
 from support.zoo import TESTS, Zoo, eventually
 
-from django_zklock import Hold, require_fence, zk_lock
+from django_zklock import Hold, zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
-from django_zklock.fencing import signing
-from django_zklock.fencing.signing import FenceVerifier
+from django_zklock.fencing import FenceVerifier, require_fence, signing
 from django_zklock.fencing.stores import MemoryTokens
 from django_zklock.queue.segments import escape
 
@@ -66,8 +65,8 @@ def code_of(client: Client, path: str, signed: str | None = None) -> tuple[int, 
 # --- the sender ------------------------------------------------------------------------------------------------------
 
 
-def test_a_signed_token_holds_what_anybody_in_the_queue_may_see_and_no_more(zoo: Zoo) -> None:
-    """Key, token, holder, issued and lease's end, field by field: nothing secret, and no argument."""
+def test_a_signed_token_contains_no_secrets(zoo: Zoo) -> None:
+    """Only key, token, holder, time and end of the lease."""
     before = time.time()
     with zk_lock("stock/{sku}", fields={"sku": "7"}) as hold:
         content, _, _ = hold.signed_token().partition(":")
@@ -85,7 +84,7 @@ def test_a_signed_token_holds_what_anybody_in_the_queue_may_see_and_no_more(zoo:
 
 
 def test_a_hold_that_is_over_signs_nothing(zoo: Zoo) -> None:
-    """A released hold, and a lost one, say so rather than give away a token that nobody may use."""
+    """A released or lost hold raises instead."""
     with zk_lock("stock/7") as hold:
         pass
     with pytest.raises(LockNotHeld):
@@ -97,8 +96,8 @@ def test_a_hold_that_is_over_signs_nothing(zoo: Zoo) -> None:
         hold.signed_token()
 
 
-def test_a_later_token_says_that_the_lease_goes_on(zoo: Zoo) -> None:
-    """A token of the same hold that is made later is good for longer, so one is made for each request."""
+def test_a_later_token_is_valid_for_longer(zoo: Zoo) -> None:
+    """So sign a new one for each request."""
     verifier = FenceVerifier(MemoryTokens())
 
     def lease_until(hold: Hold) -> float:
@@ -122,7 +121,7 @@ settings.configure(
 )
 import django; django.setup()
 from django.core.management import call_command
-from django_zklock import FenceVerifier
+from django_zklock.fencing import FenceVerifier
 from django_zklock.fencing.stores import DatabaseTokens
 call_command("migrate", verbosity=0)
 try:
@@ -147,7 +146,7 @@ def receive(secret_key: str, token_key: str, signed: str) -> str:
 
 
 def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
-    """The receiver needs the key and a table: no ensemble, no thread that asks it, no app but that of the table."""
+    """The receiver needs the key and a table: no ensemble, and no app except that of the table."""
     with zoo.configured(TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
         signed = hold.signed_token()
         assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} 1"
@@ -156,8 +155,8 @@ def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
         assert receive("test", "", hold.signed_token()) == "ForgedToken"  # the sender's SECRET_KEY
 
 
-def test_a_view_opens_to_a_holder_in_another_process(zoo: Zoo, client: Client) -> None:
-    """Who sends the token may be any process that holds the lock."""
+def test_a_view_accepts_a_holder_in_another_process(zoo: Zoo, client: Client) -> None:
+    """Any process that holds the lock may send the token."""
     sender = zoo.spawn('with zk_lock("stock/7") as hold: print(hold.token, hold.signed_token()); input()')
     with sender:
         assert sender.stdout
@@ -171,8 +170,8 @@ def test_a_view_opens_to_a_holder_in_another_process(zoo: Zoo, client: Client) -
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_opens_to_its_newest_holder_alone(zoo: Zoo, client: Client, view: str) -> None:
-    """In every kind of view: the holder passes, 428 without a token, 403 for a forged one, 412 for an older one."""
+def test_a_view_accepts_only_its_newest_holder(zoo: Zoo, client: Client, view: str) -> None:
+    """In all kinds of views: 428 without a token, 403 for a forged one, 412 for an older one."""
     path = f"/{view}/7/"
     older, signed = sign("stock/7")
     assert code_of(client, path) == (428, "fence_missing")
@@ -189,15 +188,15 @@ def test_a_view_opens_to_its_newest_holder_alone(zoo: Zoo, client: Client, view:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_token_opens_no_other_resource(zoo: Zoo, client: Client, view: str) -> None:
-    """A token replayed at another resource is refused there, and counts for nothing."""
+def test_a_token_is_not_accepted_for_another_resource(zoo: Zoo, client: Client, view: str) -> None:
+    """It does not count as seen there."""
     _, other = sign("stock/8")
     assert code_of(client, f"/{view}/7/", other) == (403, "fence_forged")
     assert post(client, f"/{view}/8/", other).status_code == 200
 
 
 def test_an_expired_token_is_refused(zoo: Zoo, client: Client) -> None:
-    """Once the lease is over by the receiver's clock, a token that nobody has outdone is refused all the same."""
+    """When the lease is over by the receiver's clock, even if there is no newer holder."""
     with zk_lock("stock/7") as hold:
         fence = signing.unseal(hold.signed_token(), ["test"])
     late = {"v": 1, "holder": {"host": "", "pid": 1, "guid": ""}, "key": fence.key, "token": str(fence.token)}
@@ -207,7 +206,7 @@ def test_an_expired_token_is_refused(zoo: Zoo, client: Client) -> None:
 
 @pytest.mark.parametrize("sku", ["a b", "a/b", "..a", "ä\N{SNOWMAN}", "%2F", "{sku}"])
 def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFactory, sku: str) -> None:
-    """One template on both sides makes one key of one value, whatever is in it."""
+    """The same template and value give the same key on both sides."""
 
     @require_fence("stock/{sku}", store=MemoryTokens())
     def view(request: HttpRequest, sku: str) -> HttpResponse:
@@ -219,7 +218,7 @@ def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFact
 
 
 def test_the_receiver_may_use_the_names_of_the_locks(zoo: Zoo, client: Client) -> None:
-    """`LOCKS` says the path, as for `@zk_locked`; the header may have another name; a callable returns the key."""
+    """`LOCKS` has the path, as for `@zk_locked`. The header may have another name. A callable returns the key."""
     with zoo.configured(LOCKS={"stock": {"path": "stock/{sku}"}}), zk_lock("stock", fields={"sku": "7"}) as hold:
         signed = hold.signed_token()
         response = post(client, "/named/7/", **{"X-Stock-Fence": signed})
@@ -231,7 +230,7 @@ def test_the_receiver_may_use_the_names_of_the_locks(zoo: Zoo, client: Client) -
 
 
 async def test_an_async_client_is_answered_alike(zoo: Zoo) -> None:
-    """Under an event loop a sync and an async view share what they have seen with other requests."""
+    """Sync and async views share the tokens that they have seen."""
     client = AsyncClient()
     async with zk_lock("stock/7") as hold:
         older = hold.signed_token()
@@ -244,8 +243,8 @@ async def test_an_async_client_is_answered_alike(zoo: Zoo) -> None:
     assert statuses == [200, 200, 412, 403]
 
 
-def test_answers_are_for_programs_and_never_kept(zoo: Zoo, client: Client) -> None:
-    """A refusal is text unless JSON is asked for, kept by no cache, and repeats nothing that was sent."""
+def test_refusals_are_for_programs_and_not_cached(zoo: Zoo, client: Client) -> None:
+    """Text, or JSON if the client prefers it. They repeat nothing that was sent."""
     for accept, kind in [("*/*", "text/plain"), ("application/json", "application/json")]:
         response = post(client, "/function/7/", "<evil>\r\nSet-Cookie: a=b", accept=accept)
         assert response.status_code == 403
@@ -256,7 +255,7 @@ def test_answers_are_for_programs_and_never_kept(zoo: Zoo, client: Client) -> No
 
 
 def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody paused, or somebody evil, was stopped: the log says at which view and why."""
+    """The log names the view and the reason."""
     _, signed = sign("stock/8")
     with caplog.at_level(logging.WARNING, "django_zklock"):
         post(client, "/function/7/", signed)
@@ -270,8 +269,8 @@ def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_view_that_fails_takes_its_token_back(zoo: Zoo, client: Client) -> None:
-    """The token is seen in the view's own transaction, so what is rolled back shuts nobody out."""
+def test_a_view_that_fails_does_not_count_the_token(zoo: Zoo, client: Client) -> None:
+    """The token is stored in the transaction of the view, which is rolled back."""
     token, signed = sign("stock/7")
     with pytest.raises(ZeroDivisionError):
         post(client, "/row/7/?fail", signed)
@@ -282,10 +281,10 @@ def test_a_view_that_fails_takes_its_token_back(zoo: Zoo, client: Client) -> Non
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("atomic_requests", [True, False])
-def test_the_transaction_of_a_request_is_the_views_own(
+def test_the_token_is_stored_in_the_transaction_of_the_request(
     zoo: Zoo, client: Client, monkeypatch: pytest.MonkeyPatch, atomic_requests: bool
 ) -> None:
-    """Under `ATOMIC_REQUESTS` the token is seen in the transaction of the request; without one it is seen at once."""
+    """Under `ATOMIC_REQUESTS`; otherwise at once."""
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
     _, signed = sign("stock/7")
     with pytest.raises(ZeroDivisionError):
@@ -295,7 +294,7 @@ def test_the_transaction_of_a_request_is_the_views_own(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_refused_view_writes_nothing(zoo: Zoo, client: Client) -> None:
-    """What an older holder sends late changes no row."""
+    """A late request of an older holder changes no row."""
     _, older = sign("stock/7")
     newer, newest = sign("stock/7")
     assert post(client, "/row/7/", newest).status_code == 200
@@ -303,8 +302,8 @@ def test_a_refused_view_writes_nothing(zoo: Zoo, client: Client) -> None:
     assert {row.name: row.token for row in Fence.objects.all()} == {"row": newer, "signed:stock/7": newer}
 
 
-def test_an_error_of_the_view_is_its_own(zoo: Zoo, rf: RequestFactory) -> None:
-    """`StaleToken` out of the view's work is no refusal at the gate: it rolls back what is around, as it should."""
+def test_an_error_of_the_view_is_no_refusal(zoo: Zoo, rf: RequestFactory) -> None:
+    """`StaleToken` of the view's work is raised, and rolls back the transaction around."""
 
     @require_fence("stock/{sku}", store=MemoryTokens())
     def view(request: HttpRequest, sku: str) -> HttpResponse:
@@ -316,8 +315,8 @@ def test_an_error_of_the_view_is_its_own(zoo: Zoo, rf: RequestFactory) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_verified_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
-    """The receiver's own rows keep the sender's token, and refuse an older one wherever it comes from."""
+def test_a_verified_token_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
+    """The receiver's own rows store the sender's token, and refuse older ones."""
     account = Account.objects.create(name="a")
 
     @transaction.atomic
@@ -341,7 +340,7 @@ def test_what_was_verified_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
 
 
 def test_a_field_that_the_view_does_not_get_is_refused_at_once() -> None:
-    """A misspelt field is an error when the module is imported, not when the first request comes."""
+    """A misspelt field raises on import, not at the first request."""
     with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}"):
 
         @require_fence("stock/{skuu}")
@@ -350,7 +349,7 @@ def test_a_field_that_the_view_does_not_get_is_refused_at_once() -> None:
 
 
 def test_what_is_no_view_is_refused() -> None:
-    """A class, a generator, a forgotten name and a function without a request say what to do."""
+    """The errors for a class, a generator, a missing name and a call without a request say what to do."""
 
     def stream(request: HttpRequest) -> Iterator[bytes]:
         yield b""
@@ -368,7 +367,7 @@ def test_what_is_no_view_is_refused() -> None:
 
 
 def test_a_guarded_view_is_still_the_view() -> None:
-    """Name, docstring, signature and marks of other decorators stay, so that they can go above and below."""
+    """Name, docstring, signature and marks of other decorators stay."""
 
     def view(request: HttpRequest, sku: str = "7") -> HttpResponse:
         """Write."""

@@ -1,4 +1,4 @@
-"""The stores of a receiver of tokens: whoever comes at once, and whatever pauses, the highest token is kept."""
+"""The stores of a receiver of tokens keep the highest one, with concurrent and paused callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 
 
 class Pausing(LocMemCache):
-    """A cache that stops whoever comes to add an entry, until he is told to go on."""
+    """A cache that pauses each `add` until the test continues it."""
 
     paused: threading.Event | None = None
     go_on = threading.Event()
@@ -41,7 +41,7 @@ class Pausing(LocMemCache):
 
 
 class Away(LocMemCache):
-    """A cache that is not there, as clients of Memcached see it."""
+    """A cache that is unreachable, as clients of Memcached present it."""
 
     def add(self, *args: Any, **kwargs: Any) -> bool:
         return False
@@ -83,7 +83,7 @@ def outcome(store: TokenStore, key: str, token: int) -> bool:
 
 
 def test_a_store_keeps_the_highest_token_of_each_key(store: TokenStore) -> None:
-    """A token passes if none above it was seen, as often as it comes; keys do not touch each other."""
+    """A token is accepted as often as it comes, unless there was a higher one. Keys are independent."""
     tokens = [5, 5, 3, 9, 5, 9, 2**63 - 1, 9, 2**63 - 1]
     assert [outcome(store, "a", token) for token in tokens] == [1, 1, 0, 1, 0, 1, 1, 0, 1]
     assert outcome(store, "b", 1)
@@ -93,7 +93,7 @@ def test_a_store_keeps_the_highest_token_of_each_key(store: TokenStore) -> None:
 
 
 def test_a_store_forgets_nothing_over_many_grants(store: TokenStore) -> None:
-    """Whatever the order they come in, a token passes if and only if it is the highest so far."""
+    """In any order, a token is accepted if and only if it is the highest so far."""
     rng, highest = random.Random(5), 0
     for _ in range(300):
         token = max(1, highest + rng.randint(-5, 5))
@@ -102,7 +102,7 @@ def test_a_store_forgets_nothing_over_many_grants(store: TokenStore) -> None:
 
 
 def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None:
-    """Advance from many threads, and see that nobody passes after a higher token has."""
+    """Advance in many threads, and check that no token is accepted after a higher one."""
     passed, lock = [0], threading.Lock()
     start = threading.Barrier(threads)
 
@@ -130,7 +130,7 @@ def advance_at_once(store: TokenStore, threads: int = 8, each: int = 40) -> None
 
 @pytest.mark.parametrize("store", ["memory", "cache"], indirect=True)
 def test_threads_that_advance_at_once_keep_the_highest(store: TokenStore) -> None:
-    """Of tokens that come at once, none passes after a higher one has passed."""
+    """No token is accepted after a higher one."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
     try:
@@ -140,12 +140,12 @@ def test_threads_that_advance_at_once_keep_the_highest(store: TokenStore) -> Non
 
 
 def test_threads_that_advance_a_row_at_once_keep_the_highest(ledger: str) -> None:
-    """Of tokens that come at once to one row, none passes after a higher one has passed."""
+    """The same in a database: no token is accepted after a higher one."""
     advance_at_once(DatabaseTokens(ledger), threads=4, each=20)
 
 
 def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str) -> None:
-    """In a transaction of the receiver's, the row is locked from the check on until the work is committed."""
+    """In a transaction of the receiver, the row is locked from the check to the end."""
     store = DatabaseTokens(ledger)
     store.advance("a", 1)
     options = connections.settings[ledger]["OPTIONS"]  # how long another one waits for the row: 50 ms
@@ -171,7 +171,7 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str) -> N
 
 @pytest.mark.django_db(transaction=True)
 def test_a_token_is_seen_only_if_its_transaction_commits() -> None:
-    """What the receiver rolls back leaves no trace, so that nobody is shut out by a write that never was."""
+    """After a rollback, older tokens are still accepted."""
     store = DatabaseTokens()
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         store.advance("a", 9)
@@ -182,7 +182,7 @@ def test_a_token_is_seen_only_if_its_transaction_commits() -> None:
 
 @pytest.mark.django_db
 def test_a_stale_token_leaves_the_transaction_in_order() -> None:
-    """The receiver may go on in its transaction after the refusal, to write down that it refused."""
+    """The receiver can continue in its transaction, for example to record the refusal."""
     store = DatabaseTokens()
     store.advance("a", 9)
     with transaction.atomic(), pytest.raises(StaleToken):
@@ -192,7 +192,7 @@ def test_a_stale_token_leaves_the_transaction_in_order() -> None:
 
 @pytest.mark.django_db
 def test_names_of_fences_and_keys_of_tokens_are_apart() -> None:
-    """A fence of the receiver's own and another service's lock may have one name; so may locks of two ensembles."""
+    """A fence of the receiver and a lock of another service may have the same name; so may locks of two ensembles."""
     Fence.objects.create(name="a", token=99)
     DatabaseTokens().advance("a", 5)
     DatabaseTokens(prefix="west:").advance("a", 3)
@@ -200,7 +200,7 @@ def test_names_of_fences_and_keys_of_tokens_are_apart() -> None:
 
 
 def test_a_missing_app_is_named() -> None:
-    """Without the table, the error says how to have it."""
+    """Without the table, the error says what to do."""
     apps.set_installed_apps(["django.contrib.contenttypes"])
     try:
         with pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.fences" to INSTALLED_APPS'):
@@ -212,8 +212,8 @@ def test_a_missing_app_is_named() -> None:
 # --- the cache -------------------------------------------------------------------------------------------------------
 
 
-def test_who_was_paused_before_its_write_finds_a_newer_token() -> None:
-    """The write of an older holder, paused after it saw itself the newest, neither passes nor lowers the highest."""
+def test_a_caller_that_was_paused_before_its_write_is_refused() -> None:
+    """Its older token is not accepted, and does not lower the highest one."""
     store, paused = CacheTokens("pausing"), threading.Event()
     store.advance("a", 1)
     Pausing.go_on.clear()
@@ -230,8 +230,8 @@ def test_who_was_paused_before_its_write_finds_a_newer_token() -> None:
     assert outcome(store, "a", 9)
 
 
-def test_an_older_token_that_the_cache_says_to_begin_at_leads_to_the_newest() -> None:
-    """The note of where to begin may come late, from one who was paused, and hides no newer token."""
+def test_a_start_entry_that_is_old_leads_to_the_newest_token() -> None:
+    """A paused caller may write it late, and it hides no newer token."""
     store = CacheTokens()
     for token in (1, 5, 9):
         store.advance("a", token)
@@ -241,22 +241,22 @@ def test_an_older_token_that_the_cache_says_to_begin_at_leads_to_the_newest() ->
     assert outcome(store, "a", 9)
 
 
-def test_the_note_where_to_begin_is_forgotten_before_the_tokens_after_it() -> None:
-    """Else one who follows it would find the chain broken off, and an older token at its end."""
+def test_the_start_entry_expires_before_the_tokens_after_it() -> None:
+    """Otherwise a reader would find the list cut off, and accept an older token."""
     CacheTokens(keep=600).advance("a", 1)
     (cache,) = [caches["default"]]
     expiries = {name.endswith(".start"): expiry for name, expiry in cache._expire_info.items()}  # type: ignore[attr-defined]
     assert expiries[False] - expiries[True] == pytest.approx(300, abs=5)
 
 
-def test_who_was_paused_for_longer_than_entries_are_kept_is_stale() -> None:
-    """He can no longer tell whether the slot was free, or is again."""
-    with pytest.raises(StaleToken, match="too long"):
+def test_a_caller_that_was_paused_for_longer_than_keep_is_stale() -> None:
+    """It cannot know whether the entry was missing before."""
+    with pytest.raises(StaleToken, match="too slowly"):
         CacheTokens(keep=-1).advance("a", 1)
 
 
-def test_an_emptied_cache_begins_anew() -> None:
-    """What an eviction costs is said in the documentation, and no more: the next token passes."""
+def test_an_emptied_cache_starts_from_zero() -> None:
+    """The documentation describes this: the next token is accepted."""
     store = CacheTokens()
     store.advance("a", 9)
     caches["default"].clear()
@@ -264,20 +264,20 @@ def test_an_emptied_cache_begins_anew() -> None:
     assert not outcome(store, "a", 4)
 
 
-def test_a_cache_that_is_away_lets_nobody_pass() -> None:
-    """Clients that hide an outage answer as an empty cache would; a write that is not taken shows it."""
-    with pytest.raises(ZkLockError, match="neither has an entry nor takes it"):
+def test_a_cache_that_is_unreachable_accepts_no_token() -> None:
+    """Some clients answer as if the cache were empty. The write that is not stored reveals it."""
+    with pytest.raises(ZkLockError, match="neither returns nor accepts"):
         CacheTokens("away").advance("a", 1)
 
 
 @pytest.mark.parametrize("alias", ["dummy", "files"])
-def test_a_cache_whose_add_is_no_single_step_is_refused(alias: str) -> None:
-    """It would let two processes have the same slot."""
+def test_a_cache_without_an_atomic_add_is_refused(alias: str) -> None:
+    """Two processes could write the same entry."""
     with pytest.raises(ImproperlyConfigured, match="CacheTokens cannot use"):
         CacheTokens(alias).advance("a", 1)
 
 
-def test_each_store_is_one() -> None:
-    """The stores and the protocol are offered in one place."""
+def test_all_stores_are_exported() -> None:
+    """With the protocol, from one module."""
     stores: list[TokenStore] = [DatabaseTokens(), CacheTokens(), MemoryTokens()]
     assert {type(store).__name__ for store in stores} | {"TokenStore"} == set(token_stores.__all__)

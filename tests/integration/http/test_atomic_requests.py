@@ -1,4 +1,4 @@
-"""Locked views under ATOMIC_REQUESTS: the transaction of a request is begun inside its lock, or ended there."""
+"""Locked views under ATOMIC_REQUESTS: the transaction of a request begins and ends inside its lock."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
         ledgersite.then.clear()
 
 
-def lose_in_vain(hold: Hold) -> None:
-    """Have the hold lost in a way that the work does not notice."""
+def lose_unnoticed(hold: Hold) -> None:
+    """Mark the hold as lost in a way that the work does not notice."""
     done = threading.Event()
     try:
         hold._grant.session.post(hold._grant.lose, "taken away")
@@ -53,7 +53,7 @@ def lose_in_vain(hold: Hold) -> None:
 def test_a_request_is_committed_before_its_lock_is_released(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """Whatever the view is made of, at COMMIT its lock is held, and after the answer it is not."""
+    """At COMMIT the lock of the view is held, and after the response it is not, for all kinds of views."""
     with ledger.ends(lambda: len(zoo.children("stock"))) as ends:
         response = client.get(f"/{view}/")
     assert response.content == (b"2" if view == "atomic_below" else b"1"), "not in the right number of blocks"
@@ -63,8 +63,8 @@ def test_a_request_is_committed_before_its_lock_is_released(
 
 
 @pytest.mark.parametrize("view", EXACT)
-def test_a_request_is_begun_after_its_lock_was_taken(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
-    """While a view waits for its lock, there is no transaction that would show it old rows."""
+def test_the_transaction_begins_after_the_grant(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+    """While a view waits for its lock, no transaction could show it old rows."""
     began: list[int] = []
     connection = ledger.connection
     original = connection._start_transaction_under_autocommit  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def test_a_request_that_fails_is_rolled_back_before_the_release(
 
 @pytest.mark.parametrize("view", NOT_ATOMIC)
 def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
-    """`non_atomic_requests` is respected, above and below the lock."""
+    """`non_atomic_requests` is respected above and below the lock."""
     assert client.get(f"/{view}/").content == b"0"
     with pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
@@ -101,7 +101,7 @@ def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger,
 
 
 def test_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client) -> None:
-    """That of the request comes first, the lock's own inside it, and both are ended before the release."""
+    """The transaction of the request is the outer one. Both end before the release."""
     with ledger.ends(audit.seen) as ends:
         assert client.get("/both/").content == b"1"
     assert ends == [("commit", ["x"])]
@@ -117,7 +117,7 @@ def test_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client) 
 def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """A transaction that somebody else than Django has begun outside is not taken for that of the request."""
+    """Another transaction around the view is not mistaken for that of the request."""
     with pytest.raises(LockInTransaction):
         client.get(f"/{view}/")
     assert ledger.seen() == []
@@ -125,8 +125,8 @@ def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
 
 @pytest.mark.parametrize("view", EXACT)
 def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
-    """When the lock is lost, the client is told to try again, and nothing of the first time is left."""
-    ledgersite.then.append(lose_in_vain)
+    """When the lock is lost, the client is asked to retry, and nothing is left of the first request."""
+    ledgersite.then.append(lose_unnoticed)
     assert client.get(f"/{view}/").status_code == 503
     ledger.assert_idle()
     assert ledger.seen() == []
@@ -136,21 +136,21 @@ def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client,
 def test_an_answer_503_inside_djangos_transaction_commits_nothing(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """The answer is no exception, and Django would commit."""
-    ledgersite.then.append(lose_in_vain)
+    """The response is no exception, so Django would commit."""
+    ledgersite.then.append(lose_unnoticed)
     assert client.get(f"/{view}/").status_code == 503
     assert ledger.seen() == []
 
 
 def test_a_lock_lost_after_the_view_stops_the_commit(zoo: Zoo, ledger: Ledger, client: Client) -> None:
-    """Where Django's transaction is the outer one, it is rolled back at its COMMIT."""
+    """If Django's transaction is the outer one, it is rolled back at its COMMIT."""
     holds: list[Hold] = []
     ledgersite.then.append(holds.append)
     original_get = ledgersite.Handler.get
 
     def get(self: ledgersite.Handler, request: HttpRequest) -> Any:
         response = original_get(self, request)
-        lose_in_vain(holds[0])
+        lose_unnoticed(holds[0])
         return response
 
     ledgersite.Handler.get = get  # type: ignore[method-assign]
@@ -171,6 +171,6 @@ async def test_async_views_are_left_to_django(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_a_view_that_is_called_directly_is_in_a_transaction(zoo: Zoo, ledger: Ledger, rf: RequestFactory) -> None:
-    """Without a resolved URL, there is nothing to opt out but by the view itself."""
+    """Without a resolved URL, only the view itself can opt out."""
     assert ledgersite.plain(rf.get("/")).content == b"1"
     assert ledgersite.opted_out_above(rf.get("/")).content == b"0"

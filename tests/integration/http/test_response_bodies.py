@@ -1,4 +1,4 @@
-"""A lock covers the body of a response that comes after its view: streamed, or rendered later."""
+"""The lock of a view is held until the body of its response is complete: streamed, or rendered later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld
-from django_zklock.http.streaming import Handover
+from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.hold import Hold
 
 pytestmark = [
@@ -45,7 +45,7 @@ def site() -> Iterator[None]:
 
 @pytest.fixture
 def ends() -> Iterator[list[str]]:
-    """The `lock_released` and `lock_lost` signals of a test, by name."""
+    """The names of the `lock_released` and `lock_lost` signals during the test."""
     found: list[str] = []
 
     def released(**kwargs: Any) -> None:
@@ -62,7 +62,7 @@ def ends() -> Iterator[list[str]]:
 
 
 def is_free(key: str = KEY) -> bool:
-    """Whether somebody else gets the lock at once; this thread may own it."""
+    """Return whether another thread can acquire the lock at once."""
     answers: list[bool] = []
 
     def look() -> None:
@@ -79,7 +79,7 @@ def is_free(key: str = KEY) -> bool:
 
 
 def delete_node(zoo: Zoo, key: str = KEY) -> None:
-    """As an operator does, so that the holder loses the lock."""
+    """Delete the znode of the holder, so that it loses the lock."""
     (name,) = zoo.children(key)
     zoo.client.delete(f"{zoo.base}/{key}/{name}")
 
@@ -103,7 +103,7 @@ def three() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS)
 def test_a_streamed_response_keeps_the_lock_until_its_body_is_done(zoo: Zoo, client: Client, view: str) -> None:
-    """Whatever view streams whatever body, the lock is given back after the last part, and not before."""
+    """The lock is released after the last part, not before, for every kind of view and body."""
     response = client.get(f"/{view}/7/")
     assert not is_free()
     assert b"".join(response) == b"".join(PARTS)
@@ -113,7 +113,7 @@ def test_a_streamed_response_keeps_the_lock_until_its_body_is_done(zoo: Zoo, cli
 
 @pytest.mark.parametrize("view", ["astream", "async-class", "async-stream"])
 async def test_an_async_client_reads_a_body_under_the_lock(zoo: Zoo, view: str) -> None:
-    """So it is with a response that is read in an event loop."""
+    """The same for a response that is read in an event loop."""
     response: Any = await AsyncClient().get(f"/{view}/7/")
     assert len(zoo.children(KEY)) == 1
     assert b"".join([part async for part in response]) == b"".join(PARTS)
@@ -122,7 +122,7 @@ async def test_an_async_client_reads_a_body_under_the_lock(zoo: Zoo, view: str) 
 
 
 def test_a_file_is_sent_under_the_lock_by_django_itself(zoo: Zoo, client: Client) -> None:
-    """A server's own way to send files would read on after a loss; headers stay as they are."""
+    """The file sending of a server would continue after a loss. Headers do not change."""
     response: Any = client.get("/file/7/")
     assert not is_free()
     assert int(response["Content-Length"]) == FILE.stat().st_size
@@ -131,8 +131,8 @@ def test_a_file_is_sent_under_the_lock_by_django_itself(zoo: Zoo, client: Client
     assert is_free()
 
 
-def test_any_function_hands_its_lock_to_the_body_it_returns(zoo: Zoo) -> None:
-    """The function need be no view."""
+def test_a_function_that_is_no_view_transfers_its_lock_too(zoo: Zoo) -> None:
+    """Any locked function may return a streamed response."""
 
     @zk_locked("report/{name}")
     def make(name: str) -> HttpResponseBase:
@@ -144,8 +144,8 @@ def test_any_function_hands_its_lock_to_the_body_it_returns(zoo: Zoo) -> None:
     assert is_free()
 
 
-def test_the_next_request_of_the_thread_does_not_own_the_body_s_lock(zoo: Zoo, client: Client) -> None:
-    """Between two parts the lock is nobody's: it is not taken again as its own by whoever runs in that thread."""
+def test_the_next_request_in_the_thread_does_not_own_the_lock_of_the_body(zoo: Zoo, client: Client) -> None:
+    """Between two parts the lock has no owner, so the thread cannot acquire it again as its own."""
     body = iter(client.get("/stream/7/"))
     next(body)
     assert client.get("/stream/7/").status_code == 409
@@ -158,7 +158,7 @@ def test_the_next_request_of_the_thread_does_not_own_the_body_s_lock(zoo: Zoo, c
 
 
 def test_a_body_read_in_another_thread_owns_its_lock_there(zoo: Zoo, client: Client) -> None:
-    """Each step is its runner's, who may take the lock again."""
+    """The thread that computes a part owns the lock meanwhile, and may acquire it again."""
     response: Any = client.get("/stream/7/")
     got: list[bytes] = [next(iter(response))]
     thread = threading.Thread(target=lambda: got.extend(response))
@@ -169,8 +169,8 @@ def test_a_body_read_in_another_thread_owns_its_lock_there(zoo: Zoo, client: Cli
     assert is_free()
 
 
-def test_a_body_outlives_the_block_round_its_view(zoo: Zoo, ends: list[str]) -> None:
-    """The lock that a block took first, and the view again, is given back by the last of block and body."""
+def test_a_body_outlives_the_block_around_its_view(zoo: Zoo, ends: list[str]) -> None:
+    """The lock is released when the block and all bodies are over."""
     with zk_lock(KEY) as hold:
         first: Any = view_of(three)
         second: Any = view_of(three)
@@ -189,8 +189,8 @@ def test_a_body_outlives_the_block_round_its_view(zoo: Zoo, ends: list[str]) -> 
         hold.check()
 
 
-def test_a_body_that_is_done_before_the_block_round_it_leaves_the_lock_to_the_block(zoo: Zoo) -> None:
-    """The share is a part of the hold only."""
+def test_a_body_that_is_complete_leaves_the_lock_to_the_block_around_it(zoo: Zoo) -> None:
+    """The end of the body releases only the hold of the body."""
     with zk_lock(KEY) as hold:
         response: Any = view_of(three)
         assert list(response) == PARTS
@@ -199,8 +199,8 @@ def test_a_body_that_is_done_before_the_block_round_it_leaves_the_lock_to_the_bl
     assert is_free()
 
 
-def test_the_release_is_told_once_and_after_the_body(zoo: Zoo, ends: list[str]) -> None:
-    """`lock_released` is the end of the hold, and a body is part of it."""
+def test_the_release_is_signalled_once_and_after_the_body(zoo: Zoo, ends: list[str]) -> None:
+    """`lock_released` is sent at the end of the grant, and the body is part of it."""
     lock = zk_lock(KEY)
     response: Any = view_of(three)
     assert lock.locked()
@@ -236,8 +236,8 @@ def test_the_view_s_transaction_is_committed_before_its_body(zoo: Zoo, client: C
 # --- a body that ends early -------------------------------------------------------------------------------------
 
 
-def test_a_body_that_fails_gives_its_lock_back(zoo: Zoo) -> None:
-    """At once, though its exception, with all it refers to, lives on."""
+def test_a_body_that_fails_releases_its_lock(zoo: Zoo) -> None:
+    """At once, although the exception and all it refers to stay alive."""
 
     def broken() -> Iterator[bytes]:
         yield b"first"
@@ -251,8 +251,8 @@ def test_a_body_that_fails_gives_its_lock_back(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("view", STREAMS)
-def test_a_response_that_is_closed_gives_its_lock_back(zoo: Zoo, client: Client, view: str) -> None:
-    """Its generator runs its end under the lock before; what a WSGI server does when the client has gone."""
+def test_a_response_that_is_closed_releases_its_lock(zoo: Zoo, client: Client, view: str) -> None:
+    """A WSGI server closes it when the client disconnects. The `finally` of a generator runs under the lock before."""
     response = client.get(f"/{view}/7/")
     next(iter(response))
     response.close()
@@ -261,7 +261,7 @@ def test_a_response_that_is_closed_gives_its_lock_back(zoo: Zoo, client: Client,
 
 
 def test_a_response_that_was_closed_is_not_sent_without_its_lock(zoo: Zoo) -> None:
-    """Who reads on all the same is told so."""
+    """Reading on raises `LockNotHeld`."""
     response: Any = view_of(three)
     assert next(iter(response)) == PARTS[0]
     response.close()
@@ -271,8 +271,8 @@ def test_a_response_that_was_closed_is_not_sent_without_its_lock(zoo: Zoo) -> No
 
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS)
-def test_a_response_that_nobody_reads_gives_its_lock_back_when_closed(zoo: Zoo, client: Client, view: str) -> None:
-    """As it is with HEAD."""
+def test_a_response_that_is_not_read_releases_its_lock_when_closed(zoo: Zoo, client: Client, view: str) -> None:
+    """This happens with HEAD requests."""
     response = client.get(f"/{view}/7/")
     assert not is_free()
     response.close()
@@ -280,8 +280,8 @@ def test_a_response_that_nobody_reads_gives_its_lock_back_when_closed(zoo: Zoo, 
 
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS + ["render", "arender"])
-def test_a_response_that_is_dropped_gives_its_lock_back(zoo: Zoo, rf: RequestFactory, view: str) -> None:
-    """A middleware may answer something else, and close nothing."""
+def test_a_response_that_is_deleted_releases_its_lock(zoo: Zoo, rf: RequestFactory, view: str) -> None:
+    """A middleware may answer something else and close nothing."""
     response = Client().get(f"/{view}/7/") if "render" not in view else bodysite.render(rf.get("/"), "7")
     assert not is_free()
     del response
@@ -290,14 +290,14 @@ def test_a_response_that_is_dropped_gives_its_lock_back(zoo: Zoo, rf: RequestFac
 
 
 def test_a_response_is_read_once(zoo: Zoo, client: Client) -> None:
-    """Who reads it again finds it empty, and takes no lock."""
+    """A second iteration is empty and needs no lock."""
     response: Any = client.get("/stream/7/")
     assert list(response) == PARTS
     assert list(response) == []
 
 
-def test_who_closes_a_body_that_runs_lets_it_finish_its_step(zoo: Zoo) -> None:
-    """The lock is not given to somebody else while a part is computed in another thread."""
+def test_closing_a_body_lets_the_running_step_finish(zoo: Zoo) -> None:
+    """The lock is not granted to others while another thread computes a part."""
 
     def slow() -> Iterator[bytes]:
         try:
@@ -326,18 +326,22 @@ def test_who_closes_a_body_that_runs_lets_it_finish_its_step(zoo: Zoo) -> None:
     assert bodysite.events == ["end"]
 
 
-def test_a_call_that_fails_after_all_hands_nothing_over(zoo: Zoo) -> None:
-    """What comes after the function, such as a COMMIT, may fail; then its response has no part in the lock."""
+def test_a_call_that_fails_after_the_function_transfers_nothing(zoo: Zoo) -> None:
+    """COMMIT, for example, may fail after the function. Then its response does not keep the lock."""
     mutex = zk_lock(KEY)
     responses: list[HttpResponseBase] = []
-    with pytest.raises(ZeroDivisionError), Handover(mutex, None, lambda error: error) as handover, mutex as hold:
-        responses.append(handover.keep(hold, StreamingHttpResponse(three())))
+    with (
+        pytest.raises(ZeroDivisionError),
+        ResponseLock(mutex, None, lambda error: error) as response_lock,
+        mutex as hold,
+    ):
+        responses.append(response_lock.keep(hold, StreamingHttpResponse(three())))
         raise ZeroDivisionError
     assert is_free()
 
 
 def test_a_view_that_lost_its_lock_sends_no_body(zoo: Zoo) -> None:
-    """It is answered 503, though it came to its end."""
+    """The answer is 503, although the view has returned a response."""
 
     @zk_locked(KEY, abort_on="lost")
     def view(request: HttpRequest) -> HttpResponseBase:
@@ -353,8 +357,8 @@ def test_a_view_that_lost_its_lock_sends_no_body(zoo: Zoo) -> None:
 # --- middleware -------------------------------------------------------------------------------------------------
 
 
-def test_a_middleware_may_stream_something_else_of_it(zoo: Zoo) -> None:
-    """GZipMiddleware reads the body through a generator of its own."""
+def test_a_middleware_may_wrap_the_body(zoo: Zoo) -> None:
+    """GZipMiddleware reads the body through its own generator."""
     with override_settings(MIDDLEWARE=["django.middleware.gzip.GZipMiddleware"]):
         client = Client(headers={"accept-encoding": "gzip"})
         response: Any = client.get("/stream/7/")
@@ -373,14 +377,14 @@ def test_a_middleware_may_stream_something_else_of_it(zoo: Zoo) -> None:
 
 
 def test_an_answer_without_a_body_keeps_no_lock(zoo: Zoo, client: Client) -> None:
-    """To HEAD, the test client and servers drop the body."""
+    """For HEAD, the test client and servers drop the body."""
     response = client.head("/stream/7/")
     assert b"".join(response) == b""
     assert is_free()
 
 
-def test_an_answer_in_place_of_the_view_s_keeps_no_lock(zoo: Zoo, rf: RequestFactory) -> None:
-    """304 is a response of its own, and the one it replaces is closed by nobody."""
+def test_a_response_that_replaces_that_of_the_view_keeps_no_lock(zoo: Zoo, rf: RequestFactory) -> None:
+    """304 is a new response, and nothing closes the one that it replaces."""
     from django.utils.cache import get_conditional_response
 
     response: Any = view_of(three)
@@ -394,7 +398,7 @@ def test_an_answer_in_place_of_the_view_s_keeps_no_lock(zoo: Zoo, rf: RequestFac
 
 
 def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
-    """A lock that is lost between two parts ends the body."""
+    """A loss between two parts ends the body."""
     holds: list[Hold] = []
 
     def watched() -> Iterator[bytes]:
@@ -418,8 +422,8 @@ def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]])
     assert [report["lock"] for report in reports] == [KEY]
 
 
-def test_a_client_that_reads_no_more_keeps_the_lock_no_longer_than_allowed(zoo: Zoo) -> None:
-    """With `max_hold` it is free while the response is still open, and the next part is not made."""
+def test_a_client_that_stops_reading_keeps_the_lock_for_max_hold_at_most(zoo: Zoo) -> None:
+    """Then the lock is free, the response is still open, and the next part is not computed."""
 
     def parts() -> Iterator[bytes]:
         yield PARTS[0]
@@ -436,8 +440,8 @@ def test_a_client_that_reads_no_more_keeps_the_lock_no_longer_than_allowed(zoo: 
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-def test_a_part_is_cut_off_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[str, Any]], threaded: bool) -> None:
-    """The work inside a body is stopped as that of a block is, in whatever thread it runs."""
+def test_a_part_is_aborted_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[str, Any]], threaded: bool) -> None:
+    """The work inside a body is aborted like that of a block, in any thread."""
     ended: list[str] = []
 
     def slow() -> Iterator[bytes]:
@@ -472,8 +476,8 @@ def test_a_part_is_cut_off_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[st
     assert report["receipt"].how == ("thread" if threaded else "signal")
 
 
-async def test_a_part_of_an_async_body_is_cut_off_when_its_lock_is_lost(zoo: Zoo) -> None:
-    """The task that computes it is not left cancelled."""
+async def test_a_part_of_an_async_body_is_aborted_when_its_lock_is_lost(zoo: Zoo) -> None:
+    """The task that computes it is not cancelled afterwards."""
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"first"
@@ -495,7 +499,7 @@ async def test_a_part_of_an_async_body_is_cut_off_when_its_lock_is_lost(zoo: Zoo
 
 
 def test_a_part_that_went_on_after_the_loss_is_not_sent(zoo: Zoo) -> None:
-    """A generator that swallows the interrupt may come to its next part, but that does not get out."""
+    """A generator may swallow the interrupt and yield its next part, but that part is not sent."""
 
     def stubborn() -> Iterator[bytes]:
         yield b"first"
@@ -513,7 +517,7 @@ def test_a_part_that_went_on_after_the_loss_is_not_sent(zoo: Zoo) -> None:
 
 
 def test_a_body_that_is_never_aborted_is_sent_to_its_end(zoo: Zoo, ends: list[str]) -> None:
-    """`abort_on="never"` holds for the body, too."""
+    """`abort_on="never"` applies to the body, too."""
 
     def lossy() -> Iterator[bytes]:
         yield b"first"
@@ -526,8 +530,8 @@ def test_a_body_that_is_never_aborted_is_sent_to_its_end(zoo: Zoo, ends: list[st
     assert is_free()
 
 
-def test_code_after_a_body_is_not_interrupted_by_the_loss_of_its_lock(zoo: Zoo) -> None:
-    """Between two parts, nothing of the server's is stopped."""
+def test_code_between_two_parts_is_not_aborted(zoo: Zoo) -> None:
+    """Only the computing of a part is aborted, not the server."""
     response: Any = view_of(three)
     next(iter(response))
     delete_node(zoo)
@@ -537,7 +541,7 @@ def test_code_after_a_body_is_not_interrupted_by_the_loss_of_its_lock(zoo: Zoo) 
 
 
 def test_a_lock_released_in_its_body_ends_the_body(zoo: Zoo) -> None:
-    """As the release in a block does."""
+    """The same as a release inside a block."""
 
     def hasty() -> Iterator[bytes]:
         zk_lock(KEY).release()
@@ -554,15 +558,15 @@ def test_a_lock_released_in_its_body_ends_the_body(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("view", ["render", "arender"])
 def test_a_template_is_rendered_under_the_lock(zoo: Zoo, client: Client, view: str) -> None:
-    """A lazy queryset is evaluated by its owner, and the lock is given back when that is done."""
+    """The owner of the lock evaluates a lazy queryset. The lock is released afterwards."""
     response = client.get(f"/{view}/7/")
     assert response.content == b"row 1"
     assert bodysite.events == ["rendered"]
     assert is_free()
 
 
-def test_a_response_waits_for_its_rendering(zoo: Zoo, rf: RequestFactory) -> None:
-    """The lock is taken from the view to the end of the rendering."""
+def test_the_lock_is_held_from_the_view_to_the_end_of_the_rendering(zoo: Zoo, rf: RequestFactory) -> None:
+    """Post-render callbacks run under the lock, too. The response can be pickled afterwards."""
     response: Any = bodysite.render(rf.get("/"), "7")
     assert not is_free()
     with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
@@ -584,7 +588,7 @@ def _plain(response: Any) -> Any:
 
 
 def test_a_response_that_is_rendered_already_keeps_no_lock(zoo: Zoo, rf: RequestFactory) -> None:
-    """Its body is done."""
+    """Its body is complete."""
 
     @zk_locked(KEY)
     def view(request: HttpRequest) -> HttpResponseBase:
@@ -595,8 +599,8 @@ def test_a_response_that_is_rendered_already_keeps_no_lock(zoo: Zoo, rf: Request
     assert response.render  # type: ignore[attr-defined]
 
 
-def test_a_response_that_cannot_be_rendered_gives_its_lock_back(zoo: Zoo, rf: RequestFactory) -> None:
-    """At once, while its exception lives on."""
+def test_a_response_that_cannot_be_rendered_releases_its_lock(zoo: Zoo, rf: RequestFactory) -> None:
+    """At once, although the exception stays alive."""
 
     @zk_locked(KEY)
     def view(request: HttpRequest) -> HttpResponseBase:
@@ -609,7 +613,7 @@ def test_a_response_that_cannot_be_rendered_gives_its_lock_back(zoo: Zoo, rf: Re
 
 
 def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFactory) -> None:
-    """As the view would have been."""
+    """The same as for the view."""
     response: Any = bodysite.render(rf.get("/"), "7")
 
     def rows() -> Iterator[int]:
@@ -624,8 +628,8 @@ def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFa
     assert is_free()
 
 
-def test_locks_one_inside_the_other_both_keep_the_response(zoo: Zoo, rf: RequestFactory) -> None:
-    """Each of them ends with the body."""
+def test_nested_locks_both_keep_the_response(zoo: Zoo, rf: RequestFactory) -> None:
+    """Each of them is released at the end of the body."""
 
     @zk_locked("outer", timeout=0)
     def render(request: HttpRequest) -> HttpResponseBase:

@@ -1,4 +1,4 @@
-"""The share of a body in its lock ends once and wholly, whatever strikes, and whoever else ends at the same moment."""
+"""A transferred hold ends completely and once: after an exception at any line, and with concurrent calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import signals, zk_lock, zk_locked
 from django_zklock.execution import abort
 from django_zklock.http import streaming, transfer
-from django_zklock.http.transfer import Share
+from django_zklock.http.transfer import TransferredHold
 from django_zklock.locks import guard, held, table
 from django_zklock.locks.lock import Lock
 
@@ -24,11 +24,14 @@ pytestmark = [
     pytest.mark.zookeeper,
     pytest.mark.django_db(databases=[]),  # a response that is closed has Django look at the connections there are
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # Python drops what strikes `__del__`
 ]
 
 
 def functions_of_a_body() -> list[Callable[..., object]]:
-    """All functions that a body runs through in its reader's thread, and a block does not."""
+    """Return the functions that run in the reader's thread for a body, but not for a block."""
     found: list[Callable[..., object]] = [
         held.HeldLock.release_to,
         guard.Guard.watch,
@@ -52,7 +55,7 @@ def functions_of_a_body() -> list[Callable[..., object]]:
 
 
 class Page(SimpleTemplateResponse):
-    """A page whose rendering takes its lock again."""
+    """A page that acquires its lock again while it is rendered."""
 
     key = ""
 
@@ -99,7 +102,7 @@ def render(key: str) -> None:
 @strides
 @pytest.mark.parametrize("work", [read, close, render])
 def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Callable[[str], None], stride: int) -> None:
-    """Whatever line its reader is struck in, nobody keeps the lock, nor is taken for its owner, nor stopped later."""
+    """No hold, owner or abort is left, whichever line the exception interrupts."""
     functions = functions_of_a_body()
     work("warm/up")
     first, leaks = first_line(stride), []
@@ -122,8 +125,8 @@ def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Calla
     assert not leaks, leaks
 
 
-def test_block_and_shares_that_end_at_once_leave_nothing_and_tell_it_once(zoo: Zoo) -> None:
-    """Whoever is last lets go of the lock, and if nobody can tell who that was, then somebody does."""
+def test_a_block_and_bodies_that_end_at_the_same_time_release_once(zoo: Zoo) -> None:
+    """The last of them releases the lock, and `lock_released` is sent once."""
     told: list[str] = []
 
     def released(lock: str, **kwargs: Any) -> None:
@@ -136,10 +139,12 @@ def test_block_and_shares_that_end_at_once_leave_nothing_and_tell_it_once(zoo: Z
             mutex = zk_lock(f"turn/{turn}")
             taken = mutex.acquire()
             assert taken
-            shares = [Share(mutex, taken) for _ in range(3)]
+            shares = [TransferredHold(mutex, taken) for _ in range(3)]
             barrier = threading.Barrier(len(shares) + 1)
 
-            def end(one: Share, barrier: threading.Barrier = barrier, pause: float = chance.random() * 1e-4) -> None:
+            def end(
+                one: TransferredHold, barrier: threading.Barrier = barrier, pause: float = chance.random() * 1e-4
+            ) -> None:
                 barrier.wait()
                 threading.Event().wait(pause)
                 one.end()
@@ -161,8 +166,8 @@ def test_block_and_shares_that_end_at_once_leave_nothing_and_tell_it_once(zoo: Z
     assert sorted(told) == sorted([*(f"turn/{turn}" for turn in range(150)), "last"])
 
 
-def test_two_that_both_find_themselves_the_last_tell_the_end_once(zoo: Zoo) -> None:
-    """Each notes its leaving before it looks at the other, so both may see nobody left."""
+def test_two_holds_that_both_seem_the_last_signal_the_end_once(zoo: Zoo) -> None:
+    """Each removes its claim before it looks at the others, so both may see none left."""
     told: list[str] = []
 
     def released(lock: str, **kwargs: Any) -> None:
@@ -173,7 +178,7 @@ def test_two_that_both_find_themselves_the_last_tell_the_end_once(zoo: Zoo) -> N
         mutex = zk_lock("both")
         taken = mutex.acquire()
         assert taken
-        other = Share(mutex, taken)
+        other = TransferredHold(mutex, taken)
         taken._grant.parts.clear()  # as both have left it
         mutex.release()
         other.end()
@@ -186,7 +191,7 @@ def test_two_that_both_find_themselves_the_last_tell_the_end_once(zoo: Zoo) -> N
 
 
 def test_two_readers_of_one_body_are_refused(zoo: Zoo) -> None:
-    """The lock is one owner's in each step; the one who is in it goes on."""
+    """One owner has the lock during a step, and continues."""
     inside, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -208,7 +213,7 @@ def test_two_readers_of_one_body_are_refused(zoo: Zoo) -> None:
     thread.start()
     try:
         assert inside.wait(10)
-        with pytest.raises(RuntimeError, match="Two at a time"):
+        with pytest.raises(RuntimeError, match="iterated twice"):
             next(iter(response))
         assert len(zoo.children("two")) == 1
     finally:
@@ -221,7 +226,7 @@ def test_two_readers_of_one_body_are_refused(zoo: Zoo) -> None:
 
 
 def test_a_body_that_is_read_in_a_fork_has_no_lock_there(zoo: Zoo) -> None:
-    """The child does not hold its parent's locks, so it sends nothing that they protect."""
+    """The child does not hold the locks of its parent, so it sends nothing that they protect."""
     script = """
 import os
 from django.http import StreamingHttpResponse
@@ -249,8 +254,8 @@ print(next(body), list(body))
     assert output.split("\n") == ["b'a'", "refused", "b'b' []", ""], errors
 
 
-def test_a_response_without_a_body_to_come_has_no_share(zoo: Zoo) -> None:
-    """Everything else is done when the function returns."""
+def test_a_result_that_is_complete_keeps_no_lock(zoo: Zoo) -> None:
+    """Other results need no lock after the function has returned."""
     for result in (None, 7, HttpResponseBase()):
 
         @zk_locked("plain")

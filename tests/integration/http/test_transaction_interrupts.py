@@ -1,4 +1,4 @@
-"""Exceptions that strike from outside leave neither a transaction open nor a lock held, wherever they strike."""
+"""An exception of a signal handler, at any point, leaves neither a transaction open nor a lock held."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
 def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
     zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None], stride: int
 ) -> None:
-    """Whatever line the caller is struck in, the database is free, the lock is, and failed work is not committed."""
+    """Afterwards the database and the lock are free, and failed work is not committed."""
     options, functions = WORK[work]
     work(ledger, Lock("warm/up", **options))
     at, leaks = first_line(stride), []
@@ -162,8 +162,8 @@ def test_an_exception_at_any_moment_leaves_neither_lock_nor_transaction(zoo: Zoo
 
 @pytest.mark.parametrize("inside", [False, True], ids=["own lock", "outer lock"])
 @pytest.mark.parametrize("main", [False, True], ids=["thread", "main thread"])
-def test_no_abort_tears_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: bool) -> None:
-    """A lock that is lost while COMMIT is under way, its own or one around it, does not interrupt that."""
+def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: bool) -> None:
+    """The loss of this lock, or of one around it, does not interrupt a COMMIT that runs."""
     done: list[str] = []
 
     def during_commit() -> None:
@@ -213,13 +213,13 @@ print(ledger.seen())
 
 
 def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, tmp_path: Path) -> None:
-    """A child that comes to the end of the block neither commits nor rolls back."""
+    """A child that reaches the end of the block neither commits nor rolls back."""
     output, errors = zoo.spawn(FORK, str(tmp_path / "forked.sqlite3")).communicate(timeout=20)
     assert output == "['x']\n", errors
 
 
-def test_a_generator_that_is_closed_elsewhere_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """Its transaction is another thread's, whose connection is dropped; that of the closing thread is not touched."""
+def test_a_generator_that_is_closed_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+    """The connection of its own thread is closed. That of the closing thread is not touched."""
 
     def steps() -> Iterator[int]:
         with Lock("steps", atomic="ledger"):

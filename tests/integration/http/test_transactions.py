@@ -1,4 +1,4 @@
-"""Lock, BEGIN, work, COMMIT, release: in this order, however the transaction is begun and whatever becomes of it."""
+"""Lock, BEGIN, work, COMMIT, release: always in this order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def lose(hold: Hold) -> None:
-    """Have a hold lost, and wait until everybody concerned knows."""
+    """Mark a hold as lost, and wait until its observers know."""
     done = threading.Event()
     hold._grant.session.post(hold._grant.lose, "taken away")
     hold._grant.session.post(done.set)
@@ -48,7 +48,7 @@ def run_case(case: type[unittest.TestCase]) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, durable: bool) -> None:
-    """It would be released before COMMIT; nothing is sent, and the error says what to do."""
+    """It would be released before COMMIT. Nothing is sent, and the error says what to do."""
     with transaction.atomic(using="ledger", durable=durable):
         for take in (Lock("late").__enter__, Lock("late").acquire, zk_locked("late")(lambda: None)):
             with pytest.raises(LockInTransaction, match=r"'ledger'.*atomic=True.*on_commit.*block") as caught:
@@ -57,8 +57,8 @@ def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, 
     assert zoo.client.exists(f"{zoo.base}/late") is None
 
 
-def test_a_lock_that_is_held_already_may_be_taken_again_inside(zoo: Zoo, ledger: Ledger) -> None:
-    """What its owner took before BEGIN is let go of after COMMIT anyway."""
+def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledger: Ledger) -> None:
+    """The owner acquired it before BEGIN and releases it after COMMIT."""
     children = functools.partial(zoo.children, "held")
     with ledger.ends(lambda: len(children())) as ends, zk_lock("held"), transaction.atomic(using="ledger"):
         with zk_lock("held", reentrant=True):
@@ -68,8 +68,8 @@ def test_a_lock_that_is_held_already_may_be_taken_again_inside(zoo: Zoo, ledger:
     assert ends == [("commit", 1)]
 
 
-def test_release_block_says_that_the_database_is_not_concerned(zoo: Zoo, ledger: Ledger) -> None:
-    """With `release="block"` a lock can be taken inside a transaction, and is released with its block."""
+def test_release_block_allows_a_lock_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """It is released at the end of its block: it does not protect this database."""
     with transaction.atomic(using="ledger"):
         with zk_lock("file", release="block"):
             ledger.write("a")
@@ -79,7 +79,7 @@ def test_release_block_says_that_the_database_is_not_concerned(zoo: Zoo, ledger:
 
 
 def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledger) -> None:
-    """A lock that was taken before BEGIN, and is given back before COMMIT, is kept until that."""
+    """A lock that was acquired before BEGIN and released before COMMIT is held until the transaction has ended."""
     lock = zk_lock("early")
     assert lock.acquire()
     with transaction.atomic(using="ledger"):
@@ -92,7 +92,7 @@ def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledg
 
 
 async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
-    """`atomic=` is refused in async code, by words that say what to do; the rest works."""
+    """`atomic=` is refused in async code with a hint; the rest works."""
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
         await zk_lock("async", atomic=True).__aenter__()
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
@@ -109,7 +109,7 @@ async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
 
 
 def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
-    """The block is a transaction; its COMMIT comes while the lock is held, and the next holder sees the work."""
+    """COMMIT happens while the lock is held, and the next holder sees the work."""
     seen: list[list[str]] = []
 
     def next_holder() -> None:
@@ -129,7 +129,7 @@ def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """Both are begun inside the lock, and both ended before its release, whether the work succeeds or fails."""
+    """Both transactions begin inside the lock and end before its release, with and without an error."""
     with ledger.ends(lambda: len(zoo.children("two"))) as first, audit.ends(lambda: len(zoo.children("two"))) as second:
         with zk_lock("two", atomic=["ledger", "audit"]):
             ledger.write("a")
@@ -145,7 +145,7 @@ def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> Non
 
 
 def test_atomic_rolls_back_when_the_block_fails(zoo: Zoo, ledger: Ledger) -> None:
-    """An exception leaves the database as it was, also one that is no `Exception`."""
+    """After an `Exception` and after a `BaseException`."""
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), zk_lock("fails", atomic="ledger"):
             ledger.write("a")
@@ -155,7 +155,7 @@ def test_atomic_rolls_back_when_the_block_fails(zoo: Zoo, ledger: Ledger) -> Non
 
 
 def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
-    """The decorator has the option, too, and the settings have it."""
+    """The decorator and the settings have the option, too."""
     with zoo.configured(LOCKS={"listed": {"path": "listed", "atomic": ["ledger"]}}):
 
         @zk_locked("listed")
@@ -173,7 +173,7 @@ def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """An abort rolls back; so does the check before COMMIT when the work swallowed the abort."""
+    """An abort rolls back. If the work swallows the abort, the check before COMMIT does."""
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
         hold._grant.session.post(hold._grant.lose, "taken away")
@@ -191,7 +191,7 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """The lease is looked at before each COMMIT."""
+    """The lease is checked before each COMMIT."""
     lost: list[int] = []
 
     def lose_it() -> None:
@@ -206,8 +206,8 @@ def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledg
     assert ledger.seen() == []
 
 
-def test_work_that_is_not_to_be_stopped_is_committed(zoo: Zoo, ledger: Ledger) -> None:
-    """With `abort_on="never"` the loss of the lock is not the block's business."""
+def test_work_that_is_never_aborted_is_committed(zoo: Zoo, ledger: Ledger) -> None:
+    """With `abort_on="never"` a loss changes nothing for the block."""
     with zk_lock("never", atomic="ledger", abort_on="never") as hold:
         ledger.write("a")
         lose(hold)
@@ -215,7 +215,7 @@ def test_work_that_is_not_to_be_stopped_is_committed(zoo: Zoo, ledger: Ledger) -
 
 
 def test_a_lock_released_inside_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """It is held no more when COMMIT would come."""
+    """It is not held any more at COMMIT."""
     lock = zk_lock("gone", atomic="ledger", release="block")
     with pytest.raises(LockNotHeld), lock:
         ledger.write("a")
@@ -224,7 +224,7 @@ def test_a_lock_released_inside_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 
 
 def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """A block under a lock that is held already is a savepoint, which fails by itself."""
+    """The block of a lock that is held already is a savepoint, which can fail alone."""
     lock = zk_lock("nested", atomic="ledger")
     with ledger.ends(lambda: len(zoo.children("nested"))) as ends, lock:
         ledger.write("a")
@@ -239,7 +239,7 @@ def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> No
 
 
 def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """Where the lock is kept until the outer transaction has ended, others begin and end inside it."""
+    """If the lock is held until the outer transaction ends, its own transactions begin and end inside that one."""
     with transaction.atomic(using="ledger"):
         with zk_lock("both", atomic=["audit", "ledger"], release="on_commit"):
             ledger.write("a")
@@ -252,7 +252,7 @@ def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, 
 
 
 def test_a_failing_commit_releases(zoo: Zoo, ledger: Ledger) -> None:
-    """The database's own refusal of COMMIT goes to the caller, and neither lock nor transaction is left."""
+    """The caller gets the error of the database. Neither lock nor transaction is left."""
 
     def refuse() -> None:
         raise IntegrityError("refused")
@@ -263,7 +263,7 @@ def test_a_failing_commit_releases(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
-    """Neither `acquire`, nor an unknown database, nor a connection without autocommit has a COMMIT at the end."""
+    """`acquire`, an unknown database and a connection without autocommit have no COMMIT at the end."""
     with pytest.raises(ZkLockError, match="no block"):
         zk_lock("x", atomic="ledger").acquire()
     with pytest.raises(ConnectionDoesNotExist):
@@ -283,7 +283,7 @@ def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_a_connection_closed_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """The database has rolled back by then, and the block ends in order."""
+    """The database has rolled back, and the block ends normally."""
     with zk_lock("closed", atomic="ledger"):
         ledger.write("a")
         ledger.connection.close()
@@ -296,8 +296,8 @@ def test_a_connection_closed_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 @pytest.mark.scenario("F53")
 @pytest.mark.parametrize("how", ["with", "acquire"])
 @pytest.mark.parametrize("end", ["commit", "rollback", "set_rollback", "close"])
-def test_a_lock_is_kept_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:
-    """By COMMIT, by ROLLBACK, by the close of the connection: the lock is held until then, and not after."""
+def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:
+    """Until COMMIT, ROLLBACK or the close of the connection, and not longer."""
     lock = zk_lock("kept", release="on_commit")
     with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
         with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
@@ -325,7 +325,7 @@ def test_a_lock_is_kept_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger
 
 
 def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> None:
-    """Who waits for a lock that the transaction keeps gets it after COMMIT."""
+    """A waiter gets the lock after COMMIT."""
     seen: list[list[str]] = []
 
     def next_holder() -> None:
@@ -344,8 +344,8 @@ def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> No
     assert seen == [["a"]]
 
 
-def test_a_lock_is_kept_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """With two databases open, the end of the first is not enough."""
+def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+    """With two databases, the end of the first transaction is not enough."""
     with transaction.atomic(using="ledger"):
         with transaction.atomic(using="audit"), zk_lock("last", release="on_commit"):
             audit.write("a")
@@ -357,7 +357,7 @@ def test_a_lock_is_kept_until_the_last_of_several_transactions(zoo: Zoo, ledger:
 
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
-    """Neither its release nor its rollback; what was written before it is still to be committed."""
+    """Neither its release nor its rollback: the outer COMMIT is still to come."""
     lock = zk_lock("kept", release="on_commit")
     with transaction.atomic(using="ledger"):
         lock.acquire()
@@ -373,8 +373,8 @@ def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
     assert zoo.children("kept") == []
 
 
-def test_a_kept_lock_can_be_taken_again_in_the_same_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """It is its owner's still, so it is taken again, not waited for; a lock that is not reentrant is refused."""
+def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """Its owner still holds it. A lock that is not reentrant is refused."""
     lock = zk_lock("kept", timeout=0, release="on_commit")
     with transaction.atomic(using="ledger"):
         with lock as first:
@@ -393,7 +393,7 @@ def test_a_kept_lock_can_be_taken_again_in_the_same_transaction(zoo: Zoo, ledger
 
 
 def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """The transaction gives back its own share alone."""
+    """The end of the transaction releases only its own part."""
     with zk_lock("outer") as hold:
         with transaction.atomic(using="ledger"), zk_lock("outer", release="on_commit"):
             ledger.write("a")
@@ -403,7 +403,7 @@ def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> No
 
 
 def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> None:
-    """What the lock no longer protects is rolled back, with `LockLost`."""
+    """The work is rolled back, and `LockLost` is raised."""
     with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
         with zk_lock("kept", release="on_commit") as hold:
             ledger.write("a")
@@ -414,7 +414,7 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> 
 
 
 def test_a_callback_that_fails_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """Whatever comes after COMMIT, the lock is released by it."""
+    """The lock is released before callbacks run after COMMIT."""
     with pytest.raises(ValueError, match="callback"), transaction.atomic(using="ledger"):
         transaction.on_commit(fail, using="ledger")
         with zk_lock("kept", release="on_commit"):
@@ -428,7 +428,7 @@ def fail() -> None:
 
 
 def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """Django rolls back then, and the lock is released by that."""
+    """Django rolls back then, which releases the lock."""
 
     def refuse() -> None:
         raise IntegrityError("refused")
@@ -441,7 +441,7 @@ def test_an_error_of_the_database_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledg
 
 
 def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
-    """When ZooKeeper does not answer, the end of a transaction takes no longer for each lock that it has kept."""
+    """If ZooKeeper does not answer, the end of a transaction takes no longer with many locks."""
     with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
         with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
             for number in range(5):
@@ -457,7 +457,7 @@ def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
 
 
 def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo: Zoo, ledger: Ledger) -> None:
-    """The locks that a transaction keeps are the parent's, who has them still."""
+    """The parent still holds the locks that its transaction keeps."""
     with transaction.atomic(using="ledger"):
         with zk_lock("stock", release="on_commit"):
             pass
@@ -473,8 +473,8 @@ def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(
     zoo.assert_empty(timeout=0)
 
 
-def test_methods_that_somebody_else_has_replaced_are_left_so(zoo: Zoo, ledger: Ledger) -> None:
-    """A tool that watches the connection goes on watching it."""
+def test_methods_that_another_tool_has_replaced_stay_replaced(zoo: Zoo, ledger: Ledger) -> None:
+    """A tool that watches the connection continues to watch it."""
     called: list[str] = []
     methods = ledger.connection.__dict__
     original = ledger.connection.commit
@@ -490,8 +490,30 @@ def test_methods_that_somebody_else_has_replaced_are_left_so(zoo: Zoo, ledger: L
     assert methods.pop("commit") is mine
 
 
+def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> None:
+    """It replaces `commit` while a transaction keeps a lock; later transactions keep locks, too."""
+    methods = ledger.connection.__dict__
+    called: list[str] = []
+    with transaction.atomic(using="ledger"), zk_lock("kept", release="on_commit"):
+        ours = ledger.connection.commit
+
+        def wrapper() -> None:
+            called.append("wrapper")
+            ours()
+
+        methods["commit"] = wrapper
+    for _ in range(2):
+        with transaction.atomic(using="ledger"):
+            with zk_lock("kept", release="on_commit"):
+                ledger.write("a")
+            assert len(zoo.children("kept")) == 1
+        assert zoo.children("kept") == []
+    assert called == ["wrapper"] * 3
+    assert methods.pop("commit") is wrapper
+
+
 def test_a_thread_that_ends_in_a_transaction_keeps_no_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """The thread of a web server that leaves a transaction open closes its connection in the end."""
+    """A thread of a web server closes its connection at the end."""
 
     def work() -> None:
         transaction.atomic(using="ledger").__enter__()
@@ -509,7 +531,7 @@ def test_a_thread_that_ends_in_a_transaction_keeps_no_lock(zoo: Zoo, ledger: Led
 
 
 def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
-    """The transaction of a `TestCase` is nobody's: locks work in it as without, and never wait for its end."""
+    """Locks ignore the transaction of a `TestCase`, and never wait for its end."""
 
     class Case(TestCase):
         databases = frozenset({"ledger"})  # type: ignore[assignment]
@@ -546,7 +568,7 @@ def test_in_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_in_a_transaction_test_case(zoo: Zoo, ledger: Ledger) -> None:
-    """A `TransactionTestCase` sees what happens in production."""
+    """A `TransactionTestCase` behaves as in production."""
 
     class Case(TransactionTestCase):
         databases = frozenset({"ledger"})  # type: ignore[assignment]
@@ -567,8 +589,8 @@ def test_in_a_transaction_test_case(zoo: Zoo, ledger: Ledger) -> None:
 # --- the hold of the caller -----------------------------------------------------------------------------------------
 
 
-def test_the_body_of_a_locked_function_can_ask_for_its_hold(zoo: Zoo) -> None:
-    """It is that of the innermost block, or of the block of one key."""
+def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
+    """It is the hold of the innermost block, or of the block with a given key."""
 
     @zk_locked("inner")
     def work() -> tuple[Hold, Hold]:
@@ -587,7 +609,7 @@ def test_the_body_of_a_locked_function_can_ask_for_its_hold(zoo: Zoo) -> None:
     zk_lock("byhand").release()
 
 
-async def test_the_body_of_an_async_function_can_ask_for_its_hold(zoo: Zoo) -> None:
+async def test_current_hold_in_an_async_function(zoo: Zoo) -> None:
     """Each task has its own."""
 
     @zk_locked("async/{key}")
@@ -599,7 +621,7 @@ async def test_the_body_of_an_async_function_can_ask_for_its_hold(zoo: Zoo) -> N
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
-    """Without autocommit the end of a block commits nothing, so the lock is kept until the project does."""
+    """Without autocommit the end of a block commits nothing. The lock is held until the project commits."""
     transaction.set_autocommit(False, using="ledger")
     try:
         ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
@@ -617,10 +639,10 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
-def test_a_transaction_that_takes_too_long_is_rolled_back_before_the_lock_goes(
+def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
     zoo: Zoo, ledger: Ledger, abort_on: str
 ) -> None:
-    """Whatever stops its work else."""
+    """With every kind of abort."""
     with (
         pytest.raises(LockLost, match="max_hold"),
         ledger.ends(lambda: len(zoo.children("a"))) as ends,
@@ -632,8 +654,8 @@ def test_a_transaction_that_takes_too_long_is_rolled_back_before_the_lock_goes(
     assert ledger.seen() == []
 
 
-def test_a_transaction_that_keeps_a_lock_for_too_long_is_rolled_back(zoo: Zoo, ledger: Ledger) -> None:
-    """The block is over, and nobody is stopped; but what was done is not committed, and the lock not let go before."""
+def test_a_transaction_that_keeps_a_lock_longer_than_max_hold_is_rolled_back(zoo: Zoo, ledger: Ledger) -> None:
+    """The block is over, so nothing is aborted. But nothing is committed, and the lock is not released before."""
     with (
         pytest.raises(LockLost, match="max_hold"),
         ledger.ends(lambda: len(zoo.children("a"))) as ends,

@@ -1,4 +1,4 @@
-"""A lock, the transaction of its request and the body of its response in one view: what ends which, whatever fails."""
+"""A lock, the transaction of the request and the body of the response in one view: the order of their ends."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 
 
 def lose() -> None:
-    """Have the newest hold lost in a way that the work does not notice."""
+    """Mark the newest hold as lost in a way that the work does not notice."""
     done = threading.Event()
     try:
         holds[-1]._grant.session.post(holds[-1]._grant.lose, "taken away")
@@ -138,7 +138,7 @@ def fail() -> None:
 
 
 class Served:
-    """One request as a WSGI server serves it."""
+    """One request, as a WSGI server serves it."""
 
     def __init__(self, url: str) -> None:
         environ = {**RequestFactory().get(url).environ, "wsgi.errors": io.StringIO()}
@@ -163,7 +163,7 @@ class Served:
 def test_a_request_is_committed_before_its_body_and_the_lock_released_after(
     zoo: Zoo, ledger: Ledger, view: str, kind: str
 ) -> None:
-    """Whoever begins the transaction, and though it keeps the lock for a while: BEGIN, view, COMMIT, body, release."""
+    """BEGIN, view, COMMIT, body, release: for all kinds of transactions."""
     with ledger.ends(lambda: (len(zoo.children(KEY)), list(events))) as ends:
         served = Served(f"/{view}/{kind}/")
         if kind == "stream":
@@ -185,7 +185,7 @@ def test_a_request_is_committed_before_its_body_and_the_lock_released_after(
 def test_a_lock_lost_in_the_view_leaves_no_body_and_commits_nothing(
     zoo: Zoo, ledger: Ledger, client: Client, view: str, kind: str
 ) -> None:
-    """The answer is 503, and the response that the view had made has no part in the lock."""
+    """The answer is 503, and the response of the view does not keep the lock."""
     then.append(lose)
     assert client.get(f"/{view}/{kind}/").status_code == 503
     assert events == []
@@ -195,7 +195,7 @@ def test_a_lock_lost_in_the_view_leaves_no_body_and_commits_nothing(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lock_lost_at_djangos_commit_leaves_no_body(zoo: Zoo, ledger: Ledger, kind: str) -> None:
-    """The response was handed over already when COMMIT was refused; the one answer is the error."""
+    """The lock was transferred to the response when COMMIT was refused. The only answer is the error."""
     afterwards.append(lose)
     served = Served(f"/handler/{kind}/")
     assert served.status == 500
@@ -209,7 +209,7 @@ def test_a_lock_lost_at_djangos_commit_leaves_no_body(zoo: Zoo, ledger: Ledger, 
 def test_a_lock_lost_after_the_commit_does_not_have_the_work_done_twice(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """Who posted is not told to try again what has been committed; who only reads is."""
+    """A client that posted is not asked to repeat what was committed; one that only reads is."""
     then.append(lambda: transaction.on_commit(lose, using="ledger"))
     answer = client.post(f"/{view}/render/")
     assert answer.status_code == 200
@@ -224,7 +224,7 @@ def test_a_lock_lost_after_the_commit_does_not_have_the_work_done_twice(
 @pytest.mark.parametrize("where", ["view", "middleware"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_in_place_of_a_response_ends_its_body(zoo: Zoo, ledger: Ledger, kind: str, where: str) -> None:
-    """At once, though the test client's answer keeps the error, and so the response that was to be."""
+    """At once, although the exception, which the test client keeps, refers to the response."""
     afterwards.extend([fail] if where == "view" else [])
     middleware = ["support.bodysite.failing_middleware"] if where == "middleware" else []
     with override_settings(MIDDLEWARE=middleware):
@@ -236,7 +236,7 @@ def test_an_error_in_place_of_a_response_ends_its_body(zoo: Zoo, ledger: Ledger,
 
 
 async def test_an_error_in_place_of_an_async_response_ends_its_body(zoo: Zoo, ledger: Ledger) -> None:
-    """So it is where the view and its client are async."""
+    """The same with an async view and client."""
     with override_settings(MIDDLEWARE=["support.bodysite.failing_middleware"]):
         answer = await AsyncClient(raise_request_exception=False).get("/async/stream/")
     assert answer.status_code == 500

@@ -1,4 +1,4 @@
-"""`@zk_locked` on views: sync, async and class-based, with the lock free, taken, lost and out of reach."""
+"""`@zk_locked` on sync, async and class-based views: the lock is free, held, lost, or ZooKeeper is away."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def site() -> Iterator[None]:
 
 @pytest.mark.parametrize("view", GOT)
 def test_a_view_runs_when_its_lock_is_free(zoo: Zoo, client: Client, view: str) -> None:
-    """A locked view answers as it would without the decorator."""
+    """It answers as without the decorator."""
     response = client.get(f"/{view}/7/")
     assert (response.status_code, response.content) == (200, b"bought")
 
 
 @pytest.mark.parametrize("view", POSTED)
 def test_a_handler_of_a_class_runs_when_its_lock_is_free(zoo: Zoo, client: Client, view: str) -> None:
-    """A locked handler of a class-based view answers as it would without the decorator, however it was decorated."""
+    """It answers as without the decorator, in all ways to decorate it."""
     assert client.post(f"/{view}/7/").content == b"bought"
 
 
 @pytest.mark.parametrize("view", POSTED + GOT)
-def test_a_view_whose_lock_is_taken_answers_409(zoo: Zoo, client: Client, view: str) -> None:
-    """A conflict is 409 with Retry-After, in every kind of view, and only for the same key."""
+def test_a_view_whose_lock_is_held_answers_409(zoo: Zoo, client: Client, view: str) -> None:
+    """With Retry-After, in all kinds of views, and only for the same key."""
     call = client.post if view in POSTED else client.get
     with zoo.hold_elsewhere("stock/7"):
         response = call(f"/{view}/7/")
@@ -62,7 +62,7 @@ def test_a_view_whose_lock_is_taken_answers_409(zoo: Zoo, client: Client, view: 
 
 @pytest.mark.parametrize("view", ["buy", "abuy"])
 def test_two_requests_for_one_key_take_turns(zoo: Zoo, view: str) -> None:
-    """While one request is in the view, another one for the same key is not."""
+    """Only one of them is in the view at a time."""
     first: list[int] = []
     thread = threading.Thread(target=lambda: first.append(Client().get(f"/{view}/7/?linger").status_code))
     thread.start()
@@ -77,7 +77,7 @@ def test_two_requests_for_one_key_take_turns(zoo: Zoo, view: str) -> None:
 
 
 async def test_an_async_client_meets_the_same_lock(zoo: Zoo) -> None:
-    """An async view under an event loop excludes and is excluded as a sync one."""
+    """An async view and a sync view exclude each other."""
     client = AsyncClient()
     assert (await client.get("/abuy/7/")).status_code == 200
     with zoo.hold_elsewhere("stock/7"):
@@ -85,7 +85,7 @@ async def test_an_async_client_meets_the_same_lock(zoo: Zoo) -> None:
 
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
-    """Values put into a template are those the call would see, escaped."""
+    """The fields are the arguments of the call with defaults, escaped."""
     taken: list[str] = []
 
     def on_acquired(*, lock: str, **_: object) -> None:
@@ -100,8 +100,8 @@ def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
     assert taken == ["stock/a%2525b"]
 
 
-def test_json_is_answered_to_who_prefers_json(zoo: Zoo, client: Client) -> None:
-    """The answer to a conflict is JSON where the client asks for it, and text else."""
+def test_a_client_that_prefers_json_gets_json(zoo: Zoo, client: Client) -> None:
+    """Others get text."""
     with zoo.hold_elsewhere("stock/7"):
         answer = client.get("/buy-now/7/", headers={"accept": "application/json"})
         body = json.loads(answer.content)
@@ -119,8 +119,8 @@ def test_json_is_answered_to_who_prefers_json(zoo: Zoo, client: Client) -> None:
         }
     ]
 )
-def test_the_projects_own_page_is_answered_if_there_is_one(zoo: Zoo, client: Client) -> None:
-    """A template 409.html is what a browser sees."""
+def test_the_template_of_the_project_is_used(zoo: Zoo, client: Client) -> None:
+    """Browsers get 409.html."""
     with zoo.hold_elsewhere("stock/7"):
         answer = client.get("/buy-now/7/", headers={"accept": "text/html"})
     assert answer.content.startswith(b"<p>wait: Somebody else")
@@ -128,7 +128,7 @@ def test_the_projects_own_page_is_answered_if_there_is_one(zoo: Zoo, client: Cli
 
 
 def test_a_conflict_can_raise_or_skip(zoo: Zoo, client: Client) -> None:
-    """`on_conflict` is heeded in views: "raise" raises, "skip" answers 204."""
+    """`on_conflict` "raise" raises in views, and "skip" answers 204."""
     with zoo.hold_elsewhere("stock/7"):
         with pytest.raises(LockBusy):
             client.get("/buy-or-raise/7/")
@@ -136,7 +136,7 @@ def test_a_conflict_can_raise_or_skip(zoo: Zoo, client: Client) -> None:
 
 
 def test_a_view_without_zookeeper_answers_503(zoo: Zoo, client: Client) -> None:
-    """When nobody can tell who has the lock, a view says so with 503 and Retry-After; "raise" raises it."""
+    """With Retry-After. "raise" raises the error."""
     (port,) = free_ports(1)
     with zoo.configured(f"127.0.0.1:{port}"):
         response = client.get("/buy-now/7/")
@@ -147,7 +147,7 @@ def test_a_view_without_zookeeper_answers_503(zoo: Zoo, client: Client) -> None:
 
 
 def test_a_view_whose_lock_is_lost_answers_503(zoo: Zoo) -> None:
-    """The work of a view is stopped when its lock is lost, and the client told to try again."""
+    """The view is aborted, and the client is asked to retry."""
     answers: list[int] = []
     thread = threading.Thread(target=lambda: answers.append(Client().get("/buy/7/?linger").status_code))
     thread.start()
@@ -178,15 +178,15 @@ def sell_and_lose(zoo: Zoo, request: HttpRequest) -> HttpResponse:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_transaction_round_a_locked_view_does_not_commit_half_its_work(zoo: Zoo, rf: RequestFactory) -> None:
-    """The answer 503 is no exception, so a decorator above would commit what was cut off in the middle."""
+def test_a_transaction_around_a_locked_view_does_not_commit_half_its_work(zoo: Zoo, rf: RequestFactory) -> None:
+    """The 503 is no exception, so a decorator above would commit."""
     assert sell_and_lose(zoo, rf.post("/")).status_code == 503
     assert not ContentType.objects.filter(app_label="half").exists()
 
 
 @pytest.mark.django_db
 def test_the_transaction_of_a_test_case_outlives_a_lost_lock(zoo: Zoo, rf: RequestFactory) -> None:
-    """It is not the view's, and the test goes on in it."""
+    """It does not belong to the view, and the test continues in it."""
     assert sell_and_lose(zoo, rf.post("/")).status_code == 503
     assert not ContentType.objects.filter(app_label="half").exists()
 
@@ -200,13 +200,13 @@ def test_the_transaction_of_a_test_case_outlives_a_lost_lock(zoo: Zoo, rf: Reque
 
 @pytest.mark.parametrize("view", ["async-class-dispatched", "async-class-overridden"])
 def test_dispatch_of_an_async_view_is_refused(zoo: Zoo, client: Client, view: str) -> None:
-    """A lock round `dispatch` of an async class-based view would protect nothing, so the first request says so."""
+    """A lock around it would protect nothing, so the first request raises."""
     with pytest.raises(ImproperlyConfigured, match="async def get"):
         client.post(f"/{view}/7/")
 
 
 def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
-    """Others in the queue see which view has the lock, and nothing it was called with."""
+    """Others in the queue see which view holds the lock, without its arguments."""
     thread = threading.Thread(target=lambda: Client().get("/buy/secret-sku/?linger"))
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What becomes of a lock whose response a real server sends: to its end, to a client that goes away, or cut off."""
+"""Locks of responses that real servers send: completely, to a client that disconnects, or cut off."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def site() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asgi_server(*middleware: str) -> Iterator[int]:
-    """Serve the site by uvicorn, in a thread; yields the port."""
+    """Serve the site with uvicorn in a thread; yield the port."""
     with override_settings(MIDDLEWARE=list(middleware)), socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             bodysite.application(), lifespan="off", log_level="critical", http="h11", ws="none", loop="asyncio"
@@ -64,7 +64,7 @@ class _Quiet(WSGIRequestHandler):
 
 @contextlib.contextmanager
 def wsgi_server() -> Iterator[int]:
-    """Serve the site by the standard library's server, in a thread."""
+    """Serve the site with the server of the standard library in a thread."""
     server = make_server("127.0.0.1", 0, WSGIHandler(), WSGIServer, _Quiet)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -79,7 +79,7 @@ def wsgi_server() -> Iterator[int]:
 
 @contextlib.contextmanager
 def asked(port: int, path: str) -> Iterator[http.client.HTTPResponse]:
-    """The answer of a server, as far as it has come."""
+    """Return the answer of a server so far."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", path)
         with connection.getresponse() as response:
@@ -93,7 +93,7 @@ def ask(port: int, path: str) -> bytes:
 
 @contextlib.contextmanager
 def visitor(port: int, path: str) -> Iterator[socket.socket]:
-    """A client that goes away at the end of the block, whatever it was sent."""
+    """A client that disconnects at the end of the block."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         yield client
@@ -102,7 +102,7 @@ def visitor(port: int, path: str) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_server_sends_the_body_under_the_lock(zoo: Zoo, view: str) -> None:
-    """Under ASGI and WSGI, each kind of body is sent whole, by the owner of its lock, which is free then."""
+    """Under ASGI and WSGI, each kind of body is complete, and the lock is free afterwards."""
     for serve in (asgi_server, wsgi_server):
         bodysite.events.clear()
         with serve() as port:
@@ -113,7 +113,7 @@ def test_a_server_sends_the_body_under_the_lock(zoo: Zoo, view: str) -> None:
 
 @pytest.mark.parametrize("view", ["render", "arender"])
 def test_a_server_sends_what_was_rendered_under_the_lock(zoo: Zoo, view: str) -> None:
-    """Under ASGI a sync view is rendered in another thread than that of the handler."""
+    """Under ASGI, a sync view is rendered in another thread than the handler's."""
     for serve in (asgi_server, wsgi_server):
         with serve() as port:
             assert ask(port, f"/{view}/7/") == b"row 1"
@@ -121,8 +121,8 @@ def test_a_server_sends_what_was_rendered_under_the_lock(zoo: Zoo, view: str) ->
     assert bodysite.events == ["rendered"] * 2
 
 
-def test_a_client_that_goes_away_in_the_middle_of_a_part_ends_the_lock(zoo: Zoo) -> None:
-    """The generator runs its end under the lock first."""
+def test_a_disconnect_during_a_part_releases_the_lock(zoo: Zoo) -> None:
+    """The `finally` of the generator runs under the lock before."""
     with asgi_server() as port:
         with visitor(port, "/endless/7/"):
             assert bodysite.inside.wait(10)
@@ -132,8 +132,8 @@ def test_a_client_that_goes_away_in_the_middle_of_a_part_ends_the_lock(zoo: Zoo)
 
 
 @pytest.mark.parametrize("view", ["stream", "astream", "endless"])
-async def test_a_client_that_goes_away_between_two_parts_ends_the_lock(zoo: Zoo, view: str) -> None:
-    """So it is while a server waits to send a part, which Django's handler is cancelled in."""
+async def test_a_disconnect_between_two_parts_releases_the_lock(zoo: Zoo, view: str) -> None:
+    """Then the server waits to send a part, and Django's handler is cancelled there."""
     scope = {"type": "http", "method": "GET", "path": f"/{view}/7/", "headers": [], "query_string": b""}
     sending = asyncio.Event()
     messages = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
@@ -156,11 +156,10 @@ async def test_a_client_that_goes_away_between_two_parts_ends_the_lock(zoo: Zoo,
 
 
 @pytest.mark.parametrize("view", ["stream", "astream", "async-stream", "buffer", "render"])
-def test_a_client_that_goes_away_before_the_body_ends_the_lock(zoo: Zoo, view: str) -> None:
+def test_a_disconnect_before_the_body_releases_the_lock(zoo: Zoo, view: str) -> None:
     """
-    Django does not close a response when the client goes away in a middleware after the view; only the request ends.
-
-    The exception that tells the middleware is kept here, and so is the response, as in a report of errors.
+    Django does not close a response if the client disconnects in a middleware after the view: only the request ends.
+    The test keeps the exception, which refers to the response, like an error report does.
     """
     with asgi_server("support.bodysite.lingering_middleware") as port:
         with visitor(port, f"/{view}/7/?linger-after"):
@@ -171,8 +170,8 @@ def test_a_client_that_goes_away_before_the_body_ends_the_lock(zoo: Zoo, view: s
         eventually(lambda: bodysite.kept)
 
 
-def test_a_client_that_goes_away_while_a_thread_computes_leaves_it_the_lock(zoo: Zoo) -> None:
-    """A sync body is read in a thread under ASGI. Nobody can stop it at once, so it keeps the lock until it is done."""
+def test_a_disconnect_while_a_thread_computes_keeps_the_lock(zoo: Zoo) -> None:
+    """A sync body is read in a thread under ASGI. It cannot be stopped, so it keeps the lock until it is done."""
     with asgi_server() as port:
         with visitor(port, "/slow-sync/7/"):
             assert bodysite.inside.wait(10)
@@ -186,8 +185,8 @@ def test_a_client_that_goes_away_while_a_thread_computes_leaves_it_the_lock(zoo:
     assert bodysite.events == ["end"]
 
 
-def test_a_client_that_goes_away_in_the_queue_leaves_it(zoo: Zoo) -> None:
-    """An async view that waits for its lock is cancelled, and does not get it later, when nobody would release it."""
+def test_a_disconnect_in_the_queue_leaves_it(zoo: Zoo) -> None:
+    """The view is cancelled. A later grant would never be released."""
     with asgi_server() as port, zoo.hold_elsewhere(KEY):
         with visitor(port, "/patient/7/"):
             zoo.wait_contenders(KEY, 2)
@@ -196,7 +195,7 @@ def test_a_client_that_goes_away_in_the_queue_leaves_it(zoo: Zoo) -> None:
 
 @pytest.mark.filterwarnings("ignore:Unclosed file <tempfile")  # of Django's handler, when a body fails
 def test_a_body_that_loses_its_lock_is_cut_off(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """The client can tell: the connection ends before the body does."""
+    """The client can see it: the connection ends before the body."""
     with asgi_server() as port, asked(port, "/endless/7/") as response:
         assert response.status == 200
         assert bodysite.inside.wait(10)
@@ -208,8 +207,8 @@ def test_a_body_that_loses_its_lock_is_cut_off(zoo: Zoo, caplog: pytest.LogCaptu
     assert any("cut off in its body" in record.getMessage() for record in caplog.records)
 
 
-def test_an_error_in_a_middleware_ends_the_lock_of_the_response_it_replaces(zoo: Zoo, rf: RequestFactory) -> None:
-    """At once, though the error, which is kept, keeps the response."""
+def test_an_error_in_a_middleware_releases_the_lock_of_the_response(zoo: Zoo, rf: RequestFactory) -> None:
+    """At once, although the exception, which is kept, refers to the response."""
     with override_settings(MIDDLEWARE=["support.bodysite.failing_middleware"]):
         answer: Any = WSGIHandler()(rf.get("/stream/7/").environ, lambda *_: None)
     zoo.wait_contenders(KEY, 0)
@@ -218,8 +217,8 @@ def test_an_error_in_a_middleware_ends_the_lock_of_the_response_it_replaces(zoo:
     assert bodysite.kept
 
 
-def test_an_answer_of_a_middleware_ends_the_lock_of_the_response_it_replaces(zoo: Zoo, rf: RequestFactory) -> None:
-    """With the request, though somebody keeps the response."""
+def test_an_answer_of_a_middleware_releases_the_lock_of_the_response(zoo: Zoo, rf: RequestFactory) -> None:
+    """At the end of the request, although the response is kept."""
     with override_settings(MIDDLEWARE=["support.bodysite.replacing_middleware"]):
         answer: Any = WSGIHandler()(rf.get("/stream/7/").environ, lambda *_: None)
     assert len(zoo.children(KEY)) == 1

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture
 def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
-    """Beats whose one entry is due every half second."""
+    """Beats with one entry that is due every half second."""
     with Beats(zoo, tmp_path, {"often": 0.5}) as beats:
         yield beats
 
@@ -57,7 +57,7 @@ def test_of_two_beats_one_sends_and_the_next_goes_on_at_once_when_it_stops(beats
 
 
 def test_it_refuses_to_wrap_itself() -> None:
-    """Else it would make one of itself for ever."""
+    """Otherwise it would create itself without end."""
     app = Celery("itself", set_as_current=False)
     app.conf.update(zklock_beat_scheduler="django_zklock.contrib.celery:ZkScheduler")
     with pytest.raises(TypeError, match="zklock_beat_scheduler"):
@@ -65,14 +65,14 @@ def test_it_refuses_to_wrap_itself() -> None:
 
 
 def test_it_says_at_once_that_the_settings_are_wrong() -> None:
-    """A standby with no settings would stand by for ever."""
+    """A standby without settings would stand by for ever."""
     app = Celery("unset", set_as_current=False)
     with override_settings(ZKLOCK=None), pytest.raises(ImproperlyConfigured):
         ZkScheduler(app)
 
 
 def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
-    """By the option `-S` alone; a scheduler to wrap is named in Django's settings."""
+    """The option `-S` is enough. Django's settings name the wrapped scheduler."""
     example = TESTS.parent / "example_project"
     log = tmp_path / "log"
     env = {

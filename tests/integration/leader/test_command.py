@@ -1,4 +1,4 @@
-"""`manage.py zklock leader`: who leads, and each change."""
+"""`manage.py zklock leader`: the leader, and each change."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from django_zklock.management.exits import Exit
 pytestmark = pytest.mark.zookeeper
 
 
-def test_it_names_who_leads_and_counts_who_stands_by(zoo: Zoo) -> None:
-    """By the name that code gives it, too; a status of its own says that nobody leads."""
+def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
+    """The name may be that of an entry. A status of its own means that there is no leader."""
     with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):
         for name in (("lead/7",), ("lead/{shard}", "--field=shard=7")):
             found = as_json("leader", *name)
@@ -40,8 +40,8 @@ def test_it_names_who_leads_and_counts_who_stands_by(zoo: Zoo) -> None:
     assert (status, json.loads(out)["leader"]) == (Exit.FREE, None)
 
 
-def test_it_says_when_an_operator_keeps_the_lead(zoo: Zoo) -> None:
-    """Who, until when and why."""
+def test_it_shows_an_operator_hold(zoo: Zoo) -> None:
+    """Who set it, until when and why."""
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
     assert zklock("leader", "lead").startswith("operator ada until ")
     assert as_json("leader", "lead")["leader"]["operator"].endswith("maintenance")
@@ -50,7 +50,7 @@ def test_it_says_when_an_operator_keeps_the_lead(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: bool) -> None:
-    """One line for each; Ctrl-C is no error."""
+    """One line for each change. Ctrl-C is no error."""
     process = subprocess.Popen(
         [*MANAGE, "leader", "lead", "--watch", *(["--json"] if as_json else [])],
         env=environment(zoo),
@@ -82,7 +82,7 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
 
 
 def test_it_tells_that_zookeeper_is_away(zoo: Zoo) -> None:
-    """With --watch, too, rather than to wait without a word."""
+    """With --watch, too."""
     with proxied(zoo) as proxy:
         proxy.refuse = True
         for more in ((), ("--watch",)):

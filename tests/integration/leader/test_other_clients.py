@@ -1,4 +1,4 @@
-"""Curator's `LeaderSelector` and `LeaderLatch`, and kazoo's `Election`, beside ours: who leads, and who is said to."""
+"""Candidates of other clients in our queue: Curator's `LeaderSelector` and `LeaderLatch`, and kazoo's `Election`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def theirs(request: pytest.FixtureRequest, which: str) -> Neighbour:
 
 @contextmanager
 def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -> Iterator[None]:
-    """Have one of theirs lead."""
+    """Let a candidate of another client lead."""
     path = f"{zoo.base}/{key}"
     assert client.acquire("1", kind, path, 10, name).result(PATIENCE) == "true"
     try:
@@ -47,10 +47,10 @@ def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -
 
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_their_clients_name_our_candidates(
+def test_other_clients_show_our_candidates(
     zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
 ) -> None:
-    """By the text in the node: of ours a line of JSON with what it is for, its host and its process."""
+    """They show the text in our znode: a line of JSON with work, host and process."""
     path = f"{zoo.base}/a"
     with zk_leader("a", compat=compat, what="index über") as hold:
         waiter = theirs.acquire("1", kind, path, -1, "web-7")
@@ -69,13 +69,13 @@ def test_their_clients_name_our_candidates(
 
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_ours_names_their_candidates(
+def test_our_observers_show_their_candidates(
     zoo: Zoo, theirs: Neighbour, which: str, kind: str, asked: str, compat: str | None
 ) -> None:
-    """By what their program calls itself; whoever looks on is told, and an observer, too."""
+    """By the name that their program gives itself."""
     onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
-        found = onlooker.who()
+        found = onlooker.current_leader()
         assert found is not None
         assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
@@ -90,16 +90,16 @@ def test_ours_names_their_candidates(
 
 
 def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbour) -> None:
-    """Which Curator writes for it."""
+    """Curator writes the address then."""
     with leading(zoo, jvm, "selector", ""):
-        found = zk_leader("a").who()
+        found = zk_leader("a").current_leader()
         assert found is not None
         assert (found.client, found.what, found.host) == ("Curator", "", "127.0.0.1")
         assert str(found).startswith("a client of Curator on 127.0.0.1, _c_")
 
 
-def test_an_election_without_patterns_passes_over_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
-    """If ours have no compat="kazoo". Neither side can notice; the docs say so."""
+def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
+    """If ours have no compat="kazoo". This cannot be detected; the docs say so."""
     with zk_leader("a"):
         assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
         with leading(zoo, plain_kazoo, "election", "web-7"):
@@ -109,7 +109,7 @@ def test_an_election_without_patterns_passes_over_ours(zoo: Zoo, plain_kazoo: Ne
 LOOKS: list[Callable[[], Any]] = [
     lambda: zk_leader("a").run(lambda hold: hold.token),
     lambda: zk_leader("a").wait(10),
-    lambda: zk_leader("a").who(),
+    lambda: zk_leader("a").current_leader(),
     lambda: zk_leader("a").candidates(),
     lambda: next(zk_leader("a").observe()),
     lambda: zk_lock("a").acquire(blocking=False),
@@ -117,10 +117,8 @@ LOOKS: list[Callable[[], Any]] = [
 ]
 
 
-def test_ours_refuses_to_stand_beside_a_leader_latch(
-    zoo: Zoo, jvm: Neighbour, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The error names it and says what to do, for who looks on, too; nothing is left, and it is no failure of ours."""
+def test_ours_refuses_the_queue_of_a_leader_latch(zoo: Zoo, jvm: Neighbour, caplog: pytest.LogCaptureFixture) -> None:
+    """The error names it and says what to do, for observers, too. Nothing is left."""
     with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
         for look in LOOKS:
             with pytest.raises(UnreadableQueue, match="LeaderLatch") as caught:
@@ -133,8 +131,8 @@ def test_ours_refuses_to_stand_beside_a_leader_latch(
     assert zk_leader("a").run(lambda hold: hold.token)
 
 
-def test_a_leader_latch_that_comes_second_leads_beside_ours(zoo: Zoo, jvm: Neighbour) -> None:
-    """It sees its own kind only, which cannot be prevented; whoever of ours looks or comes in is told."""
+def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: Neighbour) -> None:
+    """It sees only its own kind, which we cannot prevent. Our observers and later candidates get an error."""
     with zk_leader("a") as hold:
         assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a").startswith('leads:{"version":1')
         with leading(zoo, jvm, "latch", "web-7"):
@@ -145,8 +143,8 @@ def test_a_leader_latch_that_comes_second_leads_beside_ours(zoo: Zoo, jvm: Neigh
                     Elsewhere(look).result()
 
 
-def test_several_locks_share_their_queues_with_those_of_curators(zoo: Zoo, jvm: Neighbour) -> None:
-    """Whoever takes them in the order of their keys is in no circle: each is kept out, and has its turn."""
+def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour) -> None:
+    """Clients that acquire them in the order of their keys do not deadlock."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
     with zk_locks("b", "a", compat="curator"):
         waiter = jvm.acquire("1", "multi", paths)
@@ -165,8 +163,8 @@ def take_both() -> None:
         hold.check()
 
 
-def test_another_order_of_curators_makes_a_circle_that_our_timeout_ends(zoo: Zoo, jvm: Neighbour) -> None:
-    """Curator takes the locks in the order in which they are listed, and keeps what it has while it waits."""
+def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: Neighbour) -> None:
+    """Curator acquires locks in the given order, and keeps the first while it waits for the next."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "bca")
     with zk_lock("c"):
         theirs = jvm.acquire("1", "multi", paths)

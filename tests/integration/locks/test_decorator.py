@@ -1,4 +1,4 @@
-"""`@zk_locked` on plain functions, and its refusals of what could not work."""
+"""`@zk_locked` on plain functions, and what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Order:
 
 
 def test_fields_come_from_bound_arguments_with_defaults(zoo: Zoo) -> None:
-    """A field is the argument the function gets, however it was passed, attributes and defaults included."""
+    """A field is the argument that the function gets, however it was passed, with attributes and defaults."""
     seen: list[list[str]] = []
 
     @zk_locked("order/{order.pk}/{kind}/{extra}")
@@ -47,7 +47,7 @@ def test_a_callable_names_the_lock(zoo: Zoo) -> None:
 
 
 def test_settings_name_path_and_options(zoo: Zoo) -> None:
-    """A name out of `LOCKS` has its path and options; those of the decorator win."""
+    """An entry of `LOCKS` gives path and options. Those of the decorator win."""
     locks = {"inventory": {"path": "inventory/{sku}", "timeout": 0, "on_conflict": "skip"}}
     with override_settings(ZKLOCK=zoo.settings(LOCKS=locks)):
 
@@ -67,7 +67,7 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
 
 
 def test_a_function_waits_and_then_raises(zoo: Zoo) -> None:
-    """A function raises LockTimeout after its time to wait, and says who is ahead."""
+    """A function raises LockTimeout after its timeout, and names the holder."""
 
     @zk_locked("slow", timeout=0.2)
     def work() -> None: ...
@@ -90,7 +90,7 @@ async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
 
 
 def test_an_error_from_inside_is_not_taken_for_a_conflict(zoo: Zoo) -> None:
-    """A LockBusy of another lock, taken inside, passes through "skip"."""
+    """With "skip", a LockBusy of another lock inside the work is raised."""
 
     @zk_locked("outer", on_conflict="skip")
     def work() -> None:
@@ -112,7 +112,7 @@ def test_a_locked_function_may_call_itself(zoo: Zoo) -> None:
 
 
 def test_the_signature_is_kept(zoo: Zoo) -> None:
-    """The decorated function looks as it did, to `inspect.signature` and to `getfullargspec`, which Celery uses."""
+    """`inspect.signature` and `getfullargspec`, which Celery uses, show the original signature."""
 
     def work(a: int, b: str = "x", *, c: bool = False) -> None:
         """Docstring."""
@@ -124,7 +124,7 @@ def test_the_signature_is_kept(zoo: Zoo) -> None:
 
 
 def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
-    """A template that names no argument fails at the decorator, with a suggestion."""
+    """A field that is no argument raises at the decorator, with a suggestion."""
     with pytest.raises(InvalidLockName, match="sku"):
 
         @zk_locked("inventory/{skuu}")
@@ -142,19 +142,19 @@ def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
     ],
 )
 def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
-    """A value that means nothing fails at the decorator, by name."""
+    """An invalid value raises at the decorator, with the name of the option."""
     with pytest.raises(ValueError, match=said):
         zk_locked("x", **options)
 
 
 def test_a_class_is_refused() -> None:
-    """A class can't be locked; the error names method_decorator."""
+    """A class cannot be locked. The error names method_decorator."""
     with pytest.raises(TypeError, match="method_decorator"):
         zk_locked("x")(Order)
 
 
 def test_a_task_object_is_refused() -> None:
-    """A decorator above @shared_task would be skipped by the worker; the error says to swap them."""
+    """The worker would skip a decorator above @shared_task. The error says to swap them."""
     from celery import shared_task
 
     with pytest.raises(TypeError, match="below"):
@@ -165,7 +165,7 @@ def test_a_task_object_is_refused() -> None:
 
 
 def test_generators_are_refused() -> None:
-    """The body of a generator would run after the release; the error says what to do."""
+    """The body of a generator would run after the release. The error says what to do."""
 
     def sync() -> Iterator[int]:
         yield 1
@@ -184,7 +184,7 @@ def test_generators_are_refused() -> None:
     ids=repr,
 )
 def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`@zk_locked` without parentheses fails at the first call, however it is called, with an example."""
+    """`@zk_locked` without parentheses raises at the first call, with an example."""
 
     def function() -> None: ...
 
@@ -195,7 +195,7 @@ def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: di
 
 
 def test_what_can_name_no_lock_is_refused_at_once() -> None:
-    """`@zk_locked` without parentheses above what returns no text, or is a task or a class, is a mistake for sure."""
+    """`@zk_locked` without parentheses raises at once above a task, a class, or anything that returns no string."""
     from celery import shared_task
 
     async def coroutine() -> None: ...
@@ -213,14 +213,14 @@ def test_what_can_name_no_lock_is_refused_at_once() -> None:
 
 
 def test_the_decorator_is_for_one_function() -> None:
-    """Who calls what it returns with anything else is told so."""
+    """It raises for anything else."""
     for wrong in ((), (print, print)):
         with pytest.raises(TypeError, match=r"zk_locked\('x'\) decorates one function"):
             zk_locked("x")(*wrong)
 
 
 def test_a_sync_function_that_returns_an_awaitable_is_refused(zoo: Zoo) -> None:
-    """What a coroutine would do after the release is not protected, so it is refused and closed."""
+    """The coroutine would run after the release, so it is refused and closed."""
 
     async def later() -> None: ...
 
@@ -233,7 +233,7 @@ def test_a_sync_function_that_returns_an_awaitable_is_refused(zoo: Zoo) -> None:
 
 
 async def test_a_sync_function_is_refused_inside_a_running_loop(zoo: Zoo) -> None:
-    """To wait would block the loop; the error names the async way."""
+    """Waiting would block the event loop. The error names the async way."""
 
     @zk_locked("loop")
     def work() -> None: ...

@@ -298,7 +298,7 @@ while not told:
     gevent.sleep(0.001)
 gevent.joinall([gevent.spawn(zk_leader("lead").run, work) for _ in range(3)], raise_error=True)
 leading = gevent.spawn(stopped.run, lambda hold: gevent.sleep(20))
-while not stopped.leads:
+while not stopped.is_leader:
     gevent.sleep(0.001)
 stopped.stop()
 leading.get(timeout=5)

@@ -16,10 +16,10 @@ from support.primitives import end_session
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
-from django_zklock.contrib.metrics import connect, counting, disconnect
+from django_zklock.contrib.metrics import connect, disconnect, prometheus
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.execution.owner import current_owner
-from django_zklock.http.transfer import Share
+from django_zklock.http.transfer import TransferredHold
 from django_zklock.locks import table
 from django_zklock.operations import break_lock, request_release
 
@@ -83,7 +83,7 @@ def test_no_label_has_a_key(collected: Collected) -> None:
 
 def test_too_many_names_of_locks_are_one_label(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who puts keys into the names has no unbounded number of time series from it."""
-    monkeypatch.setattr(counting, "MOST_LOCKS", 2)
+    monkeypatch.setattr(prometheus, "MOST_LOCKS", 2)
     for number in range(4):
         with zk_lock(f"inventory/{number}"):
             pass
@@ -226,13 +226,13 @@ def test_a_hold_goes_on_with_the_body_of_a_response(collected: Collected) -> Non
     lock = zk_lock("k")
     with lock as hold:
         collected.becomes(1, "holds", "k")
-        share = Share(lock, hold)
+        transferred = TransferredHold(lock, hold)
     del hold
     gc.collect()
     with zk_lock("other"):
         collected.becomes(1, "holds", "other")
     assert collected("holds", "k") == 1
-    share.end()
+    transferred.end()
     collected.becomes(0, "holds", "k")
     assert collected("hold_seconds_count", "k") == 1
 

@@ -282,6 +282,6 @@ def test_several_locks_and_leaders_are_asked_for_by_their_names(zklock: LockTest
     with zk_leader("scheduler"):
         zklock.assert_held("scheduler")
     with zklock.busy_by("scheduler"):
-        leading = zk_leader("scheduler").who()
+        leading = zk_leader("scheduler").current_leader()
         assert leading is not None
         assert leading.what == "somebody else"

@@ -70,7 +70,6 @@ SCENARIOS = (
     Scenario("F52", "the late commit of a holder that was paused is refused"),
     Scenario("F53", "no lock is let go before the transaction under it is committed"),
     Scenario("F54", "of a retry and a redelivery of one task, one runs"),
-    Scenario("F55", "a task that waits for a subtask which needs its lock is told so"),
     Scenario("F56", "takers of the same locks never wait for each other in a circle, in whatever order they name them"),
     Scenario("F57", "a key whose sequence numbers are used up is closed, not granted twice"),
     Scenario("F59", "a holder whose node an operator deletes is told within a second"),

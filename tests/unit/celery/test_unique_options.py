@@ -1,4 +1,4 @@
-"""What may be asked of a unique task, and what is refused when it is decorated."""
+"""The options of unique tasks, and the rules of their reservations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_locked
+from django_zklock.decorators.task_options import Uniqueness
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.operations.reservations import Uniqueness
 from django_zklock.queue.reservations import Reservation, State, Verdict, judge, place
 
 
@@ -23,23 +23,23 @@ from django_zklock.queue.reservations import Reservation, State, Verdict, judge,
         ({"unique": "until_start", "unique_for": True}, "seconds"),
         ({"unique": "until_start", "unique_for": float("nan")}, "seconds"),
         ({"unique": "until_start", "unique_for": "1h"}, "seconds"),
-        ({"on_duplicate": "raise"}, "without unique"),
-        ({"unique_for": 5}, "without unique"),
+        ({"on_duplicate": "raise"}, "need unique"),
+        ({"unique_for": 5}, "need unique"),
     ],
 )
 def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
-    """By the decorator, in words that name what there is."""
+    """The decorator raises, and names the valid values."""
     with pytest.raises(ValueError, match=message):
         zk_locked("a", **options)
 
 
 def test_options_are_read() -> None:
     """A time is a number of seconds or a timedelta."""
-    assert Uniqueness.given("until_done", "raise", timedelta(minutes=1)) == Uniqueness(
-        done=True, on_duplicate="raise", seconds=60.0
-    )
-    assert Uniqueness.given("until_start", None, None) == Uniqueness()
-    assert Uniqueness.given(None, None, None) is None
+    assert Uniqueness.of(
+        {"unique": "until_done", "on_duplicate": "raise", "unique_for": timedelta(minutes=1)}
+    ) == Uniqueness(done=True, on_duplicate="raise", seconds=60.0)
+    assert Uniqueness.of({"unique": "until_start"}) == Uniqueness()
+    assert Uniqueness.of({}) is None
 
 
 NOW = 1000.0
@@ -63,7 +63,7 @@ WORKER, PUBLISHER, MARK = "x-worker", "x-publisher", "t-token"
     ],
 )
 def test_the_rules(state: State, late: bool, until: float | None, children: list[str], verdict: Verdict) -> None:
-    """A reservation counts while somebody is behind it, or a message waits or will come again."""
+    """A reservation counts while a process publishes or runs the task, or a message waits or will be redelivered."""
     found = Reservation(task_id="one", token="t", state=state, late=late, until=until)
     assert judge(found, children, NOW) is verdict
     assert Reservation.decode(found.encode()) == found
@@ -71,13 +71,13 @@ def test_the_rules(state: State, late: bool, until: float | None, children: list
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"task_id":1}', b"x" * 100_000, b"[" * 60_000])
 def test_foreign_data_is_no_reservation(data: bytes) -> None:
-    """And no licence to take it over."""
+    """It is not taken over, either."""
     with pytest.raises(UnreadableQueue):
         Reservation.decode(data)
 
 
-def test_no_two_keys_have_one_place() -> None:
-    """Nor is one below another."""
+def test_no_two_keys_have_the_same_path() -> None:
+    """No path is below another one, either."""
     places = {place("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
     assert len(places) == 5
     assert {path.rpartition("/")[0] for path in places} == {"/zklock/!unique"}

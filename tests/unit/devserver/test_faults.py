@@ -191,7 +191,7 @@ def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: 
 
 def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) -> None:
     """A misspelt name would wait for ever."""
-    with pytest.raises(ValueError, match="'creat' is none of the operations create, delete"):
+    with pytest.raises(ValueError, match="'creat' is not one of the operations create, delete"):
         server.lose_reply("creat")
     with pytest.raises(ValueError, match="none of the operations"):
         server.delay("nope", 1)

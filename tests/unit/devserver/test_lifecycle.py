@@ -175,12 +175,12 @@ def test_a_snapshot_has_all_of_a_tree(tmp_path: Path) -> None:
     save(tmp_path / "file", tree, 7)
     again, zxid = load(tmp_path / "file")
     assert zxid == 7
-    assert again.mortal == {"/c", "/t"}
+    assert again.expiring == {"/c", "/t"}
     assert again.paths() == [path for path in tree.paths() if path != "/e"]
     assert again.nodes["/c/x"].stat() == tree.nodes["/c/x"].stat()
     assert again.nodes[""] is again.nodes["/"]
     (tmp_path / "file").write_text("{}")
-    with pytest.raises(ValueError, match="no snapshot"), DevServer(data=tmp_path / "file"):
+    with pytest.raises(ValueError, match="not a snapshot"), DevServer(data=tmp_path / "file"):
         pass
 
 

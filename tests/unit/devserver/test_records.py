@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.testing.server import records as r
-from django_zklock.testing.server.jute import Malformed, Reader, Writer
+from django_zklock.testing.server.records import Malformed, Reader, Writer
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.testing.server.sessions import Sessions
+from django_zklock.testing.server.database import Sessions
 
 
 def some(tick: float = 0.5) -> Sessions:
@@ -52,9 +52,9 @@ def test_only_the_password_gives_a_session_back() -> None:
     """Each session has its own."""
     sessions = some()
     one, other = sessions.open(1, 0), sessions.open(1, 0)
-    assert one.knows(one.password)
-    assert not one.knows(other.password)
-    assert not one.knows(None)
+    assert one.has_password(one.password)
+    assert not one.has_password(other.password)
+    assert not one.has_password(None)
     assert one.id != other.id
 
 

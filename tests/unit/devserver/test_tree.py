@@ -31,7 +31,7 @@ def image(tree: Tree) -> dict[str, Any]:
     """Return all there is to know of a tree."""
     nodes = {path: (node.stat(), node.data, node.acl, frozenset(node.children)) for path, node in tree.nodes.items()}
     own = {session: set(paths) for session, paths in tree.ephemerals.items()}
-    return {"nodes": nodes, "ephemerals": own, "mortal": set(tree.mortal), "changes": list(tree.changes)}
+    return {"nodes": nodes, "ephemerals": own, "mortal": set(tree.expiring), "changes": list(tree.changes)}
 
 
 def test_the_sequence_counts_creations() -> None:
@@ -113,8 +113,8 @@ def test_containers_and_mortal_nodes_are_found() -> None:
     make(tree, "/full/x")
     tree.delete("/used/x", -1)
     make(tree, "/ttl", Mode.TTL, ttl=100, now=1000)
-    assert tree.leftovers(1100) == ["/used"]
-    assert sorted(tree.leftovers(1101)) == ["/ttl", "/used"]
+    assert tree.expired(1100) == ["/used"]
+    assert sorted(tree.expired(1101)) == ["/ttl", "/used"]
     assert tree.nodes["/used"].stat().owner == 0
     assert refusal(make, tree, "/no", Mode.TTL, ttl=0) == Error.BAD_ARGUMENTS
 
@@ -197,4 +197,4 @@ def test_the_tree_holds_together(steps: list[Any]) -> None:
     assert {path for own in tree.ephemerals.values() for path in own} == {
         path for path, node in tree.nodes.items() if node.ephemeral
     }
-    assert tree.mortal == {path for path, node in tree.nodes.items() if node.owner and not node.ephemeral}
+    assert tree.expiring == {path for path, node in tree.nodes.items() if node.owner and not node.ephemeral}

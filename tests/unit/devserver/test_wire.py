@@ -18,7 +18,7 @@ from django_zklock.testing.server import DevServer
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import OPEN
 from django_zklock.testing.server.codes import MAX_FRAME, Error, Event, Op
-from django_zklock.testing.server.jute import Reader, Writer
+from django_zklock.testing.server.records import Reader, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,4 +1,4 @@
-"""Signed tokens: what they say, who can make one, and which of them the receiver refuses."""
+"""Signed tokens: their content, how they are made, and which of them the receiver refuses."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def signed_as(content: object) -> str:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60), st.integers(1, 2**63 - 1))
-def test_any_key_and_token_come_back(value: str, token: int) -> None:
-    """Whatever a lock is called, its signed token fits a header and says the same to the receiver."""
+def test_any_key_and_token_can_be_signed_and_read(value: str, token: int) -> None:
+    """The signed token fits into a header, and the receiver reads the same content."""
     template = Template.parse("stock/{sku}")
     try:
         key = template.render({"sku": value})
@@ -69,7 +69,7 @@ def test_any_key_and_token_come_back(value: str, token: int) -> None:
 
 
 def test_the_longest_key_fits_a_header() -> None:
-    """Servers take 8 KiB a header; the longest token is well below, and what is longer is refused unread."""
+    """Servers accept headers of 8 KiB. The longest token is much shorter, and longer ones are refused unread."""
     longest = fence(key="k" * MAX_KEY, holder=TokenHolder(host="\N{SNOWMAN}" * 64, pid=2**31, guid="g" * 36))
     assert len(seal(longest, [NEW])) < tokens.MAX_LENGTH / 1.5
     with pytest.raises(ForgedToken):
@@ -77,14 +77,14 @@ def test_the_longest_key_fits_a_header() -> None:
 
 
 def test_a_token_above_the_integers_of_other_languages_is_a_text() -> None:
-    """JSON numbers end at 2**53 in many languages; the token does not."""
+    """Many languages have no integers above 2**53 in JSON, so the token is a string."""
     signed = seal(fence(token=2**53 + 1), [NEW])
     content = json.loads(base64.urlsafe_b64decode(signed.partition(":")[0] + "=="))
     assert content["token"] == str(2**53 + 1)
 
 
 def test_a_receiver_in_any_language_can_check_a_token() -> None:
-    """The form is as documented: base64 of JSON, and HMAC-SHA256 with a key made of the salt and ours."""
+    """The format is as documented: base64 of JSON, and HMAC-SHA256 with a key made of the salt and ours."""
     content, _, signature = seal(fence(), [NEW]).partition(":")
     key = hashlib.sha256(f"django_zklock.tokenssigner{NEW}".encode()).digest()
     assert base64.urlsafe_b64decode(signature + "=") == hmac.new(key, content.encode(), "sha256").digest()
@@ -95,7 +95,7 @@ def test_a_receiver_in_any_language_can_check_a_token() -> None:
 
 @pytest.mark.parametrize("place", range(0, 200, 9))
 def test_a_token_with_one_character_changed_is_forged(place: int) -> None:
-    """No character may be touched, neither of the content nor of the signature."""
+    """In the content and in the signature."""
     signed = seal(fence(), [NEW])
     other = "A" if signed[place] != "A" else "B"
     with pytest.raises(ForgedToken):
@@ -125,8 +125,8 @@ def forgeries() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("signed", list(forgeries()))
-def test_what_nobody_with_a_key_signed_is_forged(signed: Any) -> None:
-    """Nothing that the network sends is believed, and nothing raises another error."""
+def test_what_was_not_signed_with_a_key_is_forged(signed: Any) -> None:
+    """Any other input is refused, and raises no other error."""
     with pytest.raises(ForgedToken):
         verify(signed)
 
@@ -141,14 +141,14 @@ def malformed() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("content", list(malformed()))
-def test_what_is_signed_but_of_another_form_is_forged(content: object) -> None:
-    """A later version of the package, or a mistake of another signer, is refused rather than guessed at."""
+def test_a_signed_token_of_another_format_is_forged(content: object) -> None:
+    """Tokens of a later version, or of a faulty signer, are refused."""
     with pytest.raises(ForgedToken):
         verify(signed_as(content))
 
 
 def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long a refusal takes says nothing of the right signature: each key's is compared by Django's own means."""
+    """The time of a refusal reveals nothing: Django's own function compares each key."""
     compared: list[str] = []
 
     def compare(one: str, other: str) -> bool:
@@ -165,7 +165,7 @@ def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_keys_are_rotated_without_a_gap() -> None:
-    """Receivers learn the new key first, senders sign with it then, and the old one is dropped at last."""
+    """First receivers get the new key, then senders sign with it, and at last the old key is removed."""
     before, after = seal(fence(), [OLD]), seal(fence(), [NEW, OLD])
     assert verify(before, keys=[OLD, NEW]) == verify(before, keys=[NEW, OLD])
     assert verify(after, keys=[OLD, NEW]) == verify(after, keys=[NEW])
@@ -183,8 +183,8 @@ def test_keys_are_rotated_without_a_gap() -> None:
         ({"ZKLOCK": None, "SECRET_KEY": NEW}, NEW, [NEW]),
     ],
 )
-def test_the_settings_say_the_keys(settings: dict[str, Any], signs: str, verifies: list[str]) -> None:
-    """`TOKEN_KEYS` if there are any, else the project's own; a receiver needs no other setting."""
+def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, verifies: list[str]) -> None:
+    """`TOKEN_KEYS` if there are any, else those of the project. A receiver needs no other setting."""
     with override_settings(**settings):
         assert unseal(seal(fence(), conf.token_keys()), [signs])
         for key in verifies:
@@ -193,15 +193,15 @@ def test_the_settings_say_the_keys(settings: dict[str, Any], signs: str, verifie
             verify(seal(fence(), ["nobody's" * 8]), keys=None)
 
 
-def test_a_key_of_the_project_does_not_count_beside_token_keys() -> None:
-    """Who knows `SECRET_KEY` alone can sign nothing where `TOKEN_KEYS` are given."""
+def test_with_token_keys_the_secret_key_does_not_count() -> None:
+    """Knowing only `SECRET_KEY`, an attacker cannot sign."""
     with override_settings(ZKLOCK={"TOKEN_KEYS": [NEW]}, SECRET_KEY=THEIRS), pytest.raises(ForgedToken):
         verify(seal(fence(), [THEIRS]), keys=None)
 
 
 @pytest.mark.parametrize("keys", ["", "x" * 40, [], [NEW, ""], [NEW, "short"], [NEW, 7], {NEW: 1}, 7])
-def test_keys_that_are_none_are_refused_at_once(keys: Any) -> None:
-    """A text for a list, an empty environment variable and a short key would all sign; none of them is quoted."""
+def test_invalid_keys_are_refused_at_once(keys: Any) -> None:
+    """A string instead of a list, an empty environment variable and a short key. The message does not quote them."""
     with pytest.raises(ImproperlyConfigured, match="no list of keys") as caught:
         FenceVerifier(MemoryTokens(), keys=keys)
     assert NEW not in str(caught.value)
@@ -213,14 +213,14 @@ def test_keys_that_are_none_are_refused_at_once(keys: Any) -> None:
 
 
 def test_a_token_of_another_resource_is_refused() -> None:
-    """A token is worth nothing at a resource that its lock does not guard."""
+    """Its lock does not protect this resource."""
     with pytest.raises(ForgedToken, match="inventory/7"):
         verify(seal(fence(), [NEW]), "inventory/8")
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-68, -60), (600, 608)], ids=["over", "not begun"])
 def test_a_token_outside_its_lease_is_expired(begin: float, end: float) -> None:
-    """What is over, or signed by a clock too far ahead to tell, may not write; nor does it count as seen."""
+    """Its lease is over, or its clock is too far ahead. It does not count as seen."""
     receiver, now = verifier(), time.time()
     outside = fence(token=99, issued=now + begin, lease_until=now + end)
     with pytest.raises(ExpiredToken) as caught:
@@ -231,7 +231,7 @@ def test_a_token_outside_its_lease_is_expired(begin: float, end: float) -> None:
 
 @pytest.mark.parametrize("leeway", [60, timedelta(minutes=1)])
 def test_the_leeway_covers_clocks_that_differ(leeway: float | timedelta) -> None:
-    """A clock that is ahead of the other by less than the leeway costs nobody a request."""
+    """A difference below the leeway has no effect."""
     now = time.time()
     assert verify(seal(fence(lease_until=now - 30), [NEW]), leeway=leeway)
     assert verify(seal(fence(issued=now + 30, lease_until=now + 38), [NEW]), leeway=leeway)
@@ -239,13 +239,13 @@ def test_the_leeway_covers_clocks_that_differ(leeway: float | timedelta) -> None
 
 @pytest.mark.parametrize("leeway", [-1, float("nan"), float("inf")])
 def test_a_leeway_is_a_time(leeway: float) -> None:
-    """A leeway that is no number of seconds would let everything pass, or nothing."""
+    """Other values would accept or refuse everything."""
     with pytest.raises(ValueError, match="leeway"):
         verifier(leeway=leeway)
 
 
 def test_a_token_is_stale_once_a_newer_one_was_seen() -> None:
-    """The replay of an older holder is refused, the newest may go on, and other keys are not touched."""
+    """An older token is refused, the newest one is still accepted, and other keys are independent."""
     receiver = verifier()
     older, newer = seal(fence(token=41), [NEW]), seal(fence(token=42), [NEW])
     receiver.verify(older, key="inventory/7")
@@ -259,7 +259,7 @@ def test_a_token_is_stale_once_a_newer_one_was_seen() -> None:
 
 
 class Slow(MemoryTokens):
-    """A store that takes its time."""
+    """A slow store."""
 
     def advance(self, key: str, token: int) -> None:
         super().advance(key, token)
@@ -267,7 +267,7 @@ class Slow(MemoryTokens):
 
 
 def test_a_token_whose_lease_ends_while_the_store_is_asked_is_expired() -> None:
-    """A pause between the checks and the answer does not stretch the lease."""
+    """A pause between the checks does not extend the lease."""
     with pytest.raises(ExpiredToken):
         FenceVerifier(Slow(), keys=[NEW], leeway=0).verify(
             seal(fence(lease_until=time.time() + 0.05), [NEW]), key="inventory/7"
@@ -275,7 +275,7 @@ def test_a_token_whose_lease_ends_while_the_store_is_asked_is_expired() -> None:
 
 
 async def test_a_coroutine_verifies_alike() -> None:
-    """The twin for async code refuses the same, and shares the store."""
+    """The async method refuses the same, and uses the same store."""
     receiver = verifier()
     newer = seal(fence(token=42), [NEW])
     assert (await receiver.averify(newer, key="inventory/7")).token == 42

@@ -1,4 +1,4 @@
-"""How long a candidate pauses between two leads; and what the chaos test takes for two leaders at a time."""
+"""The pauses between two attempts of a candidate; and how the chaos test finds two leaders at a time."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 import pytest
 from support.leaders import Term, assert_one_at_a_time
 
-from django_zklock.locks.election.campaign import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Pauses
+from django_zklock.locks.election.candidacy import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Backoff
 
 
 def grant(lasted: float, lost: str | None = "why") -> Any:
     return SimpleNamespace(since=time.monotonic() - lasted, lost_reason=lost)
 
 
-def test_pauses_grow_while_leads_are_lost_at_once() -> None:
-    """Each up to twice as long as the one before, up to the longest; drawn by lot, at least half of it."""
-    pauses = Pauses()
-    found = [pauses.after(grant(0.1)) for _ in range(12)]
+def test_pauses_grow_while_the_leadership_is_lost_at_once() -> None:
+    """Each is up to twice as long as the one before, up to the longest. At least half of each is fixed."""
+    backoff = Backoff()
+    found = [backoff.after(grant(0.1)) for _ in range(12)]
     most = FIRST_PAUSE
     for pause in found:
         assert most / 2 <= pause <= most
         most = min(2 * most, LONGEST_PAUSE)
 
 
-def test_a_lead_that_was_steady_makes_the_next_loss_a_first_one() -> None:
-    """So one loss a day costs a tenth of a second each."""
-    pauses = Pauses()
+def test_a_steady_leadership_resets_the_pauses() -> None:
+    """So one loss a day costs a tenth of a second."""
+    backoff = Backoff()
     for _ in range(8):
-        pauses.after(grant(0.1))
-    assert pauses.after(grant(STEADY + 1)) <= FIRST_PAUSE
+        backoff.after(grant(0.1))
+    assert backoff.after(grant(STEADY + 1)) <= FIRST_PAUSE
 
 
-def test_a_lead_that_was_given_back_costs_no_pause() -> None:
-    """Nor does the first campaign."""
-    pauses = Pauses()
-    assert pauses.after(grant(0.1, None)) == pauses.after(None) == 0.0
+def test_a_released_leadership_needs_no_pause() -> None:
+    """Nor does the first attempt."""
+    backoff = Backoff()
+    assert backoff.after(grant(0.1, None)) == backoff.after(None) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_lead_that_was_given_back_costs_no_pause() -> None:
         pytest.param([Term(1, "a", 0, 1), Term(1, "b", 2, 3)], id="one token twice"),
     ],
 )
-def test_leads_that_cannot_all_be_true_are_found(terms: list[Term]) -> None:
-    """Else the chaos test would pass whatever happens."""
+def test_terms_that_overlap_are_found(terms: list[Term]) -> None:
+    """Otherwise the chaos test would always pass."""
     with pytest.raises(AssertionError):
         assert_one_at_a_time(terms)
     assert_one_at_a_time([Term(1, "a", 0, 1), Term(2, "b", 1, 3), Term(4, "a", 3, 4)])

@@ -1,4 +1,4 @@
-"""Aborts of threads that are called off from elsewhere, as by the collector of garbage."""
+"""Aborts of threads that another thread disarms, such as the garbage collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_zklock.execution.abort import ThreadAbort, _is_shielded, _set_async_
 
 
 class Work:
-    """A thread in blocks of which each can be stopped; it is in one blocking call until it is told to go on."""
+    """A thread in several blocks that can be aborted; it waits in one blocking call."""
 
     def __init__(self, blocks: int) -> None:
         self.stopped = False
@@ -64,17 +64,17 @@ def work() -> Iterator[Callable[[int], Work]]:
 
 
 class Torn:
-    """What goes with garbage."""
+    """An object that disarms an abort when it is garbage."""
 
     def __init__(self) -> None:
         self.me = self
 
 
 @pytest.mark.parametrize("when", [_is_shielded, _set_async_exception])
-def test_a_block_that_is_collected_while_its_abort_is_asked_for_hangs_nobody(
+def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
     work: Callable[[int], Work], when: Callable[..., object]
 ) -> None:
-    """The collector runs at any allocation, so also in the thread that asks, in the midst of that."""
+    """The collector can run in the thread that requests the abort, in the middle of that."""
 
     def trace(frame: FrameType, event: str, arg: Any) -> None:
         if frame.f_code is when.__code__:
@@ -104,8 +104,8 @@ def test_a_block_that_is_collected_while_its_abort_is_asked_for_hangs_nobody(
     assert not busy.stopped  # its block is over
 
 
-def test_the_abort_of_one_block_is_not_called_off_with_that_of_another(work: Callable[[int], Work]) -> None:
-    """Both locks go with the session, and one of the blocks has been torn off: the work in the other one is stopped."""
+def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Work]) -> None:
+    """Both locks are lost with the session, and one of the blocks is garbage. The work in the other one is aborted."""
     busy = work(2)
     for block in busy.blocks:
         block.ask("lost")
@@ -114,8 +114,8 @@ def test_the_abort_of_one_block_is_not_called_off_with_that_of_another(work: Cal
     assert busy.stopped
 
 
-def test_what_was_asked_of_a_block_that_is_over_strikes_nobody(work: Callable[[int], Work]) -> None:
-    """Though it was on its way."""
+def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]) -> None:
+    """Although it was on its way."""
     busy = work(2)
     busy.blocks[0].ask("lost")
     busy.blocks[0].disarm()

@@ -66,7 +66,7 @@ def test_a_task_and_its_self_are_named() -> None:
     @zk_locked("k/{sku}")
     def unbound(self: object, sku: str) -> None: ...
 
-    with pytest.raises(TypeError, match=r"without\(sku.*: too many .*bind=True gets itself .* add the parameter self"):
+    with pytest.raises(TypeError, match=r"without\(sku.*: too many .*bind=True gets itself first: add .*self"):
         without("lamp")
     with pytest.raises(TypeError, match=r"unbound\(self.*missing .*gets itself as self only with bind=True"):
         unbound("lamp")

@@ -86,23 +86,3 @@ def test_a_queue_with_sides_is_told_from_a_plain_one() -> None:
     assert standing.kind(queue([Kind.LOCK, Kind.LOCK])) == "lock"
     assert standing.kind(queue([Kind.LOCK, Kind.READ])) == "read-write"
     assert standing.kind(queue([Kind.LOCK, Kind.LEASE])) == "semaphore"
-
-
-@given(
-    st.lists(st.sampled_from(list(Kind))), st.sets(st.integers(0, 8)), st.sampled_from(list(Kind)), st.integers(1, 3)
-)
-def test_who_is_barred_is_not_let_in_whatever_the_others_do(
-    kinds: list[Kind], stay: set[int], kind: Kind, limit: int
-) -> None:
-    """And who is not has its turn once all have left who would; nobody is barred where nobody stays."""
-    children = queue(kinds)
-    staying = {child.name for place, child in enumerate(children) if place in stay}
-    ruling = {child.name: rules.rule_for(child.kind, limit) for child in children}
-    rule = rules.rule_for(kind, limit)
-    barred = standing.is_barred(children, ruling, staying, kind, rule)
-    assert not (barred and not staying)
-    only = replace(children, children=tuple(child for child in children if child.name in staying))
-    if not isinstance(rule(only.with_newcomer("last", kind), "last"), rules.Granted):
-        assert barred  # those who stay are enough to keep it out
-    if kind in (Kind.LOCK, Kind.WRITE):
-        assert barred == bool(staying)

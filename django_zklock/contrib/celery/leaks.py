@@ -1,41 +1,40 @@
-"""Knows where a task begins and ends: what it has taken by then and not released is released."""
+"""Release what a task has acquired and not released when it ends."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from celery import Task
 from celery.signals import task_postrun, task_prerun
 
-from django_zklock.contrib.celery.calls import about, what
+from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
-from django_zklock.execution.work import Work
 from django_zklock.locks.leftovers import Inventory
 
-_INVENTORY = "_zklock_inventory"
-_BEFORE = "_zklock_before"
+_INVENTORY: Final = "_zklock_inventory"  # attributes of a request
+_BEFORE: Final = "_zklock_before"
 
 
 @abort.shielded
 def begin(*, task: Task[..., Any], **kwargs: object) -> None:
-    """Note what is held as a task begins, and say what work comes now."""
+    """Record what is held when the task begins, and make it the current work."""
     request = task.request
-    piece = Work(what(task), about(task))
-    setattr(request, _INVENTORY, Inventory(piece))
-    setattr(request, _BEFORE, work.begin(piece))
+    current = work_of(task)
+    setattr(request, _INVENTORY, Inventory(current))
+    setattr(request, _BEFORE, work.begin(current))
 
 
 @abort.shielded
 def end(*, task: Task[..., Any], **kwargs: object) -> None:
-    """Release what the task has left, in whatever way it ended."""
+    """Release what the task has left, however it ended."""
     request = task.request
     inventory = getattr(request, _INVENTORY, None)
     if inventory is None:
-        return  # it was struck before it began
+        return  # `begin` was interrupted
     try:
         inventory.settle()
     except BaseException:
-        inventory.settle()  # struck half way, by a soft time limit, say; so once more
+        inventory.settle()  # interrupted, for example by a soft time limit, so do the rest
         raise
     finally:
         work.begin(getattr(request, _BEFORE, None))

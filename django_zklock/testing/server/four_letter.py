@@ -1,4 +1,4 @@
-"""The four-letter words: what an operator, or a monitor, asks a server on a bare connection."""
+"""The four-letter commands (`ruok`, `srvr`, ...), which operators and monitors send on a plain connection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from django_zklock.testing.server.connection import Connection
     from django_zklock.testing.server.service import Service
 
-#: The version whose behaviour the server has; clients take their features from its numbers.
+#: The server behaves like this version. Clients choose their features by its numbers.
 VERSION: Final = "3.8.0-devserver, built on 2022-02-25 08:49 UTC"
 
 
 @dataclass(slots=True)
-class Vitals:
-    """What a server counts of itself. Latencies are not among it: it shows zeros."""
+class Counters:
+    """What the server counts. It does not measure latencies and shows zeros."""
 
     received: int = 0
     sent: int = 0
@@ -44,12 +44,12 @@ def _clients(service: Service) -> list[Connection]:
     return sorted(service.connections, key=lambda one: one.since)
 
 
-def _vital_lines(service: Service) -> str:
-    vitals = service.vitals
+def _counter_lines(service: Service) -> str:
+    counters = service.counters
     return (
         "Latency min/avg/max: 0/0.0/0\n"
-        f"Received: {vitals.received}\n"
-        f"Sent: {vitals.sent}\n"
+        f"Received: {counters.received}\n"
+        f"Sent: {counters.sent}\n"
         f"Connections: {len(service.connections)}\n"
         "Outstanding: 0\n"
         f"Zxid: 0x{service.db.zxid:x}\n"
@@ -59,12 +59,12 @@ def _vital_lines(service: Service) -> str:
 
 
 def _srvr(service: Service) -> str:
-    return f"Zookeeper version: {VERSION}\n{_vital_lines(service)}"
+    return f"Zookeeper version: {VERSION}\n{_counter_lines(service)}"
 
 
 def _stat(service: Service) -> str:
     clients = "".join(f"{_line(one)},sent={one.sent})\n" for one in _clients(service))
-    return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n{_vital_lines(service)}"
+    return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n{_counter_lines(service)}"
 
 
 def _cons(service: Service) -> str:
@@ -115,11 +115,11 @@ def _mntr(service: Service) -> str:
         "znode_count": len(tree.nodes),
         "global_sessions": len(service.db.sessions),
         "local_sessions": 0,
-        "packets_received": service.vitals.received,
-        "packets_sent": service.vitals.sent,
+        "packets_received": service.counters.received,
+        "packets_sent": service.counters.sent,
         "watch_count": len(service.db.watches),
         "approximate_data_size": sum(len(path.encode()) + len(node.data or b"") for path, node in nodes),
-        "uptime": int((time.monotonic() - service.vitals.started) * 1000),
+        "uptime": int((time.monotonic() - service.counters.started) * 1000),
     }
     return "".join(f"zk_{name}\t{value}\n" for name, value in values.items())
 
@@ -152,7 +152,7 @@ def _envi(service: Service) -> str:
     )
 
 
-WORDS: Final[dict[bytes, Callable[[Service], str]]] = {
+COMMANDS: Final[dict[bytes, Callable[[Service], str]]] = {
     b"ruok": _ruok,
     b"isro": _isro,
     b"srvr": _srvr,

@@ -1,4 +1,4 @@
-"""Knows the table that has the tokens of a model, and how one statement compares and sets them."""
+"""The tokens of rows in SQL: the table that has them, and the statement that compares and sets them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIELD = "fencing_token"
 
 
 def owner(model: type[models.Model]) -> type[models.Model]:
-    """Return the model whose table has the column: with multi-table inheritance it may be one above."""
+    """Return the model whose table has the column: with multi-table inheritance it may be a parent."""
     found: type[models.Model] = model._meta.get_field(FIELD).model
     return found
 
@@ -35,10 +35,10 @@ def owner_pk(instance: models.Model) -> Any:
 
 def compare_and_set(rows: models.QuerySet[Any], token: int) -> int:
     """
-    Raise the tokens of these rows in one statement, but for those that are higher; return how many are there now.
+    Raise the tokens of these rows in one statement, except for higher ones; return how many rows have this token now.
 
-    The comparison stands at the top of its WHERE. There, and nowhere deeper, a database that isolates by statement
-    (READ COMMITTED) looks at it once more when it had to wait for the row.
+    The comparison is at the top level of the WHERE clause. Only there does a database check it again (under READ
+    COMMITTED) after it had to wait for the row.
     """
     count: int = rows.filter(**{f"{FIELD}__lte": token}).update(**{FIELD: token})
     return count
@@ -62,5 +62,5 @@ def advance(instance: models.Model, fence: Fence, using: str) -> bool:
             return False
         if seen > fence.token:
             raise refusal(fence, f"{type(instance)._meta.label} {pk}", seen)
-        # Else it came to be between the two statements.
+        # Otherwise the row was inserted between the two statements.
     return True

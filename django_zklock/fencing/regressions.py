@@ -1,4 +1,4 @@
-"""Knows which tables have tokens, which of these ZooKeeper cannot have given, and how they are set back."""
+"""Find fenced rows whose tokens are ahead of ZooKeeper, because its data were lost, and reset them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from django.apps import apps
 from django.db import connections, models, router, transaction
 
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.fencing import horizon
+from django_zklock.fencing import last_zxid
 from django_zklock.fencing.model import FencingTokenField
-from django_zklock.fencing.rows import batches
+from django_zklock.fencing.queryset import batches
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The tokens of one table in one database."""
+    """The column with the tokens of one table in one database."""
 
     model: type[models.Model]
     field: str
@@ -30,7 +30,7 @@ class Column:
 
     @property
     def rows(self) -> models.QuerySet[Any]:
-        """All rows; not by a manager, which may hide some."""
+        """All rows; a manager might hide some."""
         return models.QuerySet(model=self.model, using=self.using)
 
     def above(self, token: int) -> models.QuerySet[Any]:
@@ -41,24 +41,24 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one table was found to have."""
+    """The result for one table."""
 
     column: Column
     rows: int
     highest: int
     ahead: int | None
-    """Rows whose token ZooKeeper is yet to come to; None where it did not answer."""
+    """The number of rows whose token ZooKeeper has not given out yet; None if it did not answer."""
 
 
 def fenced_models() -> Iterator[type[models.Model]]:
-    """Find the models whose own table has tokens."""
+    """Yield the models whose own table has tokens."""
     for model in apps.get_models():
         if not model._meta.proxy and any(_tokens_of(model)):
             yield model
 
 
 def columns(models_: Iterable[type[models.Model]], databases: Sequence[str]) -> list[Column]:
-    """Return the tokens of these models in these databases, where there are such tables."""
+    """Return the token columns of these models in these databases, if the tables exist."""
     found = []
     wanted = sorted(models_, key=lambda model: model._meta.label)
     for using in databases:
@@ -72,9 +72,9 @@ def columns(models_: Iterable[type[models.Model]], databases: Sequence[str]) -> 
 
 def look(searched: Sequence[Column]) -> tuple[list[Finding], int | None]:
     """
-    Return what these tables have, and how far ZooKeeper has come; None for that if it did not answer.
+    Return a finding for each table, and the last zxid of ZooKeeper; None if it did not answer.
 
-    A row is ahead only if ZooKeeper had not come to its token when the row had been read already.
+    A row is ahead only if the last zxid is still below its token after the row was read.
     """
     reached = _reached()
     read = []
@@ -95,21 +95,21 @@ def look(searched: Sequence[Column]) -> tuple[list[Finding], int | None]:
 
 def reset(column: Column) -> int:
     """
-    Set the tokens that are ahead of ZooKeeper to 0, within the open transaction; return how many there were.
+    Set the tokens that are ahead of ZooKeeper to 0, within the open transaction; return their number.
 
-    Raises `ZooKeeperUnavailable`: then nobody knows which ones are.
+    Raises `ZooKeeperUnavailable`: then it is unknown which tokens are ahead.
     """
-    suspects = column.above(horizon.current()).select_for_update()
+    suspects = column.above(last_zxid.current()).select_for_update()
     read = list(suspects.values_list("pk", column.field))
     if not read:
         return 0
-    reached = horizon.current()  # after the rows were read: a token that has just been given is below it
+    reached = last_zxid.current()  # after the rows were read: it is above tokens that were just given out
     ahead = [pk for pk, token in read if token > reached]
     return sum(column.above(reached).filter(pk__in=some).update(**{column.field: 0}) for some in batches(ahead))
 
 
 def reset_all(chosen: Sequence[Column]) -> dict[Column, int]:
-    """Do so for several tables, each database in one transaction; return the rows of each."""
+    """Do this for several tables, in one transaction for each database; return the number for each table."""
     done = {}
     for using in dict.fromkeys(column.using for column in chosen):
         with transaction.atomic(using=using):
@@ -123,6 +123,6 @@ def _tokens_of(model: type[models.Model]) -> Iterator[models.Field[Any, Any]]:
 
 def _reached() -> int | None:
     try:
-        return horizon.current()
+        return last_zxid.current()
     except ZooKeeperUnavailable:
         return None

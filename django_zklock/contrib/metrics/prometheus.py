@@ -1,8 +1,9 @@
 """
-Knows which metrics there are, and how the signals of this package change them.
+The metrics for Prometheus, and the receivers of signals that change them.
 
-Labels are few by intent: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind` that of the
-hold. All signals come on one thread, and no fork comes in the middle of one: the library's locks are free in a child.
+There are few label values on purpose: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind`
+is that of the hold. All signals arrive on one thread. No fork happens during a receiver, so that the locks of
+`prometheus_client` are free in the child.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.grant import Grant
 
 MOST_LOCKS: Final = 500
-"""Values that the label `lock` may have; more mean that keys are used as names of locks, and go by `OTHERS`."""
+"""The most values of the label `lock`. More mean that keys are used as lock names; these are counted as `OTHERS`."""
 
 OTHERS: Final = "(others)"
 
@@ -37,11 +38,11 @@ _HOLD_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 _LOCK: Final = ("lock", "kind")
 
 
-_FORKS: Final = threading.RLock()  # held by a receiver while it counts, and by who forks
+_FORKS: Final = threading.RLock()  # held by a receiver while it counts, and during a fork
 
 
 def _whole(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Let no fork come while a receiver is at it, as the child's copy of what it had locked would stay locked."""
+    """Prevent a fork during a receiver: locks of the library that it holds would stay locked in the child."""
 
     @functools.wraps(receiver)
     def run(self: Metrics, **kwargs: object) -> None:
@@ -53,19 +54,19 @@ def _whole(receiver: Callable[..., None]) -> Callable[..., None]:
 
 class Level:
     """
-    A gauge of what is so now in this process, so it is empty in a forked child.
+    A gauge for the state of this process; it is empty in a forked child.
 
-    In one process it is asked when it is collected, and takes no lock of the library's at a fork. In the library's mode
-    for several processes it is written, and the library begins anew in each child.
+    Normally the library reads it when it collects, and it needs no lock of the library at a fork. In the library's mode
+    for several processes it is written, and the library starts from zero in each child.
     """
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
-        self._written = "PROMETHEUS_MULTIPROC_DIR" in os.environ  # as the library decides it
+        self._written = "PROMETHEUS_MULTIPROC_DIR" in os.environ  # the condition of the library itself
         self._values: dict[tuple[str, ...], int] = {}
 
     def set(self, labels: tuple[str, ...], value: int) -> None:
-        """Set the value for some labels."""
+        """Set the value for these labels."""
         self._values[labels] = value
         if self._written:
             self._gauge.labels(*labels).set(value)
@@ -73,24 +74,25 @@ class Level:
             self._gauge.labels(*labels).set_function(functools.partial(self.get, labels))
 
     def get(self, labels: tuple[str, ...]) -> int:
-        """Return the value for some labels."""
+        """Return the value for these labels."""
         return self._values.get(labels, 0)
 
     def add(self, labels: tuple[str, ...], change: int) -> None:
-        """Change the value for some labels."""
+        """Change the value for these labels."""
         self.set(labels, self.get(labels) + change)
 
-    def forget(self) -> None:
-        """Be empty."""
+    def clear(self) -> None:
+        """Set all values to 0."""
         self._values = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """How a grant was counted, and a reference that tells when its hold is dropped: there may be no signal of that."""
+class CountedHold:
+    """The labels of a grant that is counted as held, and a reference that reports that its hold was deleted."""
 
     labels: tuple[str, str]
     watch: weakref.ref[HeldLock]
+    """A deleted hold may send no signal."""
 
 
 class Metrics:
@@ -99,9 +101,9 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._made: list[MetricWrapperBase] = []
-        self._names: set[str] = set()  # that the label `lock` has had
-        self._open: dict[Grant, Held] = {}  # what is counted as held
-        self._dropped: deque[Grant] = deque()
+        self._names: set[str] = set()  # the values of the label `lock` so far
+        self._open: dict[Grant, CountedHold] = {}
+        self._deleted: deque[Grant] = deque()  # whose hold was deleted
         self._make_levels()
         self._make_counters()
         self._receivers = (
@@ -119,7 +121,7 @@ class Metrics:
         held = Gauge("zklock_holds", "Locks held now.", _LOCK, registry=self._registry, multiprocess_mode="livesum")
         state = Gauge(
             "zklock_session_state",
-            "1 for the state that the connection to ZooKeeper is in; of several processes, how many are.",
+            "1 for the state of the connection to ZooKeeper; with several processes, the number of processes.",
             ["state"],
             registry=self._registry,
             multiprocess_mode="livesum",
@@ -139,31 +141,31 @@ class Metrics:
             return made
 
         self._acquired = counter("acquired_total", "Grants of locks.")
-        self._lost = counter("lost_total", "Holds that were lost, rather than released.")
-        self._contended = counter("contended_total", "Locks not acquired, as somebody else had them.")
-        self._held_long = counter("held_long_total", "Holds that went on for longer than warn_after.")
+        self._lost = counter("lost_total", "Holds that were lost.")
+        self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
+        self._held_long = counter("held_long_total", "Holds longer than warn_after.")
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
         self._wait = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
         self._hold = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
 
     def listen(self) -> None:
-        """Begin to count."""
+        """Start to count."""
         for signal, receiver in self._receivers:
             signal.connect(receiver)
 
     def stop(self) -> None:
-        """Count no more, and leave the registry."""
+        """Stop counting, and remove the metrics from the registry."""
         for signal, receiver in self._receivers:
             signal.disconnect(receiver)
         for metric in self._made:
             self._registry.unregister(metric)
 
     def forget(self) -> None:
-        """Forget what a parent process holds; takes no lock, as a fork may have come while another thread had it."""
-        self._open, self._dropped = {}, deque()
-        self._held.forget()
-        self._state.forget()
+        """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
+        self._open, self._deleted = {}, deque()
+        self._held.clear()
+        self._state.clear()
 
     def _labels(self, template: str, kind: str) -> tuple[str, str]:
         if template not in self._names:
@@ -173,16 +175,16 @@ class Metrics:
         return template, kind
 
     def _labels_of(self, hold: Hold) -> tuple[str, str]:
-        # As it was counted when it was granted, though it may have become a reader since.
+        # As it was counted when it was granted; a writer may have become a reader since.
         counted = self._open.get(hold._grant)
         return self._labels(hold.template, hold.kind) if counted is None else counted.labels
 
     @_whole
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
-        self._end_dropped()
+        self._end_deleted()
         labels = self._labels(hold.template, hold.kind)
-        grant, dropped = hold._grant, self._dropped
-        self._open[grant] = Held(labels, weakref.ref(hold._held, lambda _: dropped.append(grant)))
+        grant, deleted = hold._grant, self._deleted
+        self._open[grant] = CountedHold(labels, weakref.ref(hold._held, lambda _: deleted.append(grant)))
         self._held.add(labels, 1)
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)
@@ -197,16 +199,16 @@ class Metrics:
         self._end(hold, time.monotonic() - hold._grant.since)
 
     def _end(self, hold: Hold, held: float) -> None:
-        self._end_dropped()
+        self._end_deleted()
         counted = self._open.pop(hold._grant, None)
-        if counted is not None:  # else it was granted before this began to count, or has had its end
+        if counted is not None:  # else it was granted before the counting, or has ended already
             self._held.add(counted.labels, -1)
             self._hold.labels(*counted.labels).observe(held)
 
-    def _end_dropped(self) -> None:
-        while self._dropped:
-            grant = self._dropped.popleft()
-            if not grant.parts:  # else the body of a response, or a block inside, goes on with it
+    def _end_deleted(self) -> None:
+        while self._deleted:
+            grant = self._deleted.popleft()
+            if not grant.parts:  # else the body of a response, or an inner block, still holds the lock
                 counted = self._open.pop(grant, None)
                 if counted is not None:
                     self._held.add(counted.labels, -1)
@@ -225,7 +227,7 @@ class Metrics:
 
     @_whole
     def _on_broken(self, **kwargs: object) -> None:
-        self._broken.inc()  # what it is a lock of, only its holder can be trusted to know
+        self._broken.inc()  # without labels: only the holder knows the template for sure
 
     @_whole
     def _on_state(self, *, state: str, **kwargs: object) -> None:
@@ -237,7 +239,7 @@ _connected: dict[CollectorRegistry, Metrics] = {}
 
 
 def connect(registry: CollectorRegistry | None) -> None:
-    """Count in a registry, unless that is done already."""
+    """Count in a registry, unless this is done already."""
     registry = REGISTRY if registry is None else registry
     if registry not in _connected:
         _connected[registry] = Metrics(registry)
@@ -245,7 +247,7 @@ def connect(registry: CollectorRegistry | None) -> None:
 
 
 def disconnect(registry: CollectorRegistry | None) -> None:
-    """Count in it no more, if that is done."""
+    """Stop counting in a registry, if this is done."""
     metrics = _connected.pop(REGISTRY if registry is None else registry, None)
     if metrics is not None:
         metrics.stop()

@@ -1,4 +1,4 @@
-"""Knows which ticks of a schedule were taken: one record in ZooKeeper for each entry, written by the leader only."""
+"""The records of a schedule's runs: one znode for each entry, which only the leading beat can write."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from django_zklock.zk.requests import Commit, Done, FenceGone, OptimisticUpdate,
 logger = logging.getLogger("django_zklock.beat")
 
 Entry: TypeAlias = Any
-"""A `celery.beat.ScheduleEntry`; typed as anything, because to its stubs an entry in a schedule may lack a name."""
+"""A `celery.beat.ScheduleEntry`. Its stubs say that an entry may have no name, so it is not typed as that."""
 
-FOLDER = "!beat"  # below the base; no key of a lock has this character, as it would be escaped
+FOLDER = "!beat"  # below the base. No key of a lock contains this character: it would be escaped
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
-FORGET_AFTER = timedelta(days=7)  # for how long the record of an entry that is in the schedule no more is kept
+FORGET_AFTER = timedelta(days=7)  # how long the record of an entry stays that is no longer in the schedule
 
 
-class Demoted(BaseException):
+class LeadershipLost(BaseException):
     """
-    This process leads the schedule no more.
+    This process no longer leads the schedule.
 
-    It is no `Exception`, as schedulers go on after any of those.
+    It is not an `Exception`, because schedulers continue after those.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """The last tick of an entry that was taken."""
+class RunRecord:
+    """The last run of an entry."""
 
     entry: str
-    at: datetime  # in UTC, by the clock of the one that took it
-    count: int  # of the ticks so far
-    token: int = 0  # of the leader that took it; 0: none was taken yet
+    at: datetime  # in UTC, by the clock of the leader that recorded it
+    count: int  # of the runs so far
+    token: int = 0  # fencing token of that leader; 0: no run was recorded yet
     leader: str = ""
-    version: int | None = None  # of the record; None: there is none yet
+    version: int | None = None  # of the znode; None: there is none yet
 
     def encode(self) -> bytes:
         """Return it as JSON."""
@@ -59,8 +59,8 @@ class Tick:
         return json.dumps({**known, "token": str(self.token), "leader": self.leader}).encode()
 
     @classmethod
-    def decode(cls, node: Node) -> Tick | None:
-        """Return the tick in a record, or None if it is none of ours."""
+    def decode(cls, node: Node) -> RunRecord | None:
+        """Return the run in a record; None if the record cannot be read."""
         try:
             found = json.loads(node.data)
             return cls(
@@ -75,12 +75,12 @@ class Tick:
             return None
 
 
-class Ledger:
+class ScheduleRecords:
     """
-    The ticks of one schedule, in the hands of its leader.
+    The records of one schedule, as its leader reads and writes them.
 
-    Each method may take as long as ZooKeeper is away, but no longer than the lease lasts, and raises `Demoted` as soon
-    as this process leads no more.
+    While ZooKeeper is not available, a method blocks, at most until the lease ends. It raises `LeadershipLost` as soon
+    as this process no longer leads.
     """
 
     def __init__(self, hold: Hold, base: str, schedule: str) -> None:
@@ -88,49 +88,49 @@ class Ledger:
         self._session = hold._grant.session
         self._folder = f"{base}/{FOLDER}/{escape(schedule, what='the name of the schedule')}"
         self._leader = f"{socket.gethostname()}:{os.getpid()}"
-        self._ticks: dict[str, Tick] = {}  # by the name of their node
+        self._runs: dict[str, RunRecord] = {}  # by the name of their node
 
     def load(self) -> None:
-        """Read what former leaders have recorded."""
+        """Read what earlier leaders have recorded."""
         found = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
         now = datetime.now(timezone.utc)
         for node in found.values():
-            tick = Tick.decode(node)
-            if tick is None:
-                logger.warning("the record %r cannot be read and counts as none", node.path)
-                tick = Tick(entry="", at=now, count=0, version=node.version)
-            # A clock that goes ahead must not keep the entry waiting until the others have caught up.
-            self._ticks[node.name] = replace(tick, at=min(tick.at, now))
+            run = RunRecord.decode(node)
+            if run is None:
+                logger.warning("the record %r cannot be read and is ignored", node.path)
+                run = RunRecord(entry="", at=now, count=0, version=node.version)
+            # A clock that is ahead must not delay the entry until the others have caught up.
+            self._runs[node.name] = replace(run, at=min(run.at, now))
 
     def adopt(self, entries: Iterable[Entry]) -> None:
-        """Have these entries go on where their records say, and begin a record for each that has none."""
+        """Continue these entries from their records, and create a record for each that has none."""
         new = {}
         for entry in entries:
             name = _node_of(entry)
-            tick = self._ticks.get(name)
-            if tick is None:
-                new[name] = Tick(entry=entry.name, at=_utc(entry.last_run_at), count=entry.total_run_count)
+            run = self._runs.get(name)
+            if run is None:
+                new[name] = RunRecord(entry=entry.name, at=_utc(entry.last_run_at), count=entry.total_run_count)
             else:
-                go_on(entry, tick)
+                continue_from(entry, run)
         if new:
             self._write(new)
 
     def prune(self, entries: Iterable[Entry]) -> None:
-        """Forget entries that have not been in the schedule for a week."""
+        """Delete the records of entries that have not been in the schedule for a week."""
         kept = {_node_of(entry) for entry in entries}
         before = datetime.now(timezone.utc) - FORGET_AFTER
-        for name, tick in list(self._ticks.items()):
-            if name not in kept and tick.at < before and tick.version is not None:
-                del self._ticks[name]
-                operations = (Check(path=self.hold.path), Delete(path=f"{self._folder}/{name}", version=tick.version))
+        for name, run in list(self._runs.items()):
+            if name not in kept and run.at < before and run.version is not None:
+                del self._runs[name]
+                operations = (Check(path=self.hold.path), Delete(path=f"{self._folder}/{name}", version=run.version))
                 self._session.post(self._session.attached(Gateway).commit, operations, lambda reply: None)
 
-    def take(self, entry: Entry) -> Tick:
-        """Record that the tick of this entry that is due now is about to be sent; no other process can send it then."""
+    def record_run(self, entry: Entry) -> RunRecord:
+        """Record the run of this entry that is due now. From then on no other process can send it."""
         name = _node_of(entry)
-        last = self._ticks.get(name)
+        last = self._runs.get(name)
         count = last.count if last is not None else entry.total_run_count
-        tick = Tick(
+        run = RunRecord(
             entry=entry.name,
             at=_utc(entry.default_now()),
             count=count + 1,
@@ -138,13 +138,13 @@ class Ledger:
             leader=self._leader,
             version=last.version if last is not None else None,
         )
-        self._write({name: tick})
-        return tick
+        self._write({name: run})
+        return run
 
     def check(self) -> None:
-        """Raise `Demoted` unless this process leads now."""
+        """Raise `LeadershipLost` unless this process leads now."""
         if self.hold.lost:
-            raise Demoted(self.hold._grant.why_invalid() or "the lock was released")
+            raise LeadershipLost(self.hold._grant.why_invalid() or "the lock was released")
 
     # --- small parts --------------------------------------------------------------------------------------------
 
@@ -159,32 +159,32 @@ class Ledger:
 
         gateway.children(self._folder, on_listed)
 
-    def _write(self, ticks: dict[str, Tick]) -> None:
+    def _write(self, runs: dict[str, RunRecord]) -> None:
         versions = self._ask(
-            lambda deadline: run_all([self._update(name, tick) for name, tick in ticks.items()], deadline)
+            lambda deadline: run_all([self._update(name, run) for name, run in runs.items()], deadline)
         )
         if None in versions:
-            raise Demoted("another process has written the records of the schedule")
-        for (name, tick), version in zip(ticks.items(), versions, strict=True):
-            self._ticks[name] = replace(tick, version=version)
+            raise LeadershipLost("another process has written the records of the schedule")
+        for (name, run), version in zip(runs.items(), versions, strict=True):
+            self._runs[name] = replace(run, version=version)
 
-    def _update(self, name: str, tick: Tick) -> OptimisticUpdate:
+    def _update(self, name: str, run: RunRecord) -> OptimisticUpdate:
         """Return the update of a record. Its value is the new version, or None if another process has written it."""
         path = f"{self._folder}/{name}"
-        data = tick.encode()
+        data = run.encode()
 
         def decide(found: DirectoryState | None, session_id: int) -> Step:
             if found is None:
-                return Commit((Create(path=path, data=data),), 0) if tick.version is None else Done(None)
+                return Commit((Create(path=path, data=data),), 0) if run.version is None else Done(None)
             if found.data == data:  # by a request whose reply was lost
                 return Done(found.version)
-            if found.version != tick.version:
+            if found.version != run.version:
                 return Done(None)
             return Commit((SetData(path=path, data=data, version=found.version),), found.version + 1)
 
         guess = None
-        if tick.version is not None:
-            guess = DirectoryState(path=path, data=b"", version=tick.version, children=())
+        if run.version is not None:
+            guess = DirectoryState(path=path, data=b"", version=run.version, children=())
         return OptimisticUpdate(self._session, path, decide, guess=guess, fence=self.hold.path)
 
     def _ask(self, request: Callable[[float], Any]) -> Any:
@@ -197,35 +197,35 @@ class Ledger:
                 self.hold.wait_lost(PAUSE)
                 continue
             except FenceGone as error:
-                raise Demoted("the znode of this leader is gone") from error
+                raise LeadershipLost("the znode of this leader is gone") from error
             except ZkLockError as error:
-                raise Demoted(str(error)) from error
+                raise LeadershipLost(str(error)) from error
             if isinstance(reply, ZkError):
-                raise Demoted(str(reply)) from reply
+                raise LeadershipLost(str(reply)) from reply
             return reply
 
 
-def go_on(entry: Entry, tick: Tick) -> None:
+def continue_from(entry: Entry, run: RunRecord) -> None:
     """
-    Have an entry go on where its record says, not where the scheduler of this process believes it to be.
+    Continue an entry from its record, not from what the scheduler of this process believes.
 
-    A row of django-celery-beat that was saved since may know better: it was switched off for a while, say.
+    But a row of django-celery-beat that was saved later wins: the entry may have been disabled for a while.
     """
     model: Any = getattr(entry, "model", None)
     saved_at = getattr(model, "date_changed", None)
-    if saved_at is None or not tick.count or _utc(saved_at) <= tick.at:
-        entry.last_run_at = _like(entry.last_run_at, tick.at)
-        entry.total_run_count = tick.count
+    if saved_at is None or not run.count or _utc(saved_at) <= run.at:
+        entry.last_run_at = _like(entry.last_run_at, run.at)
+        entry.total_run_count = run.count
         if model is not None:
-            model.total_run_count = tick.count  # by which a one-off entry knows that it had its turn
-    elif _utc(entry.last_run_at) < tick.at:
-        entry.last_run_at = _like(entry.last_run_at, tick.at)
+            model.total_run_count = run.count  # by which a one-off entry knows that it has run
+    elif _utc(entry.last_run_at) < run.at:
+        entry.last_run_at = _like(entry.last_run_at, run.at)
 
 
 def _node_of(entry: Entry) -> str:
     try:
         return escape(entry.name)
-    except InvalidLockName:  # too long once escaped, say: any text may name an entry
+    except InvalidLockName:  # too long once escaped: any text may be the name of an entry
         return f"{hashlib.sha256(entry.name.encode('utf-8', 'surrogatepass')).hexdigest()}.sha256"
 
 

@@ -1,4 +1,4 @@
-"""Knows how the rows that a query finds are fenced, read, written and deleted."""
+"""Fence, read, write and delete the rows of a query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, models, transaction
 
-from django_zklock.fencing import tokens
+from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, refusal, require_transaction
 
 BATCH = 500  # primary keys in one statement
@@ -19,19 +19,19 @@ _Model = TypeVar("_Model", bound=models.Model)
 
 
 class FencedQuerySet(models.QuerySet[_Model, _Model]):
-    """A queryset whose rows can be fenced. A project's own ones derive from it."""
+    """A queryset whose rows can be fenced; a base class for the querysets of a project."""
 
     def fenced(self, fence: Fence) -> FencedRows[_Model]:
-        """Return these rows, to be read or written as the holder `fence` alone."""
+        """Return these rows, to read and write them as the holder `fence`."""
         return FencedRows(self, fence)
 
 
 class FencedRows(Generic[_Model]):
     """
-    The rows of a queryset, as one holder of their lock reads and writes them.
+    The rows of a queryset, read and written by one holder of their lock.
 
-    It is no queryset, and has nothing that would pass the fence by. Raises `StaleToken` when a newer holder has been at
-    one of the rows.
+    This is no queryset: it has no methods that bypass the fence. Its methods raise `StaleToken` if a newer holder has
+    written one of the rows.
     """
 
     def __init__(self, queryset: models.QuerySet[_Model, Any], fence: Fence) -> None:
@@ -48,14 +48,14 @@ class FencedRows(Generic[_Model]):
 
     def get(self, *args: Any, **lookup: Any) -> _Model:
         """
-        Fence the one row that is looked up, then read it; as `select_for_update().get()`, within a transaction.
+        Fence one row, then read it, within a transaction; like `select_for_update().get()`.
 
-        What is read is up to date, and stays so to the end of the transaction. Raises as `QuerySet.get` does, too.
+        The row is up to date, and stays so to the end of the transaction. Raises what `QuerySet.get` raises, too.
         """
         require_transaction(self._using, "fenced(...).get()")
         rows = self._rows.filter(*args, **lookup)
         if self._in_one_table(rows):
-            count = tokens.compare_and_set(rows, self._fence.token)
+            count = row_tokens.compare_and_set(rows, self._fence.token)
             if not count:
                 self._refuse_newer(rows)
         else:
@@ -70,19 +70,19 @@ class FencedRows(Generic[_Model]):
 
     def update(self, **fields: Any) -> int:
         """Update the rows, all or none; return how many there were."""
-        if tokens.FIELD in fields:
-            raise TypeError(f"{tokens.FIELD} is set by the fence.")
+        if row_tokens.FIELD in fields:
+            raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
         with transaction.atomic(using=self._using):
             if self._in_one_table(self._rows, fields):
-                current = self._rows.filter(**{f"{tokens.FIELD}__lte": self._fence.token})
-                count: int = current.update(**fields, **{tokens.FIELD: self._fence.token})
+                current = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
+                count: int = current.update(**fields, **{row_tokens.FIELD: self._fence.token})
                 self._refuse_newer(self._rows)
                 return count
             claimed = self._claim(self._rows)
             return sum(self._rows.filter(pk__in=some).update(**fields) for some in batches(claimed))
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows, all or none, with what depends on them; return what `QuerySet.delete` does."""
+        """Delete the rows, all or none, with the rows that depend on them; return what `QuerySet.delete` returns."""
         counts: Counter[str] = Counter()
         with transaction.atomic(using=self._using):
             for some in batches(self._claim(self._rows)):
@@ -91,7 +91,7 @@ class FencedRows(Generic[_Model]):
         return counts.total(), dict(counts)
 
     async def aget(self, *args: Any, **lookup: Any) -> _Model:
-        """Do the same as `get` in the thread of the database; the transaction has to be open there."""
+        """Do the same as `get` in the thread of the database; the transaction must be open there."""
         return await sync_to_async(self.get)(*args, **lookup)
 
     async def aupdate(self, **fields: Any) -> int:
@@ -103,52 +103,52 @@ class FencedRows(Generic[_Model]):
         return await sync_to_async(self.delete)()
 
     def _in_one_table(self, rows: models.QuerySet[_Model, Any], fields: Sequence[str] | dict[str, Any] = ()) -> bool:
-        """Tell whether one statement on the table that has the tokens can find these rows and set these fields."""
+        """Return whether one statement on the table with the tokens can find these rows and set these fields."""
         meta = rows.model._meta
-        owner = tokens.owner(rows.model)
+        owner = row_tokens.owner(rows.model)
         if owner is not meta.concrete_model:
             return False
         try:
             if any(meta.get_field(name).model is not owner for name in fields):
                 return False
         except FieldDoesNotExist:
-            pass  # Django says so, and better
+            pass  # Django has a better message
         query = rows.all().query
         query.get_initial_alias()
         return query.group_by is None and query.count_active_tables() == 1
 
     def _claim(self, rows: models.QuerySet[_Model, Any]) -> list[Any]:
         """
-        Raise the tokens of these rows; return their primary keys. They are locked from now on.
+        Raise the tokens of these rows, which locks them; return their primary keys.
 
-        They are named one by one in what follows: a row that the query finds only then is not fenced.
+        The caller uses these keys from now on: a row that the query finds only later is not fenced.
         """
-        everything = tokens.table(rows.model, self._using)
-        place = tokens.owner(rows.model)._meta.pk.name
-        found = rows.order_by().values_list("pk", place)
-        # Before anything is read: a database that shows all of a transaction one state shows it as of the first read,
-        # and SQLite can't write any more when somebody has written since.
+        everything = row_tokens.table(rows.model, self._using)
+        own_key = row_tokens.owner(rows.model)._meta.pk.name
+        found = rows.order_by().values_list("pk", own_key)
+        # Before anything is read: with snapshot isolation, a transaction sees the state of its first read, and SQLite
+        # cannot write after that if another connection has written since.
         if self._in_one_table(rows):
-            tokens.compare_and_set(rows, self._fence.token)
+            row_tokens.compare_and_set(rows, self._fence.token)
         elif connections[self._using].vendor == "mysql":
-            found = found.select_for_update()  # where a statement can't write to a table and look into it, too
+            found = found.select_for_update()  # MySQL cannot write to a table that a subquery reads
         else:
-            tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(place)), self._fence.token)
-        places = dict(found)
-        for some in batches(sorted(set(places.values()))):
+            row_tokens.compare_and_set(everything.filter(pk__in=rows.order_by().values(own_key)), self._fence.token)
+        own_keys = dict(found)
+        for some in batches(sorted(set(own_keys.values()))):
             batch = everything.filter(pk__in=some)
-            if tokens.compare_and_set(batch, self._fence.token) < len(some):
+            if row_tokens.compare_and_set(batch, self._fence.token) < len(some):
                 self._refuse_newer(batch)
-        return list(places)
+        return list(own_keys)
 
     def _refuse_newer(self, rows: models.QuerySet[Any, Any]) -> None:
-        newer = rows.filter(**{f"{tokens.FIELD}__gt": self._fence.token})
-        seen = tokens.highest(newer)
+        newer = rows.filter(**{f"{row_tokens.FIELD}__gt": self._fence.token})
+        seen = row_tokens.highest(newer)
         if seen is not None:
             raise refusal(self._fence, f"a row of {rows.model._meta.label}", seen)
 
 
 def batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut primary keys into as many as go into one statement."""
+    """Split primary keys into batches, one for each statement."""
     for start in range(0, len(keys), BATCH):
         yield keys[start : start + BATCH]

@@ -1,0 +1,87 @@
+"""The context of a decorated function that a Celery worker calls as its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from celery import Task
+from celery._state import get_current_task
+
+from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.contrib.celery import connect, policy, redelivery, task_reservations
+from django_zklock.contrib.celery.introspection import function_of, work_of
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.multi import Locks
+
+_CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
+
+
+class TaskContext:
+    """A call by a worker: by default it does not wait for the lock, and the task is sent again."""
+
+    timeout = 0.0
+    on_conflict = "retry"
+
+    def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
+        self._task = task
+        self._wrapper = wrapper
+        self._by_worker = not (task.request.called_directly or task.request.is_eager)
+        work = work_of(task)
+        self.what = work.what
+        self.about = work.about
+
+    def before_acquire(self, lock: Locks, options: LockOptions) -> None:
+        """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
+        exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
+        if self._by_worker and not (exclusive and options.timeout == 0):
+            policy.before_acquire(self._task, lock, options)
+
+    def on_acquired(self) -> None:
+        """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""
+        if self._by_worker and self._task.request.headers:
+            redelivery.check_done(self._task)
+            task_reservations.on_acquired(self._task, self._wrapper)
+
+    def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+        """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
+        if self._by_worker:
+            return policy.on_not_acquired(self._task, error, lock, options)
+        if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
+            return None if options.skip_value is UNSET else options.skip_value
+        raise error
+
+    def on_lost(self, error: LockLost, options: LockOptions) -> Any:
+        """Fail, or send the task again."""
+        if self._by_worker:
+            policy.on_lost(self._task, error, options)
+        raise error
+
+
+def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
+    """
+    Return the context of a call of the decorated function `wrapper`; None if a worker does not call it as its task.
+
+    The call may be that of a helper, or of the task's own function by itself. The wait and the failure of such a call
+    do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
+    """
+    task: Task[..., Any] | None = get_current_task()
+    if task is None or not _runs(task, wrapper):
+        return None
+    called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
+    if wrapper in called:
+        return None
+    called.add(wrapper)
+    return TaskContext(task, wrapper)
+
+
+def _runs(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
+    run = function_of(task)
+    function = getattr(run, "__func__", run)
+    while function is not None and function is not wrapper:
+        function = getattr(function, "__wrapped__", None)
+    return function is wrapper
+
+
+connect()  # in a process that imports Celery after all its functions were decorated

@@ -1,0 +1,79 @@
+"""What a Celery task tells about itself: its decorated function, its work, and when its result was stored."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import Task, states
+from celery.backends.base import DisabledBackend
+
+from django_zklock.execution.work import Work
+
+if TYPE_CHECKING:
+    from django_zklock.decorators.locked import LockedFunction
+
+logger = logging.getLogger("django_zklock.celery")
+
+_SHOWN: Final = 64  # characters of an id
+_WORK: Final = "zklock_work"  # attribute of a request
+
+
+def function_of(task: object) -> Callable[..., Any] | None:
+    """Return the function of a task; a bound method if the task is bound."""
+    # autoretry_for wraps it in another function.
+    function: Callable[..., Any] | None = getattr(task, "_orig_run", getattr(task, "run", None))
+    return function
+
+
+def locked_of(task: object) -> LockedFunction | None:
+    """Return the lock around a task's function; None if it is not decorated."""
+    locked: LockedFunction | None = getattr(function_of(task), "zk_locked", None)
+    return locked
+
+
+def arguments(task: object, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of the function when the task is called with these."""
+    bound = getattr(function_of(task), "__self__", None)
+    before = () if bound is None else (bound,)
+    return (*before, *(args or ())), dict(kwargs or {})
+
+
+def work_of(task: Task[..., Any]) -> Work:
+    """Return what others in the queue of a lock may know of the running task; never its arguments."""
+    request: Any = task.request
+    found: Work | None = request.__dict__.get(_WORK)
+    if found is None:
+        about = {
+            "task": task.name or "",
+            "id": short_id(request.id),
+            "queue": str((request.delivery_info or {}).get("routing_key") or ""),
+            "retries": str(request.retries),
+        }
+        found = Work(f"task {task.name} {request.id}", about)
+        setattr(request, _WORK, found)
+    return found
+
+
+def short_id(task_id: object) -> str:
+    """Return a task's id as the queue of a lock shows it. Ids that callers choose may be long."""
+    found = str(task_id or "")
+    if len(found) <= _SHOWN:
+        return found
+    # Two ids with the same beginning stay different. Otherwise a task could be taken for a copy of another one.
+    digest = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{found[: _SHOWN - 33]}…{digest}"
+
+
+def finished_at(backend: Any, task_id: str) -> str:
+    """Return when the final result of a task was stored; an empty text if there is none, or no backend can tell."""
+    if isinstance(backend, DisabledBackend) or backend.as_uri().startswith("rpc://"):
+        return ""
+    try:
+        meta = backend.get_task_meta(task_id, cache=False)
+    except Exception as error:  # noqa: BLE001 - any error of a backend's client
+        logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
+        return ""
+    return str(meta.get("date_done") or "unknown") if meta.get("status") in states.READY_STATES else ""

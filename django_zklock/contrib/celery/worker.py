@@ -1,0 +1,40 @@
+"""The begin and the end of a worker's processes."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import Any
+
+from celery.signals import worker_init, worker_process_shutdown, worker_shutdown
+
+from django_zklock.contrib.celery import events
+from django_zklock.zk import process
+
+logger = logging.getLogger("django_zklock.celery")
+
+
+def begin_worker(*, sender: Any, **kwargs: object) -> None:
+    """
+    Answer `inspect zklocks`, and send events of locks if the worker sends events of its tasks.
+
+    It does so with `-E` or the setting `worker_send_task_events`.
+    """
+    import_module("django_zklock.contrib.celery.control")  # only now: it imports all of a worker
+    if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
+        logger.warning(
+            "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not before a call "
+            "into C returns; call hold.check() before anything that cannot be undone, or use the prefork pool"
+        )
+    events.choose_worker(str(sender.hostname) if sender.task_events else "")
+
+
+def close_session(**kwargs: object) -> None:
+    """End the session of a process that ends, so that its locks are released at once."""
+    process.reset()
+
+
+worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")
+# A pool process ends without its exit handlers. Other pools' process runs them, but late.
+worker_process_shutdown.connect(close_session, dispatch_uid="zklock.close_session")
+worker_shutdown.connect(close_session, dispatch_uid="zklock.close_session")

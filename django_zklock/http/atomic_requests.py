@@ -1,0 +1,61 @@
+"""Django's `ATOMIC_REQUESTS` for locked views: the transaction of a request begins inside the lock."""
+
+from __future__ import annotations
+
+from django.db import connections
+from django.http import HttpRequest
+
+from django_zklock.execution import transactions
+
+
+class NonAtomicRequests(set[str]):
+    """
+    The `_non_atomic_requests` of a locked view. It claims to contain every database.
+
+    So Django begins no transaction around the lock, and the lock begins it inside. Its members are the databases that
+    the project has opted out of: `transaction.non_atomic_requests` above `@zk_locked` adds to them.
+    """
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+
+def databases() -> tuple[str, ...]:
+    """Return the databases with `ATOMIC_REQUESTS`."""
+    return tuple(alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"])
+
+
+def non_atomic_requests(view: object) -> NonAtomicRequests:
+    """Return this set for a locked view, with the databases that the project has opted out of already."""
+    marks = getattr(view, "_non_atomic_requests", ())
+    return marks if isinstance(marks, NonAtomicRequests) else NonAtomicRequests(marks)
+
+
+def opted_out(view: object) -> frozenset[str]:
+    """Return the databases for which the project has opted a view out of `ATOMIC_REQUESTS`."""
+    return frozenset(getattr(view, "_non_atomic_requests", ()))
+
+
+def _view_of(request: HttpRequest) -> object:
+    return getattr(request.resolver_match, "func", None)
+
+
+def to_begin(marks: NonAtomicRequests, request: HttpRequest) -> tuple[str, ...]:
+    """Return the databases on which a locked view with these marks begins the transaction of the request."""
+    begun = {*marks, *opted_out(_view_of(request)), *transactions.open_blocks()}
+    return tuple(alias for alias in databases() if alias not in begun)
+
+
+def only_around_view(request: HttpRequest) -> bool:
+    """Return whether all open blocks were begun by Django around the view of this request."""
+    view = _view_of(request)
+    if view is None:
+        return False
+    by_django = {alias for alias in databases() if alias not in getattr(view, "_non_atomic_requests", ())}
+    return set(transactions.open_blocks()) <= by_django and all(
+        _is_alone(alias) for alias in transactions.open_blocks()
+    )
+
+
+def _is_alone(alias: str) -> bool:
+    return sum(not transactions.is_of_test_case(block) for block in connections[alias].atomic_blocks) == 1

@@ -1,0 +1,290 @@
+"""The lock of a candidate for leadership, acquired by attempts that wait without a timeout and can be stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from django_zklock import conf
+from django_zklock.conf.options import UNSET, LockOptions
+from django_zklock.exceptions import LockNotAcquired
+from django_zklock.execution.owner import current_owner
+from django_zklock.execution.waiters import Routine, ThreadWaiter
+from django_zklock.locks.acquisition import Acquisition
+from django_zklock.locks.base import Entry, Plan
+from django_zklock.locks.held import HeldLock
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.protocol.contender import Outcome
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.validation import refuse_open_transaction
+from django_zklock.zk import process
+from django_zklock.zk.session import Session
+
+logger = logging.getLogger("django_zklock.leader")
+
+FIRST_PAUSE = 0.1  # seconds after the leadership was lost; the next pause is twice as long, and so on
+LONGEST_PAUSE = 10.0  # seconds
+STEADY = 30.0  # seconds of leadership after which the next loss counts as the first one again
+STOPPED = "the leader was stopped by stop()"
+
+_NO_ENTRY = LockOptions()
+
+
+class Backoff:
+    """
+    The pauses between two attempts: the more often the leadership was lost lately, the longer.
+
+    A candidate that loses its znode creates a new one. If it loses that at once, too (an operator deletes it, the host
+    is starved), a loop without pauses would overload the servers: Curator's latch created 2.6 million znodes in two
+    hours (CURATOR-504, CURATOR-644). Up to half of each pause is random, so that candidates that lost their znodes
+    together do not return together.
+    """
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE
+
+    def after(self, grant: Grant | None) -> float:
+        """Return the seconds to wait after this grant has ended: 0 if it was released, or there was none."""
+        if grant is None or grant.lost_reason is None:
+            return 0.0
+        if time.monotonic() - grant.since >= STEADY:
+            self._next = FIRST_PAUSE
+        pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+class ElectionAttempt:
+    """
+    One place in the queue, from the pause before it to the outcome.
+
+    One thread or coroutine at a time waits for the outcome, as often as it likes. Any thread may stop the attempt.
+    """
+
+    def __init__(self, acquisition: Acquisition, waiter: Any, *, pause: float) -> None:
+        self.session: Session = process.current()
+        self.acquisition = acquisition
+        acquisition.waiter = self._waiter = waiter  # so that it can be stopped before it starts
+        self._starts_at = time.monotonic() + pause
+        self._started = False
+        self._concluded = False
+        self._leaving = False
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the outcome was taken, or belongs to the process that this one was forked from."""
+        return self._concluded or self.session.pid != os.getpid()
+
+    @property
+    def grant(self) -> Grant | None:
+        """The grant, once there is one."""
+        return self.acquisition.grant
+
+    @property
+    def position(self) -> str:
+        """The position in the queue, as a text."""
+        contender = self.acquisition.contender
+        if not self._started:
+            return "not in the queue"
+        if contender is None or not contender.placed:
+            return f"not in the queue yet: {self.session.explain()}"
+        if contender.operator is not None:
+            return f"behind {contender.operator}"
+        ahead = contender.ahead
+        return "in the queue" if ahead is None else f"behind process {ahead.pid} on {ahead.host}"
+
+    def outcome(self, timeout: float | None) -> Routine[Outcome | None]:
+        """Return the outcome, or None if there was none within `timeout` seconds (None: no limit)."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._started:
+            pause = self._starts_at - time.monotonic()
+            is_due = timeout is None or pause <= timeout
+            early: Outcome | None = yield from self._waiter.outcome(pause if is_due else timeout)
+            if early is not None or not is_due:
+                return early
+            self._started = True
+            self.acquisition.start(self.session, self._waiter, None, 0.0)
+        outcome: Outcome | None = yield from self._waiter.outcome(
+            None if deadline is None else deadline - time.monotonic()
+        )
+        return outcome
+
+    def conclude(self, outcome: Outcome | None) -> HeldLock:
+        """Return the held lock, owned by the caller, or raise what the outcome means."""
+        self.acquisition.conclude(outcome, current_owner(), keep=False)
+        held = self.acquisition.held
+        assert held is not None
+        self._concluded = True
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return held
+
+    def abandon(self) -> None:
+        """Leave the queue, and release what was granted."""
+        self._leaving = True
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self.acquisition.abandon()
+
+    def stop(self, grace: float) -> None:
+        """Leave the queue, or give up the leadership after `grace` seconds; from any thread or signal handler."""
+        self._leaving = True
+        self.session.post(self._stop, grace)
+
+    def _stop(self, grace: float) -> None:
+        """Do so, on the protocol's thread."""
+        self.acquisition.call_off(_stopped(self.acquisition.terms.key))  # changes nothing if there is an outcome
+        grant = self.grant
+        if grant is None or grant.released:
+            return
+        if grace > 0:
+            self.session.loop.call_later(grace, lambda: self._stop(0.0))
+        else:
+            grant.lose(STOPPED, logging.INFO)
+
+    def abandon_with(self, candidate: object) -> None:
+        """Abandon the attempt when `candidate` is deleted before the outcome: then nothing could lead or withdraw."""
+        self._finalizer = weakref.finalize(candidate, self._on_deleted)
+        self._finalizer.atexit = False  # the session is closed then
+
+    def _on_deleted(self) -> None:
+        if self.is_over:
+            return
+        forgotten = self._started and not self._leaving
+        self.abandon()
+        if forgotten:
+            message = f"the candidate for {self.acquisition.terms.key!r} was deleted without withdraw()"
+            warnings.warn(message, ResourceWarning, stacklevel=1)
+
+
+class LeaderLock(Lock):
+    """
+    The lock of one candidate, and what the candidate did so far.
+
+    It does not refer to its `Leader`: the attempt is abandoned when that object is deleted.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        # DEFAULTS is meant for other locks. Acquiring it again would make a candidate wait for itself.
+        super().__init__(name, kind="lock", limit=None, atomic=False, reentrant=False, **options)
+        # These run on the thread that sends Django's signals.
+        self.on_elected: list[Callable[[Hold], object]] = []
+        self.on_lost: list[Callable[[str], object]] = []
+        self.attempt: ElectionAttempt | None = None  # the current or last one; written by the candidate, read by all
+        self.stopping = False  # final; written by any thread
+        self.pause = 0.0  # seconds, at least, before the next attempt
+        self._backoff = Backoff()
+        self._held: Callable[[], HeldLock | None] = _nothing
+
+    @property
+    def hold(self) -> Hold | None:
+        """The hold by which this candidate leads."""
+        held = self._held()
+        return None if held is None or held.is_over or held.grant.inherited else held.hold
+
+    @property
+    def grant(self) -> Grant | None:
+        """The grant of the current or last attempt."""
+        return None if self.attempt is None else self.attempt.grant
+
+    def _plan(self) -> Plan:
+        entry = conf.current().locks.get(self.name, _NO_ENTRY)
+        if entry.kind in ("read", "write") or isinstance(entry.limit, int) or entry.atomic not in (UNSET, ()):
+            raise ValueError(
+                f'ZKLOCK["LOCKS"]["{self.name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
+                "there is one leader at a time, and its work is not a transaction."
+            )
+        return super()._plan()
+
+    def begin(self, acquisition: Acquisition, waiter: Any) -> ElectionAttempt:
+        """Return a new attempt. It sends nothing before its first wait."""
+        if self.attempt is not None and (not self.attempt.is_over or self.hold is not None):
+            raise RuntimeError(
+                f"The candidate for {self.key!r} leads or waits already. Create one Leader object for each candidate."
+            )
+        attempt = ElectionAttempt(acquisition, waiter, pause=max(self.pause, self._backoff.after(self.grant)))
+        self.attempt = attempt  # before `stopping` is read: `stop` sets that first, and reads this afterwards
+        if self.stopping:
+            self.attempt = None
+            raise _stopped(self.key)
+        return attempt
+
+    def abandon(self, attempt: ElectionAttempt) -> None:
+        """Abandon an attempt that failed."""
+        attempt.abandon()
+        self.attempt = None
+
+    def begin_leadership(self, held: HeldLock, reference: Callable[[], HeldLock | None]) -> None:
+        """Take note that this candidate leads; call the callbacks, and others at the end."""
+        self._held = reference
+        self.pause = 0.0
+        grant, session = held.grant, held.grant.session
+        logger.info("leads %r", held.key, extra=grant.logged())
+        for callback in self.on_elected:
+            session.dispatch(_call, callback, held.hold)
+        session.post(grant.attach, _EndReport(session, self.on_lost))
+
+    def end_leadership(self) -> HeldLock | None:
+        """Take note that this candidate leads no more; return the lock, which is still to be released."""
+        held, self._held = self._held(), _nothing
+        return held
+
+    def stop(self, grace: float) -> None:
+        """Begin no further attempt, and stop the current one; see `Leader.stop`."""
+        self.stopping = True
+        if self.attempt is not None:
+            self.attempt.stop(grace)
+
+    def _take(
+        self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
+    ) -> Routine[None]:
+        acquisition = Acquisition(plan.terms[0])
+        entry.acquisitions.append(acquisition)
+        acquisition.reenter(current_owner(), keep=False)  # raises if the owner has the lock
+        if waiter is ThreadWaiter:
+            refuse_open_transaction(acquisition.terms, ())
+        attempt = self.begin(acquisition, waiter())
+        try:
+            held = attempt.conclude((yield from attempt.outcome(None)))
+            self.begin_leadership(held, weakref.ref(held))  # weak: the block alone keeps it
+        except BaseException:
+            self.abandon(attempt)
+            raise
+
+
+class _EndReport(GrantObserver):
+    """Calls the callbacks of a candidate at the end of one leadership, once."""
+
+    def __init__(self, session: Session, callbacks: list[Callable[[str], object]]) -> None:
+        self._session = session
+        self._callbacks = callbacks
+
+    def on_lost(self, reason: str) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._session.dispatch(_call, callback, reason)
+
+    def on_released(self) -> None:
+        self.on_lost("")
+
+
+def _call(callback: Callable[..., object], *args: object) -> None:
+    try:
+        callback(*args)
+    except Exception:
+        logger.exception("a callback of a leader failed: %r", callback)
+
+
+def _stopped(key: str) -> LockNotAcquired:
+    return LockNotAcquired("The leader was stopped.", lock=key)
+
+
+def _nothing() -> None:
+    return None

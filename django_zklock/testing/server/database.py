@@ -1,0 +1,188 @@
+"""
+The state of a server: sessions, tree, watches and the last transaction id.
+
+Nothing here does input or output. Times are given by the caller, as seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from django_zklock.testing.server import records as r
+from django_zklock.testing.server.acl import Credential, allows
+from django_zklock.testing.server.codes import Error, Event, Perm, Refused
+from django_zklock.testing.server.records import Malformed, Reader
+from django_zklock.testing.server.tree import Tree
+from django_zklock.testing.server.watches import Watches
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One session. Only its `Sessions` changes the deadline."""
+
+    id: int
+    timeout: float  # seconds
+    password: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    deadline: float = 0.0
+
+    def has_password(self, password: bytes | None) -> bool:
+        """Return whether this is the session's password, which a client needs to resume it."""
+        return hmac.compare_digest(self.password, password or b"")
+
+
+class Sessions:
+    """
+    All sessions of a server, in the order of their deadlines.
+
+    As on a real server, deadlines are whole ticks. So a session ends up to one tick later than its timeout says, and
+    never earlier.
+    """
+
+    def __init__(self, *, tick: float, shortest: float, longest: float, first_id: int) -> None:
+        self.tick = tick
+        self.shortest = shortest
+        self.longest = longest
+        self.next_id = first_id
+        self._all: dict[int, Session] = {}
+        self._due: dict[float, set[Session]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._all.values()))
+
+    def find(self, session_id: int) -> Session | None:
+        """Return a session that has not ended, or None."""
+        return self._all.get(session_id)
+
+    def negotiate(self, timeout: float) -> float:
+        """Return the timeout that a client gets when it asks for `timeout`."""
+        return min(max(timeout, self.shortest), self.longest)
+
+    def open(self, timeout: float, now: float) -> Session:
+        """Start a session."""
+        session = Session(self.next_id, timeout)
+        self.next_id += 1
+        self._all[session.id] = session
+        self.touch(session, now)
+        return session
+
+    def touch(self, session: Session, now: float) -> None:
+        """Renew the deadline of a session after a request. A session that has ended stays ended."""
+        if session.id not in self._all:
+            return
+        deadline = ((now + session.timeout) // self.tick + 1) * self.tick
+        if deadline != session.deadline:
+            self._forget(session)
+            session.deadline = deadline
+            self._due.setdefault(deadline, set()).add(session)
+
+    def touch_all(self, now: float) -> None:
+        """Restart all timers, as a server does at its start or when it becomes the leader."""
+        for session in self._all.values():
+            self.touch(session, now)
+
+    def end(self, session_id: int) -> bool:
+        """End a session. Return whether it existed."""
+        session = self._all.pop(session_id, None)
+        if session is None:
+            return False
+        self._forget(session)
+        return True
+
+    def overdue(self, now: float) -> list[Session]:
+        """Return the sessions whose deadline has passed, oldest deadline first."""
+        return [session for due in sorted(due for due in self._due if due <= now) for session in self._due[due]]
+
+    def next_deadline(self) -> float | None:
+        """Return the earliest deadline, or None if there is no session."""
+        return min(self._due, default=None)
+
+    def _forget(self, session: Session) -> None:
+        same = self._due.get(session.deadline)
+        if same is not None:
+            same.discard(session)
+            if not same:
+                del self._due[session.deadline]
+
+
+class Client(Protocol):
+    """What requests need of a connection. Watches use the connection itself as their key."""
+
+    session: Session | None
+    credentials: list[Credential]
+
+    def send(self, data: bytes) -> None:
+        """Send a frame after all earlier ones."""
+
+
+class Database:
+    """The tree, the sessions, the watches, and the id of the last transaction."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.tree = Tree()
+        self.sessions = sessions
+        self.watches: Watches[Client] = Watches()
+        self.zxid = 0
+
+    def open_session(self, timeout: float, now: float) -> Session:
+        """Start a session. It counts as a transaction."""
+        self.zxid += 1
+        return self.sessions.open(timeout, now)
+
+    def end_session(self, session_id: int) -> bool:
+        """End a session and delete its ephemeral nodes. Return whether it existed."""
+        if not self.sessions.end(session_id):
+            return False
+        self.zxid += 1
+        self.tree.end_session(session_id, zxid=self.zxid)
+        self.fire()
+        return True
+
+    def delete_expired(self) -> None:
+        """Delete empty containers, and nodes whose time to live is over."""
+        for path in self.tree.expired(now()):
+            self.zxid += 1
+            self.tree.remove(path, zxid=self.zxid)
+        self.fire()
+
+    def fire(self) -> None:
+        """
+        Send watch events for all changes.
+
+        A client that may not read the node gets no event (CVE-2024-23944), but its watch is used up.
+        """
+        changes, self.tree.changes = self.tree.changes, []
+        for change in changes:
+            for client, kind, where in self.watches.fire(change.event, change.path):
+                acl = change.parent_acl if kind is Event.CHILD else change.acl
+                if allows(acl, Perm.READ, client.credentials):
+                    client.send(r.event(kind, where))
+
+    def reply_to(self, client: Client, xid: int, reader: Reader, handler: Handler, *, writes: bool) -> bytes:
+        """Carry out a request and return the reply as a frame. A request that `writes` uses a transaction id."""
+        if writes:
+            self.zxid += 1  # also if it fails
+        try:
+            body = handler(self, client, reader)
+        except Refused as refused:
+            return r.reply(xid, self.zxid, refused.code)
+        except (Malformed, ValueError):
+            return r.reply(xid, self.zxid, Error.MARSHALLING)
+        if self.tree.changes:
+            self.fire()
+        return r.reply(xid, self.zxid, 0, body)
+
+
+Handler = Callable[[Database, Client, Reader], bytes]
+
+
+def now() -> int:
+    """Return the wall clock's time in milliseconds, as znodes store it."""
+    return int(time.time() * 1000)

@@ -1,0 +1,32 @@
+"""The reservations in ZooKeeper, and who has the key of one."""
+
+from __future__ import annotations
+
+import time
+
+from django_zklock.operations import reservations
+from django_zklock.queue import reservations as rules
+from django_zklock.queue.reservations import Reservation, Verdict
+from django_zklock.zk.gateway import DirectoryState
+from django_zklock.zk.requests import Done, Step
+from support.zoo import Zoo
+
+
+def holder(key: str) -> str | None:
+    """Return the id of the task that has the key now, by the rules of the next publisher; None if no task has it."""
+
+    def decide(found: DirectoryState | None, session_id: int) -> Step:
+        if found is None:
+            return Done(None)
+        current = Reservation.decode(found.data)
+        dead = rules.judge(current, found.children, time.time()) is Verdict.DEAD
+        return Done(None if dead else current.task_id)
+
+    found: str | None = reservations._run(key, decide, 5.0)
+    return found
+
+
+def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
+    """Return the names of all reservations, or of those for this lock key."""
+    names = zoo.names(rules.directory(zoo.base))
+    return [name for name in names if name.endswith(f"!{key}")] if key else names

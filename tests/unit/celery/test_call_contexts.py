@@ -1,0 +1,103 @@
+"""How `contrib.celery` registers with the decorator, whichever of Django and Celery a process imports first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+SETUP = """
+import sys
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": "zk://h"})
+import django
+"""
+
+
+def run(code: str) -> str:
+    """Run code in a process of its own; return what it prints."""
+    command = [sys.executable, "-c", SETUP + textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_project_without_celery_does_not_import_it() -> None:
+    """Decorated functions do not need it."""
+    assert (
+        run("""
+        django.setup()
+        from django_zklock import zk_locked
+        from django_zklock.decorators.context import task_context
+        function = zk_locked("a")(lambda: None)
+        print(task_context(function), "celery" in sys.modules)
+    """)
+        == "None False"
+    )
+
+
+def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
+    """A call by a worker still has the context of its task."""
+    assert (
+        run("""
+        django.setup()
+        from django_zklock import zk_locked
+        from django_zklock.decorators.context import task_context
+
+        @zk_locked("a")
+        def function(): ...
+
+        from celery import Celery
+        from celery._state import _task_stack
+        _task_stack.push(Celery(set_as_current=False).task(name="task")(function))
+        print(type(task_context(function)).__name__)
+    """)
+        == "TaskContext"
+    )
+
+
+def test_a_unique_task_may_be_defined_before_django_is_set_up() -> None:
+    """Duplicates are stopped as soon as Django is set up."""
+    assert (
+        run("""
+        from celery import Celery
+        from django_zklock import zk_locked
+        Celery(set_as_current=False).task(name="task")(zk_locked("a", unique="until_done")(lambda: None))
+        print(hasattr(Celery.send_task, "__zk_locked__"), end=" ")
+        django.setup()
+        print(hasattr(Celery.send_task, "__zk_locked__"))
+    """)
+        == "False True"
+    )
+
+
+def test_celery_sends_as_ever_if_no_task_is_unique() -> None:
+    """Its `send_task` is replaced for unique tasks only."""
+    assert (
+        run("""
+        from celery import Celery
+        django.setup()
+        from django_zklock import zk_locked
+        Celery(set_as_current=False).task(name="task")(zk_locked("a")(lambda: None))
+        print(hasattr(Celery.send_task, "__zk_locked__"))
+    """)
+        == "False"
+    )
+
+
+def test_unique_needs_celery() -> None:
+    """The error says what to install."""
+    assert "pip install" in run("""
+        class NoCelery:
+            def find_spec(self, name, path=None, target=None):
+                if name == "celery":
+                    raise ModuleNotFoundError(name)
+        sys.meta_path.insert(0, NoCelery())
+        django.setup()
+        from django.core.exceptions import ImproperlyConfigured
+        from django_zklock import zk_locked
+        try:
+            zk_locked("a", unique="until_done")(lambda: None)
+        except ImproperlyConfigured as error:
+            print(error)
+    """)
