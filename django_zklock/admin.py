@@ -1,15 +1,15 @@
 """
-The locks in Django's admin: who holds which, since when, who waits, and how to get one free.
+The locks in Django's admin: holders, waiters, and the actions on them.
 
-`LockAdminMixin` goes before any `ModelAdmin`, so that themes bring their own: `class ThemedLockAdmin(LockAdminMixin,
-unfold.admin.ModelAdmin)`, registered after `admin.site.unregister(Lock)`.
+For a theme with its own `ModelAdmin`, call `admin.site.unregister(Lock)` and register a class such as
+`class ThemedLockAdmin(LockAdminMixin, unfold.admin.ModelAdmin)`.
 """
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from django_zklock.dashboard.base import LockAdminMixin
+from django_zklock.dashboard.lock_admin import LockAdminMixin
 from django_zklock.models import Lock
 
 __all__ = ["LockAdmin", "LockAdminMixin"]
@@ -17,4 +17,4 @@ __all__ = ["LockAdmin", "LockAdminMixin"]
 
 @admin.register(Lock)
 class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc,type-arg]
-    """The locks, in the admin that Django has by itself."""
+    """The locks, in Django's own admin."""

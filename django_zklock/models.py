@@ -1,4 +1,4 @@
-"""A lock as Django's admin sees it: a model without a table, for its pages, its permissions and its history."""
+"""A model without a table, which gives locks their pages, permissions and history in Django's admin."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_zklock.queue.names import MAX_KEY
+
 if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo
-
-LONGEST_KEY = 1000
 
 
 class Lock(models.Model):
     """
-    One key of the locks, with what was seen of it.
+    A lock, by its key.
 
-    Nothing of it is in the database: it is made of a snapshot, and cannot be queried, saved or deleted.
+    It is made from a snapshot and is not in the database, so it cannot be queried, saved or deleted.
     """
 
-    key: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=LONGEST_KEY)
+    key: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=MAX_KEY)
 
     info: LockInfo | None = None
-    """What was seen; None for a key that nobody holds or waits for."""
+    """Its state; None if it is free."""
 
     class Meta:
-        """No table, no migration; but permissions."""
+        """No table and no migration, but permissions."""
 
         app_label = "zklock"
         managed = False

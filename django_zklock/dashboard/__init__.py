@@ -1,1 +1,1 @@
-"""What the admin shows of the locks: lists, columns, filters, pages and forms, for any `ModelAdmin` class."""
+"""The pages of the locks in the admin: list, filters, columns, details, forms and views, for any `ModelAdmin` class."""

@@ -1,15 +1,15 @@
-"""The columns of the list of locks. What comes from ZooKeeper is cleaned, capped and escaped, never marked as safe."""
+"""The columns of the list. Texts from ZooKeeper are cleaned, capped and escaped, and never marked as safe."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.dashboard import words
+from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, work_of
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection import LockInfo
 
-MOST_HOLDERS = 3
-MOST_BARS = 5
+MAX_HOLDERS: Final = 3
+MAX_BARS: Final = 5
 
 
 def age(seconds: float, since: datetime | None = None) -> str:
-    """Return an age that the script of the page lets grow."""
+    """Return an age that the script of the page keeps up to date."""
     return format_html(
         '<time class="zklock-age" datetime="{}" data-age="{}">{}</time>',
         since.isoformat() if since else "",
         f"{max(seconds, 0):.1f}",
-        words.duration(seconds),
+        duration(seconds),
     )
 
 
 def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
-    """Return what is going on at a lock, as a class of the style sheet and in words."""
+    """Return the state of a lock, as a class of the style sheet and as a text."""
     if info is None or not (info.problem or info.holders or info.waiting):
         return "free", _("Free")
     if info.problem:
@@ -47,21 +47,19 @@ def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
 
 
 class Columns:
-    """What `list_display` names; a part of `LockAdminMixin`."""
+    """The columns that `list_display` names; a part of `LockAdminMixin`."""
 
     long_held: float
 
     @admin.display(description=gettext_lazy("lock"), ordering="key")
     def shown_key(self, lock: Lock) -> str:
-        return words.clean(lock.key, 200)
+        return clean(lock.key, 200)
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder", empty_value="–")
     def holder(self, lock: Lock) -> str | None:
         if lock.info is None or not lock.info.holders:
             return None
-        lines: list[tuple[Any, ...]] = [
-            (words.place(each), words.work(each)) for each in lock.info.holders[:MOST_HOLDERS]
-        ]
+        lines = [(process_of(each), work_of(each)) for each in lock.info.holders[:MAX_HOLDERS]]
         more = len(lock.info.holders) - len(lines)
         if more > 0:
             lines.append((ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}, ""))
@@ -78,7 +76,7 @@ class Columns:
         waiting = lock.info.waiting if lock.info else 0
         if not waiting:
             return "0"
-        bars = "▮" * min(waiting, MOST_BARS)
+        bars = "▮" * min(waiting, MAX_BARS)
         return format_html('<span class="zklock-bars" aria-hidden="true">{}</span> {}', bars, waiting)
 
     @admin.display(description=gettext_lazy("token"), ordering="-token", empty_value="–")
@@ -88,11 +86,11 @@ class Columns:
 
     @admin.display(description=gettext_lazy("kind"), ordering="kind", empty_value="–")
     def kind(self, lock: Lock) -> str | None:
-        return words.kind(lock.info) if lock.info else None
+        return kind_text(lock.info) if lock.info else None
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        # With what it is beneath, if that is no plain lock: a column for it would leave the holders no room.
-        kind = words.kind(lock.info) if lock.info and lock.info.kind != "lock" else ""
+        # The kind is below the state, as a column of its own would take the space of the holders.
+        kind = kind_text(lock.info) if lock.info and lock.info.kind != "lock" else ""
         state = format_html('<span class="zklock-state zklock-{}">{}</span>', *state_of(lock.info, self.long_held))
         return format_html('{}<span class="zklock-work">{}</span>', state, kind) if kind else state

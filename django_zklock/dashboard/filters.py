@@ -1,15 +1,15 @@
-"""The filters beside the list of locks."""
+"""The filters of the list."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.dashboard import words
-from django_zklock.dashboard.listing import LockList
+from django_zklock.dashboard.formatting import clean, source_of
+from django_zklock.dashboard.queryset import LockQuerySet
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo
     from django_zklock.models import Lock
 
-MOST_HOSTS = 50
+MAX_HOSTS: Final = 50
 
 
 class _LockFilter(admin.SimpleListFilter):
-    """A filter that looks at what was seen of a lock."""
+    """A filter by the state of a lock."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Lock]) -> QuerySet[Lock]:
         value = self.value()
-        if value is None or not isinstance(queryset, LockList):
+        if value is None or not isinstance(queryset, LockQuerySet):
             return queryset
         return queryset.narrowed(lambda lock: lock.info is not None and self.admits(lock.info, value))
 
     @abstractmethod
     def admits(self, info: LockInfo, value: str) -> bool:
-        """Tell whether a lock is among those of this choice."""
+        """Return True if a lock belongs to this choice."""
 
 
 class StateFilter(_LockFilter):
-    """What is going on at a lock."""
+    """Filter by the state."""
 
     title = _("state")
     parameter_name = "state"
@@ -70,7 +70,7 @@ class StateFilter(_LockFilter):
 
 
 class KindFilter(_LockFilter):
-    """Plain locks, read-write locks and semaphores."""
+    """Filter by the kind of lock."""
 
     title = _("kind")
     parameter_name = "kind"
@@ -83,7 +83,7 @@ class KindFilter(_LockFilter):
 
 
 class SourceFilter(_LockFilter):
-    """Which kind of program holds a lock."""
+    """Filter by the kind of program that holds the lock."""
 
     title = _("holder")
     parameter_name = "source"
@@ -98,24 +98,19 @@ class SourceFilter(_LockFilter):
         ]
 
     def admits(self, info: LockInfo, value: str) -> bool:
-        return any(words.source(holder) == value for holder in info.holders)
+        return any(source_of(holder) == value for holder in info.holders)
 
 
 class HostFilter(_LockFilter):
-    """On which host the holder is."""
+    """Filter by the host of the holder."""
 
     title = _("host")
     parameter_name = "host"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        found = {
-            holder.host
-            for lock in model_admin.get_queryset(request)
-            if lock.info is not None
-            for holder in lock.info.holders
-            if holder.host
-        }
-        return [(host, words.clean(host, 60)) for host in sorted(found)[:MOST_HOSTS]]
+        locks = model_admin.snapshot(request).locks
+        hosts = {holder.host for lock in locks for holder in lock.holders if holder.host}
+        return [(host, clean(host, 60)) for host in sorted(hosts)[:MAX_HOSTS]]
 
     def admits(self, info: LockInfo, value: str) -> bool:
         return any(holder.host == value for holder in info.holders)

@@ -1,4 +1,4 @@
-"""The forms of the dashboard: what is asked before a person does something to a lock."""
+"""The forms of the pages."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import MOST_PERMITS
-from django_zklock.dashboard import words
-from django_zklock.models import LONGEST_KEY
+from django_zklock.dashboard.formatting import clean
+from django_zklock.queue.names import MAX_KEY, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LONGEST_REASON: Final = 300
-LONGEST_HOLD: Final = 7 * 24 * 60  # minutes
-LONGEST_WAIT: Final = 10  # seconds; a page that takes longer is one that hangs
-_LONGEST_TARGET: Final = 36 + 20 + LONGEST_KEY + 2
+MAX_REASON: Final = 300
+MAX_MINUTES: Final = 7 * 24 * 60
+MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
+_MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
     forms.IntegerField: models.IntegerField,
@@ -28,7 +28,7 @@ _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Exactly whom a confirmation is about: one holder of one lock."""
+    """The subject of a confirmation: one holder of one lock."""
 
     key: str
     guid: str
@@ -39,10 +39,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target | None:
-        """Return the target that `str` made this text of, or None if none did."""
+        """Return the target that this text names, or None if it is not the `str` of a target."""
         guid, _, rest = text.partition(":")
         token, _, key = rest.partition(":")
-        if len(text) > _LONGEST_TARGET or not (guid and key and token.isascii() and token.isdigit()):
+        if len(text) > _MAX_TARGET or not (guid and is_key(key) and token.isascii() and token.isdigit()):
             return None
         return cls(key, guid, int(token[:20]))
 
@@ -51,65 +51,71 @@ class _Key(forms.CharField):
     def __init__(self) -> None:
         super().__init__(
             label=_("Lock"),
-            max_length=LONGEST_KEY,
+            max_length=MAX_KEY,
             widget=forms.TextInput(attrs={"autocomplete": "off"}),
-            help_text=_("Its key, as the list shows it, such as inventory/4711."),
+            help_text=_("The key as the list shows it, such as inventory/4711."),
         )
+
+    def clean(self, value: Any) -> str:
+        key: str = super().clean(value)
+        if not is_key(key):
+            raise forms.ValidationError(_("This cannot be the key of a lock."))
+        return key
 
 
 class _Reason(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
         widget = forms.TextInput(attrs={"autocomplete": "off"})
-        super().__init__(max_length=LONGEST_REASON, widget=widget, label=_("Reason"), **kwargs)
+        super().__init__(max_length=MAX_REASON, widget=widget, label=_("Reason"), **kwargs)
 
     def clean(self, value: Any) -> str:
-        return words.clean(" ".join(super().clean(value).split()), LONGEST_REASON)
+        return clean(" ".join(super().clean(value).split()), MAX_REASON)
 
 
 class BreakForm(forms.Form):
-    """Why locks are to be broken."""
+    """Why to break the locks."""
 
-    reason = _Reason(help_text=_("Goes to the audit log, to the history and to whoever loses the lock."))
+    reason = _Reason(help_text=_("For the audit log, the history, and the holder that loses the lock."))
 
 
 class HoldForm(forms.Form):
-    """Which lock a person wants, how long and what for."""
+    """Which lock to hold, for how long, and why."""
 
     key = _Key()
     minutes = forms.FloatField(
         label=_("Minutes"),
         min_value=0.1,
-        max_value=LONGEST_HOLD,
+        max_value=MAX_MINUTES,
         initial=15,
-        help_text=_("After this time it ends by itself, whatever becomes of this server."),
+        help_text=_("Then the hold ends, even if this server is down."),
     )
     wait = forms.FloatField(
         label=_("Seconds to wait"),
         min_value=0,
-        max_value=LONGEST_WAIT,
+        max_value=MAX_WAIT,
         initial=0,
-        help_text=_("It queues like anybody else; 0 asks only whether the lock is free now."),
+        help_text=_("How long to wait in the queue. With 0, the lock must be free now."),
     )
-    reason = _Reason(help_text=_("Everybody who waits for the lock is shown it."))
+    reason = _Reason(help_text=_("All waiters are shown the reason."))
 
 
 class ReleaseRequestForm(forms.Form):
-    """A release request: its reason."""
+    """The reason of a release request."""
 
     reason = _Reason()
 
 
 class LimitForm(forms.Form):
-    """How many permits a semaphore is to have, and why; to clear that, no number is needed."""
+    """The limit of a semaphore, and why to set it. To clear the limit, no number is needed."""
 
     key = _Key()
     permits = forms.IntegerField(
         label=_("Permits"),
         min_value=1,
         max_value=MOST_PERMITS,
-        help_text=_("How many may hold it at a time, whatever the code of a process says. Nobody loses a permit."),
+        help_text=_("How many may hold it at a time, in place of the limit in the code. No holder loses its permit."),
     )
-    reason = _Reason(help_text=_("Goes to the audit log and to the history, and is shown beside the limit."))
+    reason = _Reason(help_text=_("For the audit log and the history. It is shown with the limit."))
 
     def __init__(self, *args: Any, clear: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -117,15 +123,15 @@ class LimitForm(forms.Form):
 
 
 class EndForm(forms.Form):
-    """Which hold of a person is to end before its time."""
+    """Which operator hold to end before its time."""
 
-    key = forms.CharField(max_length=LONGEST_KEY, widget=forms.HiddenInput)
+    key = _Key()
     token = forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput)
     reason = _Reason(required=False)
 
 
 def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Give the fields the widgets that the admin, or its theme, has for a model's fields: `formfield_overrides`."""
+    """Use the widgets of the admin, or of its theme, for the fields: those in `formfield_overrides`."""
     for field in form.fields.values():
         widget = overrides.get(_MODEL_FIELDS.get(type(field), models.CharField), {}).get("widget")
         if widget is not None and not field.widget.is_hidden:
@@ -135,7 +141,7 @@ def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) ->
 
 
 def focus_first_error(form: forms.Form) -> None:
-    """Have the browser focus the first field with an error, so that screen readers read that error."""
+    """Let the browser focus the first field with an error, so that screen readers read the error."""
     for name, field in form.fields.items():
         if name in form.errors and not field.widget.is_hidden:
             field.widget.attrs["autofocus"] = True

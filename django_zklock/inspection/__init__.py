@@ -1,10 +1,9 @@
-"""Knows how to ask who holds and who waits for any lock at all, without taking part."""
+"""Show who holds and who waits for any lock, without taking part in its queue."""
 
 from __future__ import annotations
 
-from django_zklock.inspection.looks import look_at, snapshot
-from django_zklock.inspection.survey import Survey, survey
-from django_zklock.inspection.values import Connection, ContenderInfo, LockInfo, Snapshot, Wait
+from django_zklock.inspection.info import Connection, ContenderInfo, LockInfo, Snapshot, Wait
+from django_zklock.inspection.queries import look_at, snapshot
 from django_zklock.queue.limits import SetLimit
 from django_zklock.queue.operators import OperatorHold
 
@@ -15,9 +14,7 @@ __all__ = [
     "OperatorHold",
     "SetLimit",
     "Snapshot",
-    "Survey",
     "Wait",
     "look_at",
     "snapshot",
-    "survey",
 ]

@@ -1,102 +1,43 @@
-"""From what was read to what is shown; everything in the nodes may have been written by anybody."""
+"""Turn the result of a scan into `LockInfo`s. Anybody may have written the znodes, so nothing in them is trusted."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Final
 
-from django_zklock.inspection.found import Found
-from django_zklock.inspection.servertime import moment
-from django_zklock.inspection.values import ContenderInfo, LockInfo
+from django_zklock.inspection.held_since import HeldSince
+from django_zklock.inspection.info import ContenderInfo, LockInfo
+from django_zklock.inspection.scan import ScanResult
+from django_zklock.inspection.server_time import to_datetime
 from django_zklock.queue import clients, revocations, standing
-from django_zklock.queue import limits as records
-from django_zklock.queue.limits import SetLimit
+from django_zklock.queue.limits import SetLimit, set_limit
 from django_zklock.queue.names import path
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operators import operator_hold
 from django_zklock.queue.order import Queue
 from django_zklock.queue.printable import printable
-from django_zklock.queue.signs import Limit
-from django_zklock.queue.standing import Limits
 from django_zklock.zk.gateway import Node
 
-_SHORT = 120  # characters shown of a host or thread
-_ITEM = 64  # of the name of an item
+_SHORT: Final = 120  # characters of a host or thread
+_ITEM: Final = 64  # characters of the name of an item
 
 
-def describe(found: Found, since: Mapping[tuple[str, str], float]) -> tuple[LockInfo, ...]:
-    """Return the locks that were found, by key; `since` tells when each holder got its lock, by key and name."""
-    described: list[LockInfo | None] = []
-    for key, queue in found.queues.items():
-        described.append(_lock(found, key, queue, since))
-        time.sleep(0)  # the threads of the protocol first, as this may be the work of a second
-    described += [_unreadable(found, key, count, why) for key, (count, why) in found.unreadable.items()]
-    return tuple(sorted((lock for lock in described if lock is not None), key=lambda lock: lock.key))
+def describe(result: ScanResult, since: HeldSince) -> tuple[LockInfo, ...]:
+    """Return the locks of a result, sorted by key."""
+    locks = [_unreadable(result, key, count, why) for key, (count, why) in result.unreadable.items()]
+    for key, queue in result.queues.items():
+        lock = _QueueDescription(result, key, queue, since).lock()
+        if lock is not None:
+            locks.append(lock)
+        time.sleep(0)  # thousands of contenders take a second; let the protocol's thread run
+    return tuple(sorted(locks, key=lambda lock: lock.key))
 
 
-def _lock(found: Found, key: str, queue: Queue, since: Mapping[tuple[str, str], float]) -> LockInfo | None:
-    held, shown, gone = _look(found, key, since)
-    if len(gone) == len(queue):
-        return None
-    limits = found.limits(key)
-    waiters = tuple(each for place, each in shown if place not in held and each.name not in gone)
+def _unreadable(result: ScanResult, key: str, count: int, why: str) -> LockInfo:
     return LockInfo(
         key=key,
-        path=path(found.base, key),
-        kind=standing.kind(queue),
-        holders=tuple(each for place, each in shown if place in held),
-        waiters=waiters[: found.max_waiters],
-        waiting=sum(child.name not in gone for place, child in enumerate(queue) if place not in held),
-        longest_wait=max((each.age for each in waiters), default=None),
-        problem=_unread(found, key, held),
-        limit=_limit(queue, limits),
-        limit_set=_limit_set(found, key, queue),
-        own_limits=_own_limits(queue.limit, [each for _, each in shown if each.name not in gone]),
-        over=tuple(each for _, each in shown if each.name in gone),
-    )
-
-
-def _look(
-    found: Found, key: str, since: Mapping[tuple[str, str], float]
-) -> tuple[frozenset[int], list[tuple[int, ContenderInfo]], set[str]]:
-    """Return who holds a queue, by place; those that were read, with their places; the names of those gone, or over."""
-    queue = found.queues.get(key, Queue())
-    held = frozenset(found.held(key)) if queue else frozenset()
-    shown = [
-        (place, _contender(found, key, queue, place, node, since, held))
-        for place, child in enumerate(queue)
-        if (node := found.nodes.get((key, child.name))) is not None
-    ]
-    at = [(key, child.name) for child in queue]
-    return held, shown, {place[1] for place in at if place in found.over or found.nodes.get(place, "") is None}
-
-
-def _unread(found: Found, key: str, held: frozenset[int]) -> str:
-    queue = found.queues.get(key, Queue())
-    unread = any((key, queue[place].name) not in found.nodes for place in held)
-    return "The node of its holder was not read." if unread else ""
-
-
-def _limit(queue: Queue, limits: Limits) -> int | None:
-    if queue.limit is not None:
-        return queue.limit.value
-    return max((limits[child.name] for child in queue if child.name in limits), default=None)
-
-
-def _own_limits(limit: Limit | None, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
-    told = {each.limit for each in contenders if each.limit is not None} if limit is None else set()
-    return tuple(sorted(told)) if len(told) > 1 else ()
-
-
-def _limit_set(found: Found, key: str, queue: Queue) -> SetLimit | None:
-    node = found.nodes.get((key, queue.limit.name)) if queue.limit is not None else None
-    return records.set_limit(node.name, node.data, node.ctime) if node is not None else None
-
-
-def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
-    return LockInfo(
-        key=key,
-        path=path(found.base, key),
+        path=path(result.base, key),
         kind="lock",
         holders=(),
         waiters=(),
@@ -106,53 +47,111 @@ def _unreadable(found: Found, key: str, count: int, why: str) -> LockInfo:
     )
 
 
-def _contender(
-    found: Found,
-    key: str,
-    queue: Queue,
-    place: int,
-    node: Node,
-    since: Mapping[tuple[str, str], float],
-    held: frozenset[int],
-) -> ContenderInfo:
-    child = queue[place]
-    came = node.ctime
-    over = (key, child.name) in found.over
-    behind = "" if over else standing.behind(queue, place, held)
-    held_since = None if behind or over else since.get((key, child.name), came)
-    payload = Payload.decode(node.data)
-    client = clients.client_of(child, payload)
-    if payload is None:
-        said = clients.said(node.data)
-        payload = Payload(version=0, guid="", host=said.host, pid=0, thread="", what=said.what, since="", template="")
-    about = {printable(name, _ITEM): printable(item) for name, item in payload.about.items()}
-    operator = operator_hold(payload, key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime)
-    return ContenderInfo(
-        name=child.name,
-        path=node.path,
-        guid=child.guid,
-        token=node.czxid,
-        session_id=node.owner,
-        came=moment(came),
-        age=max(0.0, found.taken_at - came),
-        held_since=None if held_since is None else moment(held_since),
-        client=client,
-        host=printable(payload.host, _SHORT),
-        pid=payload.pid,
-        thread=printable(payload.thread, _SHORT),
-        what=printable(payload.what),
-        about=about,
-        template=printable(payload.template),
-        operator=operator,
-        waits_behind=behind,
-        kind=child.kind.word,
-        release_request=revocations.requested(node.data),
-        limit=payload.limit or None,
-        may_hold=_may_hold(found, key, queue, place, node) if behind else False,
-        owner=payload.owner,
-    )
+class _QueueDescription:
+    """The description of one queue."""
 
+    def __init__(self, result: ScanResult, key: str, queue: Queue, since: HeldSince) -> None:
+        self._result = result
+        self._key = key
+        self._queue = queue
+        self._since = since
+        self._held = frozenset(result.holders(key))
 
-def _may_hold(found: Found, key: str, queue: Queue, place: int, node: Node) -> bool:
-    sign = found.nodes.get((key, queue.sign.name)) if queue.sign is not None else None
-    return sign is not None and standing.may_hold(queue, place, node.czxid, sign.czxid)
+    def lock(self) -> LockInfo | None:
+        """Return the lock, or None if it is free."""
+        key, queue = self._key, self._queue
+        holders: list[ContenderInfo] = []
+        waiters: list[ContenderInfo] = []
+        over: list[ContenderInfo] = []
+        waiting = 0
+        problem = ""
+        for place, child in enumerate(queue.children):
+            is_read = (key, child.name) in self._result.nodes
+            node = self._node(child.name)
+            if is_read and node is None:
+                continue  # it has gone since its directory was listed
+            info = None if node is None else self._contender(place, node)
+            if (key, child.name) in self._result.over:
+                group = over
+            elif place in self._held:
+                group = holders
+                problem = problem if is_read else "The znode of its holder was not read."
+            else:
+                group = waiters
+                waiting += 1
+            if info is not None:
+                group.append(info)
+        if not (holders or waiting or problem):
+            return None
+        limits = self._result.limits(key)
+        return LockInfo(
+            key=key,
+            path=path(self._result.base, key),
+            kind=standing.kind(queue),
+            holders=tuple(holders),
+            waiters=tuple(waiters[: self._result.max_waiters]),
+            waiting=waiting,
+            longest_wait=max((each.age for each in waiters), default=None),
+            problem=problem,
+            limit=max(limits.values(), default=None) if queue.limit is None else queue.limit.value,
+            limit_set=self._limit_set(),
+            own_limits=self._own_limits([*holders, *waiters]),
+            over=tuple(over),
+        )
+
+    def _node(self, name: str) -> Node | None:
+        return self._result.nodes.get((self._key, name))
+
+    def _limit_set(self) -> SetLimit | None:
+        node = self._node(self._queue.limit.name) if self._queue.limit is not None else None
+        return set_limit(node.name, node.data, node.ctime) if node is not None else None
+
+    def _own_limits(self, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
+        limits = {each.limit for each in contenders if each.limit is not None} if self._queue.limit is None else set()
+        return tuple(sorted(limits)) if len(limits) > 1 else ()
+
+    def _contender(self, place: int, node: Node) -> ContenderInfo:
+        child = self._queue.children[place]
+        over = (self._key, child.name) in self._result.over
+        waits_behind = "" if over else standing.behind(self._queue, place, self._held)
+        held_since = None
+        if not waits_behind and not over:
+            held_since = to_datetime(self._since.get((self._key, child.name), node.ctime))
+        payload = Payload.decode(node.data)
+        client = clients.client_of(child, payload)
+        operator = operator_hold(
+            payload, key=self._key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime
+        )
+        if payload is None:
+            said = clients.said(node.data)
+            payload = Payload(
+                version=0, guid="", host=said.host, pid=0, thread="", what=said.what, since="", template=""
+            )
+        return ContenderInfo(
+            name=child.name,
+            path=node.path,
+            guid=child.guid,
+            token=node.czxid,
+            session_id=node.owner,
+            came=to_datetime(node.ctime),
+            age=max(0.0, self._result.ended_at - node.ctime),
+            held_since=held_since,
+            client=client,
+            host=printable(payload.host, _SHORT),
+            pid=payload.pid,
+            thread=printable(payload.thread, _SHORT),
+            what=printable(payload.what),
+            about={printable(name, _ITEM): printable(item) for name, item in payload.about.items()},
+            template=printable(payload.template),
+            operator=operator,
+            waits_behind=waits_behind,
+            kind=child.kind.word,
+            release_request=revocations.requested(node.data),
+            limit=payload.limit or None,
+            may_hold=bool(waits_behind) and self._may_hold(place, node),
+            owner=payload.owner,
+        )
+
+    def _may_hold(self, place: int, node: Node) -> bool:
+        sign = self._node(self._queue.sign.name) if self._queue.sign is not None else None
+        return sign is not None and standing.may_hold(self._queue, place, node.czxid, sign.czxid)

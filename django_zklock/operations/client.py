@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from django_zklock import conf
-from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.validation import refuse_no_span
 from django_zklock.queue import names, order, standing
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
-from django_zklock.queue.segments import SEQUENCE_TAIL, check_characters, shown
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
@@ -37,7 +36,8 @@ class QueueClient:
         refuse_no_span("patience", patience)
         self.key = key
         self.base = conf.current().base
-        self.parent = names.path(self.base, checked(key))
+        names.check_key(key)
+        self.parent = names.path(self.base, key)
         self.session = process.current()
         self._deadline = time.monotonic() + patience
 
@@ -106,21 +106,6 @@ class QueueClient:
         """Return the error, with the key of the lock."""
         error.lock = error.lock or self.key
         return error
-
-
-def checked(key: str) -> str:
-    """Return `key` if it can be the key of a lock, as it stands below the root; raise `InvalidLockName`."""
-    names.check_type(key)
-    what = f"the key {shown(key)}"
-    check_characters(key, "key")
-    if len(key) > names.MAX_KEY:
-        raise InvalidLockName(f"{what} is longer than {names.MAX_KEY} characters.")
-    for segment in key.split("/"):
-        if segment in ("", ".", "..") or SEQUENCE_TAIL.search(segment):
-            raise InvalidLockName(f"{what} is the key of no lock: {shown(segment)} can be no part of one.")
-    if key.startswith("!"):
-        raise InvalidLockName(f"{what} is the key of no lock: what begins with ! is kept for other things.")
-    return key
 
 
 def children(found: DirectoryState | None, session_id: int) -> Step:

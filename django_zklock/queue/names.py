@@ -10,10 +10,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.segments import SAFE, check, check_characters, encode, escape, finish, shown, unescape
+from django_zklock.queue.segments import (
+    SAFE,
+    SEQUENCE_TAIL,
+    check,
+    check_characters,
+    encode,
+    escape,
+    finish,
+    shown,
+    unescape,
+)
 from django_zklock.queue.values import text_of
 
-__all__ = ["MAX_KEY", "Template", "escape", "key_of", "path", "unescape"]
+__all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "unescape"]
 
 MAX_KEY = 1000
 """Characters the key of a lock may have."""
@@ -83,6 +93,29 @@ def check_type(name: object) -> None:
         if isinstance(name, (list, tuple, set, frozenset)):
             use = "several locks are taken by zk_locks(*names), or by a list of names in @zk_locked."
         raise InvalidLockName(f"a lock name is of type {shown(type(name).__name__)}; {use}")
+
+
+def check_key(key: str) -> None:
+    """Raise `InvalidLockName` unless this can be the key of a lock, of this package or of another client."""
+    check_type(key)
+    what = f"the key {shown(key)}"
+    check_characters(key, "key")
+    if len(key) > MAX_KEY:
+        raise _too_long(what)
+    if not key.isprintable():
+        raise InvalidLockName(f"{what} is not the key of a lock: it has characters that do not print.")
+    for segment in key.split("/"):
+        if segment in ("", ".", "..") or segment.startswith("!") or SEQUENCE_TAIL.search(segment):
+            raise InvalidLockName(f"{what} is not the key of a lock: {shown(segment)} cannot be a part of one.")
+
+
+def is_key(text: str) -> bool:
+    """Return True if this can be the key of a lock."""
+    try:
+        check_key(text)
+    except InvalidLockName:
+        return False
+    return True
 
 
 def check_escaped(key: str) -> None:

@@ -1,1 +1,1 @@
-"""What the templates of the dashboard are written with."""
+"""Template tags."""

@@ -1,4 +1,4 @@
-"""Template tags of the dashboard: an age that the script of the page lets grow."""
+"""The template tags of the dashboard."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ register = template.Library()
 
 @register.simple_tag
 def zklock_age(seconds: float, since: datetime | None = None) -> str:
-    """Show an age in seconds as a text with its two greatest units."""
+    """Return an age that the script of the page keeps up to date."""
     return age(seconds, since)

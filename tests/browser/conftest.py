@@ -1,4 +1,4 @@
-"""A site on real ZooKeeper, a browser, and people who visit."""
+"""A site on real ZooKeeper, a browser, and visitors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def den(single: Ensemble) -> Iterator[Zoo]:
-    """A namespace for these tests. The locks of this process are not pointed to it; others take them."""
+    """A namespace for these tests. Other processes hold its locks."""
     zoo = Zoo(single.hosts, single)
     yield zoo
     zoo.close()
@@ -40,7 +40,7 @@ def den(single: Ensemble) -> Iterator[Zoo]:
 
 @pytest.fixture(scope="package")
 def wire(den: Zoo) -> Iterator[Proxy]:
-    """What the site talks to ZooKeeper through."""
+    """The proxy between the site and ZooKeeper."""
     with Proxy(den.address) as proxy:
         yield proxy
 
@@ -54,7 +54,7 @@ def site(den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
-    """Make visitors: `visitor("operator")`. At the end, the browser must have had nothing to complain of."""
+    """Make visitors: `visitor("operator")`. At the end, the browser must have reported no error."""
     visitors: list[Visitor] = []
 
     def come(user: str | None = "operator", **context: Any) -> Visitor:
@@ -87,6 +87,6 @@ def stage(swept: Zoo) -> Iterator[Stage]:
 
 @pytest.fixture
 def actor(swept: Zoo) -> Iterator[Actor]:
-    """A process that takes locks when told."""
+    """A process that acquires locks on request."""
     with acting(swept) as actor:
         yield actor

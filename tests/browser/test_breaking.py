@@ -1,4 +1,4 @@
-"""Breaking a lock and holding one, by an operator at a browser."""
+"""An operator breaks and holds locks in a browser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
         assert {str(actor.process.pid), "shop.views.buy"} <= set(confirmation.split())
         assert str(token) in confirmation
         operator.confirm("it hangs in the payment service")
-        assert "was taken from" in operator.messages()
+        assert "was broken. The loss is reported" in operator.messages()
         assert int(other.hear("held", KEY)) > token
         actor.hear("lost", KEY)
         operator.open_lock(KEY)
@@ -46,7 +46,7 @@ def test_a_lock_is_broken_with_a_reason(swept: Zoo, actor: Actor, visitor: Visit
 
 @pytest.mark.chaos
 def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """Without a reason nothing is broken, and the page says what is missing: at the field, which has the focus."""
+    """Without one, no lock is broken. The error is at the field, which has the focus."""
     from playwright.sync_api import expect
 
     actor.hold(KEY)
@@ -64,8 +64,8 @@ def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     assert swept.children(KEY) == [node]
 
 
-def test_a_lock_that_changed_hands_meanwhile_is_not_broken(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """Who confirms what is not true any more is told so, and the new holder keeps the lock."""
+def test_a_lock_that_changed_hands_is_not_broken(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """The page says so, and the new holder keeps the lock."""
     actor.hold(KEY, "shop.views.buy")
     operator = visitor("operator")
     operator.open(address(KEY, "break"))
@@ -84,7 +84,7 @@ def test_a_lock_that_changed_hands_meanwhile_is_not_broken(swept: Zoo, actor: Ac
 
 
 def test_several_locks_are_broken_from_the_list(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """Ticked rows and the action lead to one confirmation that names every holder."""
+    """Ticked rows and the action lead to one page of confirmation that names every holder."""
     for number in range(3):
         actor.hold(f"orders/{number}", f"shop.tasks.charge{number}")
     operator = visitor("operator")
@@ -106,8 +106,8 @@ def test_several_locks_are_broken_from_the_list(swept: Zoo, actor: Actor, visito
     eventually(lambda: [len(swept.children(f"orders/{number}")) for number in range(3)] == [0, 0, 1])
 
 
-def test_an_operator_holds_a_lock_and_lets_it_go(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """A free lock is taken with a reason and an end, shown as such to everybody, and given back before its end."""
+def test_an_operator_holds_a_lock_and_ends_the_hold(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """All pages show the reason and the end."""
     operator, viewer = visitor("operator"), visitor("viewer")
     operator.open(address(KEY, "hold"))
     operator.picture("hold")

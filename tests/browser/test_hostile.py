@@ -1,4 +1,4 @@
-"""Nodes that were written to harm whoever looks at them."""
+"""Payloads that were written to harm the reader of a page."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def hostile(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize("path", [LIST, address(KEY), address(KEY, "break"), address(KEY, "hold")])
-def test_hostile_payloads_are_shown_harmless(hostile: Stage, visitor: Visit, path: str) -> None:
-    """Nothing that comes from ZooKeeper becomes markup, a script, an address or a control character."""
+def test_hostile_payloads_are_harmless(hostile: Stage, visitor: Visit, path: str) -> None:
+    """No text from ZooKeeper becomes markup, a script, an address or a control character."""
     operator = visitor("operator")
     assert operator.open(path).status == 200
     page = operator.page
@@ -67,15 +67,14 @@ def test_hostile_payloads_are_shown_harmless(hostile: Stage, visitor: Visit, pat
 
 
 def test_hostile_payloads_leave_no_escapes_in_the_log(hostile: Stage, visitor: Visit, site: Site) -> None:
-    """Who follows the site's log in a terminal is as safe as who looks at the pages."""
+    """The site's log is safe to read in a terminal, too."""
     operator = visitor("operator")
     operator.open()
     operator.open(address(KEY))
     assert "\x1b" not in site.log.read_text()
 
 
-def test_refreshing_does_not_wake_what_was_harmless(hostile: Stage, visitor: Visit) -> None:
-    """What the script of the page brings in is as harmless as what the server sent with the page."""
+def test_a_refresh_keeps_hostile_payloads_harmless(hostile: Stage, visitor: Visit) -> None:
     operator = visitor("operator")
     operator.take_clock()
     operator.open()

@@ -1,4 +1,4 @@
-"""The list of locks in a browser: what it shows, finds, filters and sorts."""
+"""The list in a browser: contents, search, filters and order."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def shop(stage: Stage) -> Stage:
     return stage
 
 
-def test_the_list_says_who_holds_what_for_whom(shop: Stage, visitor: Visit) -> None:
-    """A row names the lock, its holder's host, process and work, and how many wait."""
+def test_a_row_shows_lock_holder_work_and_waiters(shop: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer")
     assert viewer.open().status == 200
     assert sorted(viewer.shown_keys()) == ["invoice/2026-11", "orders/42", "report"]
@@ -42,8 +41,8 @@ def test_the_list_says_who_holds_what_for_whom(shop: Stage, visitor: Visit) -> N
     assert "Contended" in row
 
 
-def test_those_who_hold_a_lock_have_room_in_the_list(shop: Stage, visitor: Visit) -> None:
-    """A task with its id is on two lines beneath its host, beside the filters of a window of usual width."""
+def test_the_holder_column_is_wide_enough(shop: Stage, visitor: Visit) -> None:
+    """A task with its id takes two lines below its host, in a window of usual width."""
     viewer = visitor("viewer", viewport={"width": 1280, "height": 800})
     viewer.open()
     work = viewer.row("orders/42").locator(".zklock-holder .zklock-work").bounding_box()
@@ -51,8 +50,7 @@ def test_those_who_hold_a_lock_have_room_in_the_list(shop: Stage, visitor: Visit
     assert work["height"] < 60
 
 
-def test_a_lock_that_a_real_process_took_is_in_the_list(actor: Actor, visitor: Visit) -> None:
-    """What the library writes of a holder is what the page shows, its token too."""
+def test_a_real_holder_is_shown_with_its_token(actor: Actor, visitor: Visit) -> None:
     token = actor.hold("stock/lamp", "shop.views.buy", {"request": "POST /items/<sku>/buy/"})
     viewer = visitor("viewer")
     viewer.open()
@@ -63,8 +61,7 @@ def test_a_lock_that_a_real_process_took_is_in_the_list(actor: Actor, visitor: V
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
-def test_filters_and_search_are_at_hand(shop: Stage, visitor: Visit) -> None:
-    """What a visitor clicks and types does what the addresses say."""
+def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer")
     viewer.open()
     viewer.page.locator("#changelist-filter").get_by_role("link", name="Contended", exact=True).click()
@@ -78,7 +75,6 @@ def test_filters_and_search_are_at_hand(shop: Stage, visitor: Visit) -> None:
 
 
 def test_columns_sort_both_ways(shop: Stage, visitor: Visit) -> None:
-    """A click on a column's head sorts by it, and another one turns it round."""
     viewer = visitor("viewer")
     viewer.open()
     orders = [["invoice/2026-11", "orders/42", "report"], ["report", "orders/42", "invoice/2026-11"]]
@@ -91,7 +87,7 @@ def test_columns_sort_both_ways(shop: Stage, visitor: Visit) -> None:
 
 
 def test_a_lock_has_a_page_with_its_queue_in_order(shop: Stage, visitor: Visit) -> None:
-    """The page of a lock names holder and waiters, first come first, and says why somebody waits."""
+    """It also says why its waiters wait."""
     viewer = visitor("viewer")
     viewer.open()
     viewer.row("orders/42").get_by_role("link", name="orders/42").click()
@@ -102,8 +98,7 @@ def test_a_lock_has_a_page_with_its_queue_in_order(shop: Stage, visitor: Visit) 
     assert "has held it for" in text
 
 
-def test_no_lock_at_all_is_said(swept: Zoo, visitor: Visit) -> None:
-    """An empty list is a page like any other."""
+def test_an_empty_list_is_shown(swept: Zoo, visitor: Visit) -> None:
     viewer = visitor("viewer")
     assert viewer.open().status == 200
     assert viewer.shown_keys() == []

@@ -1,4 +1,4 @@
-"""Every page for everybody: dark and light, narrow and wide, by keyboard, for those who hear it, in other languages."""
+"""All pages: in dark and light, on narrow and wide windows, by keyboard and screen reader, in all languages."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def test_every_page_is_accessible_and_fits(shop: Stage, visitor: Visit, look: st
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("language", ["de", "fr"])
-def test_every_page_speaks_the_visitors_language(shop: Stage, visitor: Visit, language: str) -> None:
-    """The pages say in German and in French what they say in English."""
+def test_every_page_is_translated(shop: Stage, visitor: Visit, language: str) -> None:
     operator = visitor("operator", locale=language)
     english = visitor("operator")
     for name, path in PAGES.items():
@@ -87,7 +86,7 @@ def test_every_page_speaks_the_visitors_language(shop: Stage, visitor: Visit, la
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
 def test_the_list_is_complete_without_scripts(shop: Stage, visitor: Visit) -> None:
-    """Whoever allows no scripts sees all locks, and their ages."""
+    """With all locks and their ages."""
     viewer = visitor("viewer", java_script_enabled=False)
     viewer.open()
     assert KEY in viewer.shown_keys()

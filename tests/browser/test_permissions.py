@@ -1,4 +1,4 @@
-"""Who may see, break and hold: every page and every forged request of everybody else is refused."""
+"""Permissions: without them, every page and every forged request is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def held(den: Zoo, actor: Actor) -> dict[str, str]:
 
 @pytest.mark.parametrize("user", ["clerk", "stranger", None])
 def test_without_permission_no_page_is_shown(held: dict[str, str], visitor: Visit, user: str | None) -> None:
-    """Staff without `view_lock` get 403 for every page; who is no staff, or nobody, is sent to log in."""
+    """Staff without `view_lock` get 403. Others are sent to the login page."""
     visitor_ = visitor(user)
     for path in [*READING, *STEERING.values()]:
         answer = visitor_.open(path)
@@ -57,8 +57,8 @@ def test_without_permission_no_page_is_shown(held: dict[str, str], visitor: Visi
         assert KEY not in visitor_.page.locator("body").inner_text()
 
 
-def test_who_may_only_look_is_shown_nothing_to_break(held: dict[str, str], visitor: Visit) -> None:
-    """The pages of somebody with `view_lock` alone have no way to break or hold, and those pages are refused."""
+def test_a_viewer_is_offered_no_action(held: dict[str, str], visitor: Visit) -> None:
+    """The pages of the actions are refused, too."""
     viewer = visitor("viewer")
     for path in (LIST, address(KEY)):
         assert viewer.open(path).status == 200
@@ -70,7 +70,7 @@ def test_who_may_only_look_is_shown_nothing_to_break(held: dict[str, str], visit
 
 @pytest.mark.parametrize("user", ["viewer", "clerk", "stranger", None])
 def test_a_forged_request_changes_nothing(held: dict[str, str], den: Zoo, visitor: Visit, user: str | None) -> None:
-    """A complete form from somebody without the permission is refused, and the holder stays."""
+    """A complete form without the permission is refused."""
     forger = visitor(user)
     for path in STEERING.values():
         assert forger.post(path, **held) == (403 if user in {"viewer", "clerk"} else 302), path
@@ -80,7 +80,7 @@ def test_a_forged_request_changes_nothing(held: dict[str, str], den: Zoo, visito
 
 
 def test_a_request_from_another_site_changes_nothing(held: dict[str, str], den: Zoo, visitor: Visit) -> None:
-    """Without the token of a form, an operator's request is refused too."""
+    """Without the CSRF token, an operator's request is refused, too."""
     operator = visitor("operator")
     operator.open()
     for path in STEERING.values():
@@ -88,8 +88,8 @@ def test_a_request_from_another_site_changes_nothing(held: dict[str, str], den: 
     assert den.children(KEY) == [held["node"]]
 
 
-def test_breaking_takes_a_post(held: dict[str, str], den: Zoo, visitor: Visit) -> None:
-    """A link that an operator is lured to breaks nothing."""
+def test_only_a_post_breaks_a_lock(held: dict[str, str], den: Zoo, visitor: Visit) -> None:
+    """A link cannot do it."""
     operator = visitor("operator")
     query = urlencode(held)
     for path in STEERING.values():

@@ -1,4 +1,4 @@
-"""The list that keeps itself up to date, and leaves its reader alone."""
+"""The list refreshes itself without disturbing its reader."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ KEY = "orders/1042"
 INTERVAL = 2  # seconds between two refreshes: the shortest
 
 
-def test_rows_follow_what_happens(stage: Stage, visitor: Visit) -> None:
-    """Locks that are taken, handed over and given back change in the list without a reload."""
+def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
+    """Without a reload."""
     first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     stage.enter(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     viewer = visitor("viewer")
@@ -35,7 +35,6 @@ def test_rows_follow_what_happens(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_a_real_holder_comes_and_goes(actor: Actor, visitor: Visit) -> None:
-    """A lock that a process takes comes into the list, and goes when the process lets go."""
     viewer = visitor("viewer")
     viewer.take_clock()
     viewer.open()
@@ -47,8 +46,7 @@ def test_a_real_holder_comes_and_goes(actor: Actor, visitor: Visit) -> None:
     viewer.row(KEY).wait_for(state="detached")
 
 
-def test_focus_and_scroll_stay(stage: Stage, visitor: Visit) -> None:
-    """Who is on a link of the list, or has scrolled, is still there after the list was brought up to date."""
+def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
     for number in range(60):
         stage.enter(f"orders/{number:03d}", Part("web-1", number))
     viewer = visitor("viewer")
@@ -68,7 +66,7 @@ def test_focus_and_scroll_stay(stage: Stage, visitor: Visit) -> None:
 
 
 def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:
-    """Nothing moves under the hand of somebody who is choosing rows; unticked, the list goes on."""
+    """No row moves while some are ticked. Then the refresh continues."""
     for number in range(3):
         stage.enter(f"orders/{number}", Part("web-1", number))
     operator = visitor("operator")
@@ -90,7 +88,7 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 
 @pytest.mark.chaos
 def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
-    """A click on Pause stops the refresh, until another click, which catches up at once."""
+    """A second click resumes, and refreshes at once."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.take_clock()
@@ -107,7 +105,7 @@ def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
-    """What a reader has chosen is there at the next visit."""
+    """At the next visit."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.open()
@@ -117,8 +115,8 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_a_hidden_page_asks_nothing(stage: Stage, visitor: Visit) -> None:
-    """A tab in the background leaves the server alone, and catches up when it is looked at again."""
+def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
+    """It refreshes when it is shown again."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.take_clock()
@@ -134,8 +132,7 @@ def test_a_hidden_page_asks_nothing(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_search_filter_and_page_are_kept(stage: Stage, visitor: Visit) -> None:
-    """What is brought in is what the address of the page asks for."""
+def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) -> None:
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.take_clock()
@@ -150,7 +147,7 @@ def test_search_filter_and_page_are_kept(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
-    """How long a lock has been held is shown second by second, without asking the server."""
+    """Second by second, without a request."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.take_clock()
@@ -165,8 +162,8 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_who_was_logged_out_is_told(stage: Stage, visitor: Visit) -> None:
-    """When the session has ended, the page does not show old locks as if they were new ones."""
+def test_a_logged_out_user_is_told(stage: Stage, visitor: Visit) -> None:
+    """The page does not show old locks as if they were new."""
     stage.enter(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.take_clock()
@@ -177,8 +174,8 @@ def test_who_was_logged_out_is_told(stage: Stage, visitor: Visit) -> None:
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
 
 
-def test_the_list_is_steered_by_keys_alone(stage: Stage, visitor: Visit) -> None:
-    """The search, the pause, the filters, every row and its box are reached by Tab, and seen when reached."""
+def test_the_list_works_by_keyboard_alone(stage: Stage, visitor: Visit) -> None:
+    """Tab reaches the search, the pause, the filters, all rows and their boxes, and the focus is visible."""
     stage.enter(KEY, Part("web-1"))
     operator = visitor("operator")
     operator.open()

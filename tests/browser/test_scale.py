@@ -67,7 +67,6 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
 
 
 def test_requests_do_not_grow_with_the_waiters(stage: Stage, visitor: Visit, wire: Proxy) -> None:
-    """The list of locks with fifty waiters each costs what the list of locks with one costs."""
     viewer = visitor("viewer")
     stage.crowd(30, 1, "few")
     viewer.open()
@@ -78,7 +77,6 @@ def test_requests_do_not_grow_with_the_waiters(stage: Stage, visitor: Visit, wir
 
 
 def test_the_page_of_one_lock_does_not_read_the_others(stage: Stage, visitor: Visit, wire: Proxy) -> None:
-    """The page of a lock with its twenty waiters costs little, however many locks there are."""
     stage.crowd(300, WAITERS)
     viewer = visitor("viewer")
     _, requests, trips = cost(viewer, wire, address("crowd/0150"))

@@ -1,4 +1,4 @@
-"""Limits of semaphores and release requests, by an operator at a browser."""
+"""An operator sets limits and requests releases in a browser."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     operator.follow("Set limit…")
     assert "No limit is set" in operator.page.locator("#content").inner_text()
     operator.limit(2, "the second printer is back")
-    assert "is 2 now" in operator.messages()
+    assert "is now 2" in operator.messages()
     others[0].hear("held", KEY)
     operator.open_lock(NODE)
     text = operator.page.locator("#content").inner_text()
@@ -77,8 +77,8 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
         assert reason in history
 
 
-def test_one_of_two_holders_is_asked_to_let_go(swept: Zoo, actor: Actor, others: list[Actor], visitor: Visit) -> None:
-    """It hears by whom and why, and goes on; the other hears nothing, and the page says who was asked."""
+def test_one_of_two_holders_is_asked_to_release(swept: Zoo, actor: Actor, others: list[Actor], visitor: Visit) -> None:
+    """It hears the user and the reason, and goes on. The other holder hears nothing."""
     actor.hold(KEY, "shop.views.label", limit=2)
     others[0].hold(KEY, "shop.tasks.print", limit=2)
     operator = visitor("operator")
@@ -104,8 +104,8 @@ def test_one_of_two_holders_is_asked_to_let_go(swept: Zoo, actor: Actor, others:
     assert "the deploy waits" in operator.page.locator("#content").inner_text()
 
 
-def test_nobody_is_asked_without_a_reason(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """Neither by the browser's own check nor by the server's."""
+def test_a_release_request_needs_a_reason(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+    """The browser checks it, and the server."""
     actor.hold("orders/1042", "shop.views.buy")
     (node,) = swept.children("orders/1042")
     before = swept.client.exists(f"{swept.base}/orders/1042/{node}").version

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import path
 
 from django_zklock.admin import LockAdmin
-from django_zklock.dashboard.exporting import locks_json
+from django_zklock.dashboard.views import locks_json
 from django_zklock.models import Lock
 from support.admintemplates import ADMIN_TEMPLATES
 

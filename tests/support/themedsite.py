@@ -67,7 +67,7 @@ def show() -> None:
             text = response.content.decode()
             print(response.status_code, "orders/42" in text, page)
         listed = client.get("/admin/zklock/lock/").content.decode()
-        assert 'id="zklock-strip"' in listed
+        assert 'id="zklock-status"' in listed
         assert "zklock/dashboard.js" in listed
         action = {"action": "break_selected", "_selected_action": ["orders/42"]}
         confirm = client.post("/admin/zklock/lock/", action)["Location"]

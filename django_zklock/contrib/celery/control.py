@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from celery.worker.control import inspect_command
 
-from django_zklock.inspection import Survey, survey
+from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.zk import process
 
 PATIENCE: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
@@ -27,32 +27,38 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     processes = (pool.info or {}).get("processes") if pool is not None else None
     had_session = process.peek() is not None
     try:
-        found = survey(PATIENCE)
+        found = snapshot(patience=PATIENCE, max_age=0, max_locks=None, max_waiters=None)
     finally:
         if processes and not had_session:
-            process.reset(CLOSE_TIMEOUT)  # the main process of a pool takes no locks, and forks
-    return _listed(found, set(processes or [os.getpid()]))
+            process.reset(CLOSE_TIMEOUT)  # the main process of a pool acquires no locks, and forks
+    return _locks_of(found, set(processes or [os.getpid()]))
 
 
-def _listed(found: Survey, processes: set[int]) -> dict[str, Any]:
+def _locks_of(found: Snapshot, processes: set[int]) -> dict[str, Any]:
     host = socket.gethostname()
-    held: list[dict[str, Any]] = []
-    waiting: list[dict[str, Any]] = []
-    for key, queue in sorted(found.queues.items()):
-        for ahead, contender in enumerate(queue):
-            payload = contender.payload
-            if payload is None or payload.host != host or payload.pid not in processes:
-                continue
-            item = {
-                "lock": key,
-                "task": payload.about.get("task", ""),
-                "id": payload.about.get("id", ""),
-                "what": payload.what,
-                "pid": payload.pid,
-                "since": payload.since,
-            }
-            if contender.name in found.held_by[key]:
-                held.append(item)
-            else:
-                waiting.append({**item, "ahead": ahead})
-    return {"held": held, "waiting": waiting, "problem": found.problem}
+
+    def items(lock: str, contenders: tuple[ContenderInfo, ...]) -> list[tuple[int, dict[str, Any]]]:
+        return [
+            (
+                number,
+                {
+                    "lock": lock,
+                    "task": each.about.get("task", ""),
+                    "id": each.about.get("id", ""),
+                    "what": each.what,
+                    "pid": each.pid,
+                    "since": each.came.isoformat(),
+                },
+            )
+            for number, each in enumerate(contenders)
+            if each.host == host and each.pid in processes
+        ]
+
+    held = [item for lock in found.locks for _, item in items(lock.key, lock.holders)]
+    waiting = [
+        {**item, "ahead": len(lock.holders) + number}
+        for lock in found.locks
+        for number, item in items(lock.key, lock.waiters)
+    ]
+    problems = [f"{lock.key}: {lock.problem}" for lock in found.locks if lock.problem]
+    return {"held": held, "waiting": waiting, "problem": found.problem or "; ".join([*problems, *found.notes])}

@@ -1,4 +1,4 @@
-"""`manage.py zklock`: a shell over its sub-commands, each of which is a module of its own."""
+"""`manage.py zklock`: parses the arguments and calls the subcommand, a module of `management.zklock`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_zklock.management import (
-    breaking,
+from django_zklock.management.zklock import (
+    break_,
     devserver,
     doctor,
-    ending,
+    end_hold,
     fences,
-    holding,
-    leading,
-    limiting,
-    listing,
+    hold,
+    leader,
+    limit,
+    list_,
     request_release,
-    running,
-    showing,
+    run,
+    show,
     status,
 )
 
 SUBCOMMANDS = {
     "status": status,
-    "list": listing,
-    "show": showing,
-    "leader": leading,
-    "break": breaking,
+    "list": list_,
+    "show": show,
+    "leader": leader,
+    "break": break_,
     "request-release": request_release,
-    "hold": holding,
-    "end-hold": ending,
-    "limit": limiting,
-    "run": running,
+    "hold": hold,
+    "end-hold": end_hold,
+    "limit": limit,
+    "run": run,
     "doctor": doctor,
     "fences": fences,
     "devserver": devserver,
@@ -45,10 +45,10 @@ SUBCOMMANDS = {
 
 
 class Command(BaseCommand):
-    """Pass the call on to a sub-command."""
+    """Call a subcommand."""
 
     help = "Distributed locks on ZooKeeper."
-    requires_system_checks = []  # noqa: RUF012 - Django's own declaration; who mends ZKLOCK needs the commands
+    requires_system_checks = []  # noqa: RUF012 - declared so by Django. Wrong settings must not disable the doctor
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(
@@ -61,19 +61,23 @@ class Command(BaseCommand):
             _add_common_arguments(subparser)
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
-        """Run the sub-command."""
+        """Run the subcommand."""
         try:
-            with _steps_reported_once():
-                SUBCOMMANDS[subcommand].run(self.stdout, **options)
+            with _audit_not_on_stderr():
+                SUBCOMMANDS[subcommand].run(self.stdout, argparse.Namespace(**options))
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
 
 
 @contextmanager
-def _steps_reported_once() -> Iterator[None]:
-    """Keep audit records off standard error where no handler takes them: the command reports each step."""
+def _audit_not_on_stderr() -> Iterator[None]:
+    """
+    Keep audit records off standard error, as the subcommand reports the same.
+
+    Where no handler takes them, Python would print them through `logging.lastResort`.
+    """
     audit = logging.getLogger("zklock.audit")
-    handler = None if audit.hasHandlers() else logging.NullHandler()  # else Python prints them by `logging.lastResort`
+    handler = None if audit.hasHandlers() else logging.NullHandler()
     if handler is not None:
         audit.addHandler(handler)
     try:
@@ -84,24 +88,25 @@ def _steps_reported_once() -> Iterator[None]:
 
 
 class _SubcommandParser(CommandParser):
-    """A parser that leaves alone what is behind `--`; argparse itself does so only in some releases."""
+    """A parser that leaves alone what comes after `--`. argparse does so in some releases only."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments; what is behind the first `--` becomes the `command`, if there is to be one."""
+        """Parse the arguments. If the subcommand has a `command`, that is what comes after the first `--`."""
         given = list(args or ())
         if "command" not in {action.dest for action in self._actions} or "--" not in given:
             return super().parse_known_args(given, namespace)
-        at = given.index("--")
-        found, unknown = super().parse_known_args(given[:at], namespace)
+        separator = given.index("--")
+        found, unknown = super().parse_known_args(given[:separator], namespace)
         if found.command:
-            self.error("the whole command is to stand behind --")
-        found.command = given[at + 1 :]
+            self.error("give the whole command after --")
+        found.command = given[separator + 1 :]
         return found, unknown
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the options of every command behind the sub-command too, where one would write them."""
-    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}  # else it would undo the first
+    """Accept Django's common options after the subcommand, too."""
+    # Without SUPPRESS, a default here would overwrite a value that was given before the subcommand.
+    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     parser.add_argument("--settings", **common)
     parser.add_argument("--pythonpath", **common)
     parser.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], **common)

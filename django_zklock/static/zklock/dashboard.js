@@ -1,16 +1,16 @@
-// The script of the dashboard: ages grow, texts can be copied, and the list is refreshed without losing one's place.
-// What comes from ZooKeeper was escaped by the server; here it is moved as nodes, and never built from text.
+// The script of the dashboard: update ages, copy texts, and refresh the list without losing focus, selection or scroll position.
+// Texts from ZooKeeper were escaped by the server. Here they are moved as DOM nodes, and no HTML is built from text.
 "use strict";
 (() => {
 const begin = () => {
   // A field with an error. The browser cannot focus it while a theme still hides the page.
   if (document.activeElement === document.body) document.querySelector("#content [autofocus]")?.focus();
 
-  const strip = document.getElementById("zklock-strip");
+  const bar = document.getElementById("zklock-status");
 
-  // --- Ages: counted from when they came, as the clock of this machine may differ from the server's.
+  // --- Ages: counted from when the page got them, as the clock of this machine may differ from the server's.
   const began = new WeakMap();
-  const words = (seconds, texts) => {
+  const format = (seconds, texts) => {
     const fill = (text, values) => text.replace(/\{([dhms])\}/g, (_, unit) => values[unit]);
     const s = Math.floor(seconds), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
     if (d) return fill(texts.days, { d, h: h % 24 });
@@ -18,14 +18,14 @@ const begin = () => {
     if (m) return fill(texts.minutes, { m, s: s % 60 });
     return fill(texts.seconds, { s });
   };
-  const texts = strip ? strip.dataset : { seconds: "{s} s", minutes: "{m} min {s} s", hours: "{h} h {m} min", days: "{d} d {h} h" };
+  const texts = bar ? bar.dataset : { seconds: "{s} s", minutes: "{m} min {s} s", hours: "{h} h {m} min", days: "{d} d {h} h" };
   const tick = () => {
     if (document.hidden) return;
     for (const each of document.querySelectorAll("time.zklock-age[data-age]")) {
       if (!began.has(each)) began.set(each, performance.now());
       const passed = (performance.now() - began.get(each)) / 1000;
       if (passed >= 1) {
-        const text = words(Number(each.dataset.age) + passed, texts);
+        const text = format(Number(each.dataset.age) + passed, texts);
         if (each.textContent !== text) each.textContent = text;
       }
     }
@@ -46,7 +46,7 @@ const begin = () => {
     }
   }
 
-  if (!strip) return;
+  if (!bar) return;
 
   // --- Refreshing.
   const KEY = "zklock.refresh";
@@ -56,9 +56,9 @@ const begin = () => {
   const remembered = (() => { try { return localStorage.getItem(KEY); } catch { return null; } })();
   let paused = false, running = false, timer = 0;
 
-  const choice = remembered ?? strip.dataset.refresh;
+  const choice = remembered ?? bar.dataset.refresh;
   if ([...interval.options].some((option) => option.value === choice)) interval.value = choice;
-  strip.querySelector(".zklock-controls").hidden = false;
+  bar.querySelector(".zklock-controls").hidden = false;
 
   const ticked = () => document.querySelector("#changelist-form input.action-select:checked") !== null;
   const choosing = () => {
@@ -67,8 +67,8 @@ const begin = () => {
   };
   const say = (text) => { if (note.textContent !== text) note.textContent = text; };
 
-  // Put `fresh` in place of `old`, but leave what is equal alone, so that focus and selection stay where they are.
-  const renew = (old, fresh) => {
+  // Replace `old` by `fresh` unless they are equal, so that focus and selection are kept.
+  const update = (old, fresh) => {
     if (old.isEqualNode(fresh)) return;
     const active = document.activeElement;
     const inside = active !== null && old.contains(active);
@@ -82,7 +82,7 @@ const begin = () => {
   };
   const keyOf = (row) => row.querySelector('th a[href], td a[href]')?.getAttribute("href") ?? "";
 
-  const renewRows = (old, fresh) => {
+  const updateRows = (old, fresh) => {
     if (old.tHead && fresh.tHead && old.tHead.textContent !== fresh.tHead.textContent) return false;
     const body = old.tBodies[0], next = fresh.tBodies[0];
     if (!body || !next || old.tBodies.length > 1 || fresh.tBodies.length > 1) return false;
@@ -97,8 +97,8 @@ const begin = () => {
       rows.delete(keyOf(row));
       if (known === place) place = place.nextElementSibling;
       else body.insertBefore(known, place);
-      if (known.cells.length !== row.cells.length) renew(known, row);
-      else [...row.cells].forEach((cell, i) => renew(known.cells[i], cell));
+      if (known.cells.length !== row.cells.length) update(known, row);
+      else [...row.cells].forEach((cell, i) => update(known.cells[i], cell));
     }
     for (const gone of rows.values()) gone.remove();
     return true;
@@ -108,12 +108,12 @@ const begin = () => {
     const live = page.getElementById("zklock-live");
     if (!live) return false;
     const mine = document.getElementById("zklock-live");
-    // Piece by piece, so that the one line that is read aloud is announced only when it has changed.
-    if (mine.children.length === live.children.length) [...live.children].forEach((each, i) => renewLine(mine.children[i], each));
-    else renew(mine, live);
+    // Element by element, so that screen readers announce the summary only when it has changed.
+    if (mine.children.length === live.children.length) [...live.children].forEach((each, i) => updateLine(mine.children[i], each));
+    else update(mine, live);
     const old = document.getElementById("result_list"), fresh = page.getElementById("result_list");
     if (old && fresh) {
-      if (!renewRows(old, fresh)) renew(old, fresh);
+      if (!updateRows(old, fresh)) update(old, fresh);
     } else if (old || fresh) {
       const form = document.getElementById("changelist-form"), other = page.getElementById("changelist-form");
       if (!form || !other) return false;
@@ -122,25 +122,25 @@ const begin = () => {
     }
     for (const selector of [".paginator", ".action-counter"]) {
       const before = document.querySelector(selector), after = page.querySelector(selector);
-      if (before && after && selector === ".paginator") renew(before, after);
+      if (before && after && selector === ".paginator") update(before, after);
     }
     document.title = page.title;
     return true;
   };
-  const renewLine = (old, fresh) => {
+  const updateLine = (old, fresh) => {
     if (old.isEqualNode(fresh)) return;
-    if (old.tagName !== fresh.tagName || old.id !== fresh.id) return renew(old, fresh);
+    if (old.tagName !== fresh.tagName || old.id !== fresh.id) return update(old, fresh);
     if (old.id === "zklock-summary") {
       if (old.textContent.replace(/\s+/g, " ") !== fresh.textContent.replace(/\s+/g, " "))
         old.replaceChildren(...document.importNode(fresh, true).childNodes);
       return;
     }
-    renew(old, fresh);
+    update(old, fresh);
   };
 
   const refresh = async () => {
     if (running || paused || document.hidden || interval.value === "0") return;
-    if (ticked()) { say(strip.dataset.tickedNote); return; }
+    if (ticked()) { say(bar.dataset.tickedNote); return; }
     if (choosing()) return;
     running = true;
     try {
@@ -149,13 +149,13 @@ const begin = () => {
       });
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      // Whoever ticked a row or paused in the meantime keeps what he sees.
+      // The user may have ticked a row or paused in the meantime.
       if (paused || ticked() || document.hidden) return;
       if (!apply(page)) throw new Error("another page");
       say("");
-      strip.dispatchEvent(new CustomEvent("zklock:refreshed", { bubbles: true }));
+      bar.dispatchEvent(new CustomEvent("zklock:refreshed", { bubbles: true }));
     } catch {
-      say(strip.dataset.failedNote);
+      say(bar.dataset.failedNote);
     } finally {
       running = false;
     }
@@ -166,12 +166,12 @@ const begin = () => {
     if (seconds > 0 && !paused) timer = setInterval(refresh, seconds * 1000);
   };
   interval.addEventListener("change", () => {
-    try { localStorage.setItem(KEY, interval.value); } catch { /* not remembered, then */ }
+    try { localStorage.setItem(KEY, interval.value); } catch { /* the choice is not remembered */ }
     schedule();
   });
   pause.addEventListener("click", () => {
     paused = !paused;
-    pause.textContent = paused ? strip.dataset.pausedLabel : strip.dataset.runningLabel;
+    pause.textContent = paused ? bar.dataset.pausedLabel : bar.dataset.runningLabel;
     schedule();
     if (!paused) refresh();
   });
@@ -179,7 +179,7 @@ const begin = () => {
   schedule();
 };
 
-// It may be loaded in the head of a page, before there is anything to be found.
+// The script may be loaded in the head of a page, before the elements exist.
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
 else begin();
 })();

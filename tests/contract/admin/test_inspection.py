@@ -1,4 +1,4 @@
-"""What is seen of the locks by who looks at them, without taking part."""
+"""Snapshots and `look_at`: what they show, and what they cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, Snapshot, look_at, servertime, snapshot, survey
+from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
 from django_zklock.locks import looking
 from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.queue import guids, nodes
@@ -74,8 +74,7 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_a_holder_and_its_waiters_are_seen_in_their_order(zoo: Zoo) -> None:
-    """Each with who it is, what it runs, its token and session, and whose end it waits for."""
+def test_a_holder_and_its_waiters_are_shown_in_order(zoo: Zoo) -> None:
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold:
         waiting = [contender(zoo, hold.key, host=f"web-{place}", about={"task": "buy", "id": "7"}) for place in (1, 2)]
         (lock,) = fresh().locks
@@ -98,8 +97,7 @@ def test_a_holder_and_its_waiters_are_seen_in_their_order(zoo: Zoo) -> None:
         assert seen(lock.key).waiters[1].name == waiting[1]
 
 
-def test_locks_are_found_at_any_depth_by_their_keys(zoo: Zoo) -> None:
-    """Also where one key is the beginning of another."""
+def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
     for key in ("a", "a/b", "a/b/c/d", "z"):
         contender(zoo, key)
     zoo.client.ensure_path(f"{zoo.base}/free/lock")
@@ -112,7 +110,7 @@ def test_locks_are_found_at_any_depth_by_their_keys(zoo: Zoo) -> None:
 
 
 def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
-    """And the longest wait is known; the list says of how many locks it shows which: those with the most waiters."""
+    """With `max_locks`, the locks with the most waiters are shown."""
     for key, many in (("a", 2), ("b", 5), ("c", 1)):
         for _ in range(many):
             contender(zoo, key)
@@ -124,8 +122,8 @@ def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
     assert [(lock.key, len(lock.waiters)) for lock in more.locks] == [("a", 1), ("b", 2), ("c", 0)]
 
 
-def test_clients_are_told_apart(zoo: Zoo) -> None:
-    """By the grammar of their names and by what they write."""
+def test_clients_are_distinguished(zoo: Zoo) -> None:
+    """By the grammar of their names and by their payloads."""
     guid = str(uuid.uuid4())
     join(zoo, "k", nodes.prefix(guid), b"10.0.3.9")
     join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"indexer on\x1b web-7")
@@ -150,7 +148,7 @@ def test_clients_are_told_apart(zoo: Zoo) -> None:
 
 
 def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
-    """And a reader behind a writer waits for the writer, not for the reader before it."""
+    """A reader behind a writer waits for the writer."""
     kinds = [nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE, nodes.Kind.READ, nodes.Kind.READ]
     names = [join(zoo, "k", nodes.prefix(str(uuid.uuid4()), kind)) for kind in kinds]
     lock = seen("k")
@@ -168,8 +166,8 @@ def lease(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_the_holders_of_a_semaphore_are_as_many_as_there_are_permits(zoo: Zoo, max_waiters: int) -> None:
-    """By what their code says, if nobody has set a limit for all."""
+def test_a_semaphore_has_as_many_holders_as_permits(zoo: Zoo, max_waiters: int) -> None:
+    """By the limit in code, if none is set."""
     names = [lease(zoo, "k", 3, what=f"print {place}") for place in range(6)]
     (lock,) = fresh(max_waiters=max_waiters).locks
     assert (lock.kind, lock.limit, lock.limit_set, lock.waiting) == ("semaphore", 3, None, 3)
@@ -181,8 +179,8 @@ def test_the_holders_of_a_semaphore_are_as_many_as_there_are_permits(zoo: Zoo, m
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_holders_whose_code_says_different_limits_are_all_seen_and_that_they_differ(zoo: Zoo, max_waiters: int) -> None:
-    """Each goes by its own: one who knows of few permits may wait before one who has one. A set limit mends it."""
+def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waiters: int) -> None:
+    """A contender with a low limit may wait before a holder with a higher one. `own_limits` reports the difference."""
     limits = [2, 1, 3, 4, 2, 2, 2]
     names = [lease(zoo, "k", limit) for limit in limits]
     (lock,) = fresh(max_waiters=max_waiters).locks
@@ -201,8 +199,7 @@ def test_holders_whose_code_says_different_limits_are_all_seen_and_that_they_dif
     clear_limit("k", by="anna", reason="mended")
 
 
-def test_a_limit_that_was_set_is_seen_with_who_set_it_and_why(zoo: Zoo) -> None:
-    """And who kept a permit of an older limit is a holder still."""
+def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
     names = [lease(zoo, "k", 3) for _ in range(5)]
     set_limit("k", 1, by="anna", reason="the printer is slow")
     try:
@@ -220,8 +217,7 @@ def test_a_limit_that_was_set_is_seen_with_who_set_it_and_why(zoo: Zoo) -> None:
         clear_limit("k", by="anna", reason="mended")
 
 
-def test_one_who_only_reads_any_more_is_seen_as_one_who_reads(zoo: Zoo) -> None:
-    """Beside those who came to read."""
+def test_a_downgraded_writer_is_shown_as_a_reader(zoo: Zoo) -> None:
     with zk_lock("k", kind="write") as hold:
         assert [each.kind for each in seen("k").holders] == ["write"]
         hold.downgrade()
@@ -237,8 +233,7 @@ def zoo_reader(zoo: Zoo) -> Iterator[None]:
     zoo.client.delete(f"{zoo.base}/k/{name}")
 
 
-def test_a_lock_that_is_written_like_kazoo_s_is_known_for_ours(zoo: Zoo) -> None:
-    """By what its node says; a client of kazoo's is one still."""
+def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo: Zoo) -> None:
     with zk_lock("k", compat="kazoo"):
         join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")
         lock = seen("k")
@@ -246,8 +241,7 @@ def test_a_lock_that_is_written_like_kazoo_s_is_known_for_ours(zoo: Zoo) -> None
         assert lock.holders[0].pid == os.getpid()
 
 
-def test_a_plain_lock_costs_no_more_reads_for_there_being_semaphores(zoo: Zoo, proxy: Proxy) -> None:
-    """One for each holder and one for the first who waits; a limit that was set is one more."""
+def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> None:
 
     def reads() -> int:
         proxy.reset()
@@ -270,8 +264,8 @@ def test_a_plain_lock_costs_no_more_reads_for_there_being_semaphores(zoo: Zoo, p
         clear_limit("pool", by="anna", reason="x")
 
 
-def test_a_queue_that_nobody_can_read_is_shown_with_the_reason(zoo: Zoo) -> None:
-    """And does not hide the others."""
+def test_an_unreadable_queue_is_shown_with_the_reason(zoo: Zoo) -> None:
+    """It does not hide the other locks."""
     contender(zoo, "fine")
     join(zoo, "odd", "who-knows-")
     contender(zoo, "odd")
@@ -282,8 +276,7 @@ def test_a_queue_that_nobody_can_read_is_shown_with_the_reason(zoo: Zoo) -> None
     assert seen("odd").problem == odd.problem
 
 
-def test_names_that_no_lock_has_are_passed_over_with_a_note(zoo: Zoo) -> None:
-    """So that no key that is shown holds what turns the text around, or is too long for a page."""
+def test_names_that_are_no_keys_are_skipped_with_a_note(zoo: Zoo) -> None:
     contender(zoo, "fine")
     zoo.client.ensure_path(f"{zoo.base}/evil\u202elock")
     zoo.client.ensure_path(f"{zoo.base}/{'x' * 1100}")
@@ -313,8 +306,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("data", HOSTILE, ids=lambda data: repr(data[:12]))
-def test_what_anybody_wrote_is_capped_and_prints(zoo: Zoo, data: bytes) -> None:
-    """Whatever it is: nothing in a value can move a cursor, turn a line around or fill a page."""
+def test_texts_are_capped_and_printable(zoo: Zoo, data: bytes) -> None:
     guid = str(uuid.uuid4())
     join(zoo, "k", nodes.prefix(guid), data.replace(b"GUID", guid.encode()))
     contender(zoo, "other")
@@ -329,18 +321,18 @@ def test_what_anybody_wrote_is_capped_and_prints(zoo: Zoo, data: bytes) -> None:
     assert other.holders[0].host == "web-1"
 
 
-def test_ages_are_told_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader whose clock is an hour wrong tells the same ages, and leaves nothing behind for having asked."""
+def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the clock of this process is an hour wrong."""
     contender(zoo, "k")
-    monkeypatch.setattr(servertime, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 3600))
     found = fresh()
     assert found.locks[0].holders[0].age < 60
     assert abs((found.taken_at - found.locks[0].holders[0].came).total_seconds()) < 60
     assert "!clock" not in zoo.client.get_children(zoo.base)
 
 
-def test_a_lock_is_held_since_its_turn_came(zoo: Zoo) -> None:
-    """Not since its holder came, if that one was seen to wait."""
+def test_a_lock_is_held_since_its_grant(zoo: Zoo) -> None:
+    """Not since its holder came, if that was seen waiting."""
     first = contender(zoo, "k")
     second = contender(zoo, "k")
     time.sleep(0.3)  # or the look is as old as the contender, within what is known of the server's clock
@@ -360,7 +352,7 @@ def test_a_lock_is_held_since_its_turn_came(zoo: Zoo) -> None:
 
 
 def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
-    """Many open pages cost one look; who wants none that is older than his question gets a new one."""
+    """With a smaller `max_age`, a caller gets a new one."""
     contender(zoo, "k")
     first = snapshot(max_age=60)
     proxy.reset()
@@ -373,8 +365,7 @@ def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
     assert proxy.counts[GET_CHILDREN] == 3
 
 
-def test_those_who_ask_at_once_share_one_look(zoo: Zoo, proxy: Proxy) -> None:
-    """However many they are."""
+def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None:
     contender(zoo, "k")
     fresh()
     proxy.reset()
@@ -387,7 +378,7 @@ def test_those_who_ask_at_once_share_one_look(zoo: Zoo, proxy: Proxy) -> None:
 
 
 def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
-    """One list for each directory, one read for each holder and for each first waiter, in a few round trips."""
+    """One list for each directory, one read for each holder and each first waiter, in a few round trips."""
     for number in range(40):
         for _ in range(3):
             contender(zoo, f"shop/sku-{number}")
@@ -410,8 +401,8 @@ def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
     assert not any(proxy.counts[opcode] for opcode in (CREATE2, SET_DATA, DELETE))
 
 
-def test_to_look_writes_once_in_a_while(zoo: Zoo, proxy: Proxy) -> None:
-    """The time is asked for by one transaction, and then counted on."""
+def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:
+    """One transaction asks for the time, which is then counted on."""
     contender(zoo, "k")
     proxy.reset()
     for _ in range(5):
@@ -420,8 +411,8 @@ def test_to_look_writes_once_in_a_while(zoo: Zoo, proxy: Proxy) -> None:
     assert "!clock" not in zoo.client.get_children(zoo.base)
 
 
-def test_when_zookeeper_is_away_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, proxy: Proxy) -> None:
-    """Within the deadline, with the reason and the state of the connection."""
+def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, proxy: Proxy) -> None:
+    """In time, with the reason and the state of the connection."""
     contender(zoo, "k")
     fresh()
     proxy.hang = True
@@ -442,8 +433,8 @@ def test_when_zookeeper_is_away_the_last_snapshot_is_shown_with_its_age(zoo: Zoo
     assert fresh().connection.server == proxy.address
 
 
-def test_who_gave_up_during_an_outage_is_waited_for_no_more(zoo: Zoo, proxy: Proxy) -> None:
-    """A page that asks every second leaves nothing behind; who still waits is answered with the connection."""
+def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, proxy: Proxy) -> None:
+    """One that still waits is answered after the outage."""
     contender(zoo, "k")
     fresh()
     proxy.refuse = True
@@ -464,8 +455,7 @@ def test_who_gave_up_during_an_outage_is_waited_for_no_more(zoo: Zoo, proxy: Pro
     assert len(found.holders) == 1
 
 
-def test_a_silent_server_does_not_keep_anybody_waiting(zoo: Zoo, proxy: Proxy) -> None:
-    """Though the connection stands; those who ask meanwhile wait no longer than they are willing to."""
+def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
     contender(zoo, "k")
     fresh()
     proxy.delay = 20.0
@@ -478,8 +468,7 @@ def test_a_silent_server_does_not_keep_anybody_waiting(zoo: Zoo, proxy: Proxy) -
     connected()
 
 
-def test_a_process_that_never_reached_zookeeper_is_told_so(zoo: Zoo) -> None:
-    """With an empty list and no error."""
+def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo) -> None:
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
         with zoo.configured(proxy.address), within(1.2):
@@ -488,15 +477,13 @@ def test_a_process_that_never_reached_zookeeper_is_told_so(zoo: Zoo) -> None:
             assert (found.locks, found.total, found.connection.session_id) == ((), 0, 0)
 
 
-def test_who_is_in_a_hurry_does_not_spoil_it_for_others(zoo: Zoo) -> None:
-    """What little was found in no time is not given to who would wait for more."""
+def test_an_incomplete_snapshot_is_not_shared_with_a_patient_caller(zoo: Zoo) -> None:
     contender(zoo, "k")
     assert snapshot(patience=0.0).problem
     assert [lock.key for lock in snapshot(patience=5).locks] == ["k"]
 
 
-def test_the_connection_is_named(zoo: Zoo) -> None:
-    """Its state, the server, the session, the timeout and all hosts."""
+def test_the_connection_is_described(zoo: Zoo) -> None:
     connection = fresh().connection
     assert connection.state == "connected"
     assert connection.server in zoo.all_hosts.split(",")
@@ -508,8 +495,7 @@ def test_the_connection_is_named(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     "key", ["", "/", "a//b", "../x", "a/./b", "a\x00", "\ud800", "!unique", "!unique/x", "x" * 2000, "a\u202eb", "a/"]
 )
-def test_a_key_that_no_lock_has_is_never_sent(zoo: Zoo, proxy: Proxy, key: str) -> None:
-    """Anybody may type it into an address."""
+def test_an_invalid_key_is_never_sent(zoo: Zoo, proxy: Proxy, key: str) -> None:
     proxy.reset()
     assert look_at(key) is None
     assert not proxy.counts[GET_CHILDREN]
@@ -564,8 +550,7 @@ def in_tasks(*works: Coroutine[Any, Any, None]) -> Callable[[], object]:
     return end
 
 
-def test_coroutines_of_one_process_are_owners_of_their_own(zoo: Zoo) -> None:
-    """One holds a lock, another one waits for the lock that a third one holds: there is no wait across locks."""
+def test_each_coroutine_is_an_owner(zoo: Zoo) -> None:
     end = in_tasks(*(hold_or_wait(key) for key in "xxyy"))
     try:
         for key in "xy":
@@ -580,8 +565,7 @@ def test_coroutines_of_one_process_are_owners_of_their_own(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     "take_crosswise", [take_crosswise_in_threads, take_crosswise_in_tasks, take_crosswise_in_a_task_and_a_thread]
 )
-def test_who_waits_in_a_circle_is_named(zoo: Zoo, take_crosswise: Callable[[], Callable[[], object]]) -> None:
-    """Two owners, each of which holds what the other one wants."""
+def test_a_deadlock_is_found(zoo: Zoo, take_crosswise: Callable[[], Callable[[], object]]) -> None:
     end = take_crosswise()
     try:
         found = eventually(lambda: fresh().cycles, 5)
@@ -592,11 +576,11 @@ def test_who_waits_in_a_circle_is_named(zoo: Zoo, take_crosswise: Callable[[], C
     assert first.who != second.who
 
 
-def test_a_survey_tells_of_every_contender(zoo: Zoo) -> None:
-    """Of however many, with what each says of itself."""
+def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
     names = [contender(zoo, "k", pid=place + 1) for place in range(60)]
     join(zoo, "odd", "who-knows-")
-    found = survey(5)
-    assert [each.name for each in found.queues["k"]] == names
-    assert [each.payload.pid for each in found.queues["k"] if each.payload] == list(range(1, 61))
-    assert "no known client writes" in found.problem
+    lock, odd = fresh(max_locks=None, max_waiters=None).locks
+    contenders = (*lock.holders, *lock.waiters)
+    assert [each.name for each in contenders] == names
+    assert [each.pid for each in contenders] == list(range(1, 61))
+    assert "no known client writes" in odd.problem

@@ -13,8 +13,8 @@ from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
-from django_zklock.inspection import Snapshot, look_at, servertime, snapshot, survey
-from django_zklock.management.exits import Exit
+from django_zklock.inspection import Snapshot, look_at, server_time, snapshot
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
 from django_zklock.queue import guids
 from django_zklock.queue.operators import is_operator
@@ -80,9 +80,8 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
         assert "1 lock held" in zklock("status")
         assert zklock("list").endswith("1 locks\n")
         assert [lock["key"] for lock in as_json("list", "--longer-than=1ms")["locks"]] == ["other"]
-    assert "k" not in survey(5).queues
-    assert ending("show", "k")[0] == Exit.FREE
-    assert ending("end-hold", "k")[0] == Exit.FREE
+    assert ending("show", "k")[0] == ExitCode.FREE
+    assert ending("end-hold", "k")[0] == ExitCode.FREE
     (left,) = zoo.children("k")
     assert is_operator(left)
     assert not zk_lock("k").locked()
@@ -95,11 +94,11 @@ def test_a_lock_that_nobody_else_wants_is_free(zoo: Zoo, take: Callable[[str, fl
 def test_it_is_held_until_then(zoo: Zoo, take: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """By the server's clock: one who looks by a clock that is a day ahead sees it held, too."""
     take("k", 600)
-    monkeypatch.setattr(servertime, "time", SimpleNamespace(time=lambda: time.time() + 86400))
+    monkeypatch.setattr(server_time, "time", SimpleNamespace(time=lambda: time.time() + 86400))
     (lock,) = fresh().locks
     assert lock.operator is not None
     assert lock.over == ()
-    assert survey(5).held_by["k"] == {lock.holders[0].name}
+    assert len(lock.holders) == 1
 
 
 def test_those_behind_it_are_about_to_get_the_lock(zoo: Zoo, take: Callable[[str, float], None]) -> None:
@@ -113,7 +112,6 @@ def test_those_behind_it_are_about_to_get_the_lock(zoo: Zoo, take: Callable[[str
     assert over.held_since is None
     assert ([each.name for each in lock.waiters], lock.waiting, lock.held_for) == ([waiter], 1, None)
     assert lock.waiters[0].waits_behind == over.name
-    assert ([each.name for each in survey(5).queues["k"]], survey(5).held_by["k"]) == ([waiter], frozenset())
     text = zklock("show", "k")
     assert sum(line.startswith("over ") for line in text.splitlines()) == 1
     assert "its time is over" in text

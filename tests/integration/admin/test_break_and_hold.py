@@ -1,4 +1,4 @@
-"""Stepping in from the admin: breaking a lock, holding one and ending it, and what stays written down of it."""
+"""The pages that break a lock, hold one, and end a hold."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def said(client: Client) -> str:
 
 
 def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """The holder loses it; the audit log and the history say who, whom and why."""
+    """The holder loses it. The audit log and the history have the user, the holder and the reason."""
     with zoo.hold_elsewhere("k") as path:
         (target,) = targets(operator, "key=k")
         with caplog.at_level(logging.INFO, "zklock.audit"):
@@ -60,8 +60,7 @@ def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pyte
     assert "worker hangs" in operator.get(f"{LIST}k/history/").content.decode()
 
 
-def test_own_holder_learns_that_its_lock_was_broken(zoo: Zoo, operator: Client) -> None:
-    """A hold of django-zklock is lost at once, not when it looks next."""
+def test_the_holder_of_a_broken_lock_learns_of_it_at_once(zoo: Zoo, operator: Client) -> None:
     lock = zk_lock("k", abort_on="never")
     hold = lock.acquire()
     assert hold is not None
@@ -72,8 +71,8 @@ def test_own_holder_learns_that_its_lock_was_broken(zoo: Zoo, operator: Client) 
         lock.release()
 
 
-def test_a_page_without_a_post_breaks_nothing(zoo: Zoo, operator: Client) -> None:
-    """Neither the action nor the confirmation does anything by itself."""
+def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
+    """Neither the action nor the page of confirmation does."""
     with zoo.hold_elsewhere("k") as path:
         response = operator.post(LIST, {"action": "break_selected", "_selected_action": ["k"]})
         assert response["Location"] == f"{LIST}break/?key=k"
@@ -83,7 +82,7 @@ def test_a_page_without_a_post_breaks_nothing(zoo: Zoo, operator: Client) -> Non
 
 
 def test_a_reason_is_required(zoo: Zoo, operator: Client) -> None:
-    """Without one, or with blanks, the page asks again, and nothing happens."""
+    """Without one, or with blanks, the form is shown again."""
     with zoo.hold_elsewhere("k") as path:
         (target,) = targets(operator, "key=k")
         for reason in ("", "   "):
@@ -94,7 +93,7 @@ def test_a_reason_is_required(zoo: Zoo, operator: Client) -> None:
 
 
 def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> None:
-    """What the confirmation named is gone: the next holder keeps the lock, and the page shows it instead."""
+    """The next holder keeps the lock, and the page shows it."""
     with zoo.hold_elsewhere("k"):
         (target,) = targets(operator, "key=k")
     with zoo.hold_elsewhere("k") as path:
@@ -107,8 +106,8 @@ def test_a_lock_that_changed_hands_is_not_broken(zoo: Zoo, operator: Client) -> 
     assert not LogEntry.objects.exists()
 
 
-def test_a_waiter_is_not_broken(zoo: Zoo, operator: Client) -> None:
-    """A forged form that names who waits is refused."""
+def test_a_waiter_cannot_be_broken(zoo: Zoo, operator: Client) -> None:
+    """A forged form that names a waiter is refused."""
     with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k") as waiter:
         guid = waiter.rpartition("/")[2][3:39]
         target = f"{guid}:{zoo.client.exists(waiter).czxid}:k"
@@ -117,14 +116,14 @@ def test_a_waiter_is_not_broken(zoo: Zoo, operator: Client) -> None:
 
 
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
-def test_a_target_that_means_nothing_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
-    """Whatever a forged form says, it leads back to the list."""
+def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
+    """A forged form redirects to the list."""
     response = operator.post(f"{LIST}break/", {"target": target, "reason": "r"})
     assert response["Location"] == LIST
 
 
 def test_several_locks_are_broken_at_once(zoo: Zoo, operator: Client) -> None:
-    """Of those that are ticked each is broken, with an entry of its own; the others stay."""
+    """Each ticked lock is broken and recorded. The others stay."""
     with zoo.hold_elsewhere("a") as a, zoo.hold_elsewhere("b") as b, zoo.hold_elsewhere("c") as c:
         chosen = targets(operator, "key=a&key=b&key=c")
         operator.post(f"{LIST}break/", {"target": chosen[:2], "reason": "r"})
@@ -132,10 +131,10 @@ def test_several_locks_are_broken_at_once(zoo: Zoo, operator: Client) -> None:
     assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == ["a", "b"]
 
 
-def test_a_history_that_fails_keeps_no_lock_from_being_broken(
+def test_a_lock_is_broken_even_if_the_history_fails(
     zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The audit log has it; the database is second."""
+    """The audit log has it."""
 
     def fail(*args: object, **kwargs: object) -> None:
         raise DatabaseError("disk full")
@@ -148,8 +147,8 @@ def test_a_history_that_fails_keeps_no_lock_from_being_broken(
     assert "is not in the history" in caplog.text
 
 
-def test_a_form_without_its_token_is_refused(zoo: Zoo) -> None:
-    """Another site cannot have a logged-in operator break or hold anything."""
+def test_a_form_without_a_csrf_token_is_refused(zoo: Zoo) -> None:
+    """Another site cannot make an operator's browser break or hold a lock."""
     user = User.objects.create_superuser("root")
     client = Client(enforce_csrf_checks=True)
     client.force_login(user)
@@ -164,7 +163,7 @@ def hold_by_form(client: Client, key: str, **more: str) -> int:
 
 
 def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> None:
-    """Who comes meanwhile does not get it; everybody is shown who, until when and why."""
+    """Nobody else gets the lock, and all pages show the operator, the end and the reason."""
     assert hold_by_form(operator, "k") == 302
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
         pytest.fail("granted beside an operator")
@@ -173,33 +172,32 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert "olga holds it until" in page
     assert "deploy of 2.3" in page
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
-    token = response.context["lock"].holders[0].token
+    token = response.context["lock"].holders[0].info.token
     assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
     eventually(lambda: not zoo.children("k"))
     assert operator.post(f"{LIST}end-hold/", {"key": "k", "token": token}).status_code == 302
-    assert "ended already" in said(operator)
+    assert "already ended" in said(operator)
     messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
     assert "deploy of 2.3" in messages[0]
     assert len(messages) == 2
 
 
-def test_an_operator_is_told_what_was_done_and_what_to_do(zoo: Zoo, operator: Client) -> None:
-    """A key is shown as it is, a template is to be filled in, and an empty history says what it would list."""
+def test_messages_explain_keys_templates_and_an_empty_history(zoo: Zoo, operator: Client) -> None:
     assert hold_by_form(operator, "inventory/chair") == 302
-    assert "The lock 'inventory/chair' is yours until" in said(operator)
+    assert "You hold the lock 'inventory/chair' until" in said(operator)
     given = {"key": "inventory/{sku}", "minutes": "5", "wait": "0", "reason": "r"}
     page = operator.post(f"{LIST}hold/", given).content.decode()
     assert "is a template: fill in {sku}, for example inventory/4711." in page
     assert ">Cancel</a>" in page
     page = operator.get(f"{LIST}inventory_2Flamp/history/").content.decode()
-    assert "This page lists what was done to this lock in the admin: nothing so far." in page
+    assert "This page lists the actions on this lock in the admin. There are none." in page
     assert "change history" not in page
-    token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].token
+    token = operator.get(f"{LIST}inventory_2Fchair/change/").context["lock"].holders[0].info.token
     operator.post(f"{LIST}end-hold/", {"key": "inventory/chair", "token": token})
 
 
-def test_a_hold_whose_time_is_over_is_none_any_more(zoo: Zoo, operator: Client) -> None:
-    """Though its node is still there: the lock is free; or if somebody else's client waits, it is handed over."""
+def test_a_hold_that_is_over_no_longer_counts(zoo: Zoo, operator: Client) -> None:
+    """Its znode still exists. The lock is free, or handed over if another client waits."""
     hold_lock("k", seconds=0.1, reason="deploy of 2.3", by="olga")
     process.reset()  # so that nobody ends it in time
     eventually(lambda: operator.get(LIST).context["zklock"].held == 0)
@@ -212,12 +210,12 @@ def test_a_hold_whose_time_is_over_is_none_any_more(zoo: Zoo, operator: Client) 
         assert (shown.state, shown.holders, shown.waiting) == ("passing", (), 1)
         assert "olga held it until" in response.content.decode()
         assert "Handing over" in operator.get(f"{LIST}?state=passing").content.decode()
-        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.over[0].token})
+        operator.post(f"{LIST}end-hold/", {"key": "k", "token": shown.over[0].info.token})
         assert zoo.children("k") == [path.rpartition("/")[2]]
 
 
-def test_a_lock_that_is_taken_is_not_held(zoo: Zoo, operator: Client) -> None:
-    """An operator queues like anybody, and is told who has it."""
+def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -> None:
+    """The operator is shown the holder."""
     with zoo.hold_elsewhere("k"):
         assert hold_by_form(operator, "k") == 409
     assert zoo.children("k") == []
@@ -226,8 +224,8 @@ def test_a_lock_that_is_taken_is_not_held(zoo: Zoo, operator: Client) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"minutes": "0"}, {"minutes": "nan"}, {"minutes": "1e9"}, {"wait": "99"}, {"reason": " "}, {"key": "/x"}]
 )
-def test_a_form_that_makes_no_sense_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
-    """What is wrong is marked, and no lock is held."""
+def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
+    """The errors are marked, and no lock is held."""
     given = {"key": "k", "minutes": "5", "wait": "0", "reason": "r", **wrong}
     response = operator.post(f"{LIST}hold/", given)
     assert response.status_code == 200
@@ -236,8 +234,8 @@ def test_a_form_that_makes_no_sense_is_shown_again(zoo: Zoo, operator: Client, w
 
 
 @pytest.mark.chaos
-def test_without_zookeeper_stepping_in_says_so(zoo: Zoo, operator: Client) -> None:
-    """A form that cannot be served is answered, as not done."""
+def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
+    """Nothing is done."""
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"target": target, "reason": "r"}).status_code == 503

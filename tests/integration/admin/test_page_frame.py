@@ -1,4 +1,4 @@
-"""The pages of a lock look like the other pages of the admin, whatever version of Django or theme that admin is of."""
+"""The pages have the frame of the installed admin: of any version of Django, and of any theme."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def breadcrumbs(page: str) -> list[str]:
     return [" ".join(tag).strip() for tag in tags if "bdi" not in tag[0]]
 
 
-def test_breadcrumbs_and_tools_are_those_of_a_stock_page(client: Client) -> None:
-    """The markup of the breadcrumbs, and the place of the tools, is that of the change form of the installed Django."""
+def test_breadcrumbs_and_tools_are_those_of_a_change_form(client: Client) -> None:
     user = User.objects.get()
     stock = client.get(f"/admin/auth/user/{user.pk}/change/").content.decode()
     for path in PAGES:
@@ -59,7 +58,7 @@ def test_breadcrumbs_and_tools_are_those_of_a_stock_page(client: Client) -> None
 
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_fill_the_change_form_of_a_theme(client: Client, path: str) -> None:
-    """A page has the breadcrumbs and the form of whatever `admin/change_form.html` there is, and fills that form."""
+    """A page has the breadcrumbs and the form of the theme's `admin/change_form.html`."""
     (engine,) = adminsite.SETTINGS["TEMPLATES"]
     loaders = [
         ("django.template.loaders.locmem.Loader", {"admin/change_form.html": THEME}),
@@ -75,7 +74,7 @@ def test_pages_fill_the_change_form_of_a_theme(client: Client, path: str) -> Non
 
 
 def test_a_key_is_not_capitalised_in_breadcrumbs(client: Client) -> None:
-    """Themes write each of them large, and the key of a lock is another key then."""
+    """Themes capitalize breadcrumbs, and a capitalized key is another key."""
     from django.template.defaultfilters import capfirst
 
     for path in (f"{LIST}a/change/", f"{LIST}a/history/"):

@@ -1,4 +1,4 @@
-"""The locks in Django's admin: what the pages show, who may see them, and what becomes of them without ZooKeeper."""
+"""The pages of the locks: contents, permissions, and behaviour while ZooKeeper does not answer."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def keys(client: Client, query: str = "") -> list[str]:
     return [lock.key for lock in response.context["cl"].result_list]
 
 
-def test_list_shows_who_holds_and_who_waits(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """Each lock is a row with its holder, what it does, and how many wait."""
+def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer: Client) -> None:
     page = viewer.get(LIST).content.decode()
     assert "orders/42" in page
     assert "web-1 · pid 71" in page
@@ -115,25 +114,20 @@ def test_list_shows_who_holds_and_who_waits(zoo: Zoo, queues: list[str], viewer:
         ("?key__startswith=inv", ["invoice"]),
     ],
 )
-def test_list_is_searched_filtered_and_sorted(
+def test_the_list_is_searched_filtered_and_sorted(
     zoo: Zoo, queues: list[str], operator: Client, query: str, found: list[str]
 ) -> None:
-    """What the change list of the admin offers works on locks, too."""
     assert keys(operator, query) == found
 
 
 @pytest.mark.parametrize("query", ["?key__regex=x", "?holders=1", "?pk__gt=1"])
-def test_lookups_that_mean_nothing_lead_back_to_the_list(
-    zoo: Zoo, queues: list[str], viewer: Client, query: str
-) -> None:
-    """What somebody writes into the address is no error of the server."""
+def test_invalid_lookups_redirect_to_the_list(zoo: Zoo, queues: list[str], viewer: Client, query: str) -> None:
     response = viewer.get(LIST + query)
     assert response.status_code == 302
     assert viewer.get(response["Location"]).status_code == 200
 
 
-def test_list_is_cut_into_pages(zoo: Zoo, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page has so many rows, and the next one goes on."""
+def test_the_list_is_paginated(zoo: Zoo, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_zklock.admin.LockAdmin.list_per_page", 2)
     paths = [contend(zoo, f"k{number}", number) for number in range(5)]
     assert keys(viewer) == ["k0", "k1"]
@@ -143,43 +137,41 @@ def test_list_is_cut_into_pages(zoo: Zoo, viewer: Client, monkeypatch: pytest.Mo
         zoo.client.delete(path)
 
 
-def test_list_asks_the_database_for_nothing_but_its_user(
+def test_the_list_queries_the_database_for_the_user_only(
     zoo: Zoo, queues: list[str], viewer: Client, django_assert_max_num_queries: Any
 ) -> None:
-    """Session, user and permissions: no query is about locks, of which there is no table."""
+    """Session, user and permissions."""
     with django_assert_max_num_queries(4) as captured:
         viewer.get(LIST + "?_facets=True&q=o&state=held")
     assert "zklock_lock" not in str([query["sql"] for query in captured.captured_queries])
 
 
-def test_detail_shows_holder_queue_and_reason(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """The page of a lock says who, what, since when, who waits, and why."""
+def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list[str], viewer: Client) -> None:
     response = viewer.get(f"{LIST}orders_2F42/change/")
     page = response.content.decode()
     assert "web-1 · pid 71 has held it for" in page
-    assert "2 wait for their turns" in page
+    assert "2 waiters, first come" in page
     token = zoo.client.exists(queues[0]).czxid
     assert f"<code>{token}</code>" in page
     lock = response.context["lock"]
-    assert [row.place for row in lock.waiters] == ["web-2 · pid 72", "web-3 · pid 73"]
+    assert [row.process for row in lock.waiters] == ["web-2 · pid 72", "web-3 · pid 73"]
     assert [row.behind for row in lock.waiters] == [0, 1]
     assert f"zkCli.sh -server {zoo.address} get -s {queues[0]}" in page
 
 
 def test_a_free_lock_has_a_page_and_a_history(zoo: Zoo, viewer: Client) -> None:
-    """Links from the history work when nobody holds the lock any more."""
+    """So links in the history work when the lock is free."""
     assert "Nobody holds this lock" in viewer.get(f"{LIST}gone/change/").content.decode()
     assert viewer.get(f"{LIST}gone/history/").status_code == 200
 
 
 @pytest.mark.parametrize("key", ["_2Fa", "a_2F_2Fb", "a_2F..", "%21waiting", "a%1B", "a_2F%21x", "a_0A"])
-def test_what_is_no_key_has_no_page(zoo: Zoo, viewer: Client, key: str) -> None:
-    """Reserved places and paths that lead elsewhere are not asked for."""
+def test_an_invalid_key_has_no_page(zoo: Zoo, viewer: Client, key: str) -> None:
     assert viewer.get(f"{LIST}{key}/change/").status_code == 302
 
 
-def test_links_lead_to_other_pages(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """A template is filled with what the contender says, escaped; where a field is missing there is no link."""
+def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+    """Their values are escaped. A link without a value for a field is left out."""
     links = {"Flower": "https://flower/task/{id}", "Other": "/x/{nothing}"}
     with override_settings(ZKLOCK={"URL": zoo.url(), "ADMIN_LINKS": links}):
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
@@ -188,8 +180,8 @@ def test_links_lead_to_other_pages(zoo: Zoo, queues: list[str], viewer: Client) 
 
 
 @pytest.mark.parametrize("target", [f"{LIST}", f"{LIST}evil/change/", f"{LIST}break/?key=evil", f"{LIST}data.json"])
-def test_hostile_nodes_are_shown_harmless(zoo: Zoo, operator: Client, target: str) -> None:
-    """Whatever was written into a node, no markup of it and nothing that steers a terminal is on a page."""
+def test_hostile_payloads_are_harmless(zoo: Zoo, operator: Client, target: str) -> None:
+    """No markup and no control character of a payload reaches a page."""
     about = {"task": HOSTILE, "id": HOSTILE, HOSTILE: HOSTILE}
     path = contend(zoo, "evil", 1, host=HOSTILE, thread=HOSTILE, what=HOSTILE, about=about)
     try:
@@ -206,8 +198,7 @@ def test_hostile_nodes_are_shown_harmless(zoo: Zoo, operator: Client, target: st
 
 
 @pytest.mark.parametrize("data", [b"{" * 10_000, b"x" * 1_000_000, b"\xff\xfe", b'{"guid": 1e999}', b""])
-def test_nodes_that_nobody_can_read_are_rows_like_others(zoo: Zoo, viewer: Client, data: bytes) -> None:
-    """A foreign or broken node is shown as that of another client."""
+def test_unreadable_payloads_are_shown_as_another_client(zoo: Zoo, viewer: Client, data: bytes) -> None:
     path = zoo.client.create(
         f"{zoo.base}/odd/{nodes.prefix(GUID % 1)}", data, ephemeral=True, sequence=True, makepath=True
     )
@@ -218,8 +209,8 @@ def test_nodes_that_nobody_can_read_are_rows_like_others(zoo: Zoo, viewer: Clien
         zoo.client.delete(path)
 
 
-def test_a_name_that_nobody_knows_is_said(zoo: Zoo, viewer: Client) -> None:
-    """A queue that cannot be read blocks its lock, and the page says so."""
+def test_an_unreadable_queue_is_reported(zoo: Zoo, viewer: Client) -> None:
+    """It blocks its lock."""
     zoo.client.create(f"{zoo.base}/odd/strange-0000000001", b"", makepath=True)
     try:
         assert "Unreadable" in viewer.get(LIST).content.decode()
@@ -230,31 +221,30 @@ def test_a_name_that_nobody_knows_is_said(zoo: Zoo, viewer: Client) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_is_refused_without_permission(zoo: Zoo, page: str) -> None:
-    """Staff without the permission gets 403, by GET and by a forged POST."""
+    """Staff without the permission gets 403, for GET and for a forged POST."""
     nobody = user_with()
     assert nobody.get(page).status_code == 403
     assert nobody.post(page, {"action": "break_selected", "_selected_action": ["a"]}).status_code == 403
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_who_is_not_logged_in_is_sent_to_log_in(zoo: Zoo, page: str) -> None:
-    """No page tells a stranger anything."""
+def test_anonymous_users_are_sent_to_the_login_page(zoo: Zoo, page: str) -> None:
     response = Client().get(page)
     assert response.status_code == 302
     assert "/login/" in response["Location"]
 
 
 @pytest.mark.parametrize("page", ["break/", "hold/", "end-hold/", "limit/", "request-release/"])
-def test_stepping_in_has_permissions_of_its_own(zoo: Zoo, queues: list[str], viewer: Client, page: str) -> None:
-    """Who may see may not break or hold; nor may who is allowed to but may not see."""
+def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer: Client, page: str) -> None:
+    """Each needs the permission to view, too."""
     for client in (viewer, user_with("break_lock", "hold_lock", "limit_lock", "request_release_lock")):
         assert client.get(LIST + page).status_code == 403
         assert client.post(LIST + page, {"target": "x", "reason": "y"}).status_code == 403
     assert zoo.children("orders/42")
 
 
-def test_a_viewer_is_offered_nothing_he_may_not_do(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """No action, no button; and a forged action does nothing."""
+def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+    """A forged action does nothing."""
     page = viewer.get(LIST).content.decode()
     assert "break_selected" not in page
     assert "hold/" not in page
@@ -268,15 +258,14 @@ def test_a_viewer_is_offered_nothing_he_may_not_do(zoo: Zoo, queues: list[str], 
 
 
 @pytest.mark.parametrize("page", ["add/", "a/delete/"])
-def test_nothing_is_added_or_deleted(zoo: Zoo, operator: Client, page: str) -> None:
-    """The pages of the admin that would write to a table are closed to everybody."""
+def test_the_pages_that_add_or_delete_are_closed(zoo: Zoo, operator: Client, page: str) -> None:
     assert operator.get(LIST + page).status_code == 403
     assert operator.post(LIST + page, {"key": "x"}).status_code == 403
     assert operator.post(f"{LIST}a/change/", {"key": "x"}).status_code == 405
 
 
-def test_json_says_the_same(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """Other dashboards get the list as JSON; numbers that a browser would round are texts."""
+def test_the_list_is_available_as_json(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+    """Numbers that JavaScript would round are strings."""
     found = {lock["key"]: lock for lock in viewer.get(f"{LIST}data.json").json()["locks"]}
     lock = found["orders/42"]
     assert lock["waiting"] == 2
@@ -284,15 +273,14 @@ def test_json_says_the_same(zoo: Zoo, queues: list[str], viewer: Client) -> None
     assert lock["holders"][0]["token"] == str(zoo.client.exists(queues[0]).czxid)
 
 
-def test_json_for_programs_asks_for_the_permission(zoo: Zoo, viewer: Client) -> None:
-    """The view for a project's own addresses answers 403, never with a page to log in."""
+def test_the_json_view_of_a_project_checks_the_permission(zoo: Zoo, viewer: Client) -> None:
+    """It answers 403 and does not redirect to the login page."""
     assert Client().get("/locks.json").status_code == 403
     assert user_with().get("/locks.json").status_code == 403
     assert viewer.get("/locks.json").json()["problem"] == ""
 
 
-def test_pages_work_in_a_site_of_another_name(zoo: Zoo, queues: list[str], operator: Client) -> None:
-    """Links stay within the admin site that they are on."""
+def test_links_stay_within_their_admin_site(zoo: Zoo, queues: list[str], operator: Client) -> None:
     for page in ("", "orders_2F42/change/", "break/?key=orders/42", "hold/"):
         text = operator.get(f"/own/zklock/lock/{page}").content.decode()
         assert "/own/zklock/lock/" in text
@@ -301,7 +289,7 @@ def test_pages_work_in_a_site_of_another_name(zoo: Zoo, queues: list[str], opera
 
 @pytest.mark.parametrize("page", ["", "orders_2F42/change/", "break/?key=orders/42", "hold/"])
 def test_pages_have_nothing_inline(zoo: Zoo, queues: list[str], operator: Client, page: str) -> None:
-    """No style, no handler and no script but in files: a strict policy needs no exception."""
+    """A strict Content-Security-Policy needs no exception."""
     text = operator.get(LIST + page).content.decode().lower()
     assert " style=" not in text
     assert "<style" not in text
@@ -310,21 +298,20 @@ def test_pages_have_nothing_inline(zoo: Zoo, queues: list[str], operator: Client
 
 
 def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) -> None:
-    """There is a banner, nothing fails, and nobody waits long; the index of the admin does not even ask."""
+    """They show a banner. The index of the admin does not ask ZooKeeper."""
     with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
         for page in ("/admin/", LIST, f"{LIST}a/change/", f"{LIST}a/history/", f"{LIST}hold/"):
             with within(3):
                 response = operator.get(page)
             assert response.status_code == 200
-        assert "ZooKeeper is away." in operator.get(LIST).content.decode()
+        assert "ZooKeeper does not answer." in operator.get(LIST).content.decode()
         assert operator.get(f"{LIST}break/?key=a").status_code == 503
         assert operator.get(f"{LIST}data.json").json()["problem"]
 
 
-def test_what_was_seen_last_is_shown_with_its_age(
+def test_without_zookeeper_the_last_state_is_shown_with_its_age(
     single: Ensemble, zoo: Zoo, queues: list[str], viewer: Client
 ) -> None:
-    """While ZooKeeper is away the last snapshot stays, and the page says how old it is."""
     assert keys(viewer) == ["invoice", "orders/42"]
     single.servers[0].pause()
     try:
@@ -332,22 +319,20 @@ def test_what_was_seen_last_is_shown_with_its_age(
         response = viewer.get(LIST)
         page = response.content.decode()
         assert [lock.key for lock in response.context["cl"].result_list] == ["invoice", "orders/42"]
-        assert "was last seen" in page
-        assert response.context["zklock"].age > 1
+        assert "This state is" in page
+        assert response.context["zklock"].snapshot.age > 1
         assert "web-1" in viewer.get(f"{LIST}orders_2F42/change/").content.decode()
     finally:
         single.servers[0].resume()
 
 
-def test_index_lists_the_locks_for_who_may_see_them(zoo: Zoo, viewer: Client) -> None:
-    """The admin's index has the locks, and only for those."""
+def test_the_index_lists_locks_only_with_the_permission(zoo: Zoo, viewer: Client) -> None:
     assert LIST in viewer.get("/admin/").content.decode()
     assert LIST not in user_with().get("/admin/").content.decode()
 
 
-def test_own_locks_are_shown_with_their_work(zoo: Zoo, viewer: Client) -> None:
-    """A lock of this process says where it is."""
+def test_the_locks_of_this_process_are_shown_with_their_work(zoo: Zoo, viewer: Client) -> None:
     with zk_lock("mine") as hold:
         lock = viewer.get(f"{LIST}mine/change/").context["lock"]
-        assert (lock.holders[0].token, lock.holders[0].client) == (hold.token, "zklock")
+        assert (lock.holders[0].info.token, lock.holders[0].info.client) == (hold.token, "zklock")
     assert LogEntry.objects.count() == 0

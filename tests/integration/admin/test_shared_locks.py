@@ -1,4 +1,4 @@
-"""Semaphores and read-write locks in the admin: who has a permit, how many there are, and how a holder is asked."""
+"""Semaphores and read-write locks in the admin: permits, limits and release requests."""
 
 from __future__ import annotations
 
@@ -61,15 +61,14 @@ def said(client: Client) -> str:
 
 def targets(client: Client) -> dict[int, str]:
     """Return by token whom the page of the lock is about, as its forms would send it."""
-    return {row.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
+    return {row.info.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
 
 
 def set_to(client: Client, **form: Any) -> Any:
     return client.post(f"{LIST}limit/", {"key": "printers", "permits": "1", "reason": "one is broken", **form})
 
 
-def test_the_list_says_how_many_permits_are_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """Beneath its state, and the list is filtered by it."""
+def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
     with zk_lock("plain"), zk_lock("rates", kind="read"):
         page = operator.get(LIST).content.decode()
         assert "2 of 2 permits" in page
@@ -79,10 +78,10 @@ def test_the_list_says_how_many_permits_are_in_use(zoo: Zoo, printing: list[Hold
             assert [lock.key for lock in found] == [key]
 
 
-def test_the_page_of_a_semaphore_shows_all_who_have_permits(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """And since a limit was set, by whom and why."""
+def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    """Also the limit that was set, by whom and why."""
     shown = operator.get(f"{LIST}printers/change/").context["lock"]
-    assert sorted(row.token for row in shown.holders) == sorted(hold.token for hold in printing)
+    assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
     assert {row.role for row in (*shown.holders, *shown.waiters)} == {"permit"}
     assert (shown.kind_label, shown.limit_set) == ("2 of 2 permits", "")
     assert "Permits in use: 2 of 2" in shown.reasons[0]
@@ -93,8 +92,7 @@ def test_the_page_of_a_semaphore_shows_all_who_have_permits(zoo: Zoo, printing: 
     assert "one is broken" in page
 
 
-def test_the_page_says_that_limits_differ(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """Until one is set for all."""
+def test_different_limits_are_reported_until_one_is_set(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
     with zk_lock("printers", limit=4):
         page = operator.get(f"{LIST}printers/change/").content.decode()
         assert "3 of 4 permits" in page
@@ -106,7 +104,7 @@ def test_the_page_says_that_limits_differ(zoo: Zoo, printing: list[Hold], operat
 def test_a_limit_is_set_and_cleared_with_a_reason(
     zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who waits gets a permit of the new ones; audit log and history say who did it and why."""
+    """A waiter gets a new permit. The audit log and the history have the user and the reason."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         assert set_to(operator, permits="3", reason="a new one")["Location"] == f"{LIST}printers/change/"
     eventually(lambda: len(printing) == 3)
@@ -116,12 +114,12 @@ def test_a_limit_is_set_and_cleared_with_a_reason(
     assert found.by.rstrip("…") in caplog.text
     page = operator.get(f"{LIST}limit/?key=printers").content.decode()
     assert "a new one" in page
-    assert "is 3 now" in page
+    assert "is now 3" in page
     assert set_to(operator, permits="", clear="Clear it", reason="it is gone")["Location"]
     assert limit_of("printers") is None
     assert "was cleared" in said(operator)
     set_to(operator, permits="", clear="Clear it")
-    assert "had no limit" in said(operator)
+    assert "No limit was set" in said(operator)
     history = [entry.get_change_message() for entry in LogEntry.objects.order_by("id")]
     assert history == ["Limit set to 3: a new one", "Limit cleared: it is gone"]
 
@@ -129,23 +127,21 @@ def test_a_limit_is_set_and_cleared_with_a_reason(
 @pytest.mark.parametrize(
     "wrong", [{"reason": " "}, {"permits": ""}, {"permits": "0"}, {"permits": "10001"}, {"key": "a//b"}, {"key": ""}]
 )
-def test_a_limit_that_makes_no_sense_is_asked_for_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
-    """And changes nothing."""
+def test_an_invalid_limit_is_refused(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
     answer = set_to(operator, **wrong)
     assert answer.status_code == 200
     assert "errornote" in answer.content.decode()
     assert limit_of("printers") is None
 
 
-def test_a_look_at_the_form_changes_nothing(zoo: Zoo, operator: Client) -> None:
-    """Nor does a link that asks for it."""
+def test_only_a_post_changes_a_limit(zoo: Zoo, operator: Client) -> None:
     assert operator.get(f"{LIST}limit/?key=printers&permits=1&reason=x").status_code == 200
     assert operator.get(f"{LIST}request-release/?target=x&reason=x").status_code == 405
     assert limit_of("printers") is None
 
 
-def test_a_holder_is_asked_to_let_go(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """Exactly the one whose form was sent, which runs on; its page and the history say that it was asked."""
+def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    """Its work goes on. Its page and the history show the request."""
     asked, other = printing
     target = targets(operator)[asked.token]
     answer = operator.post(f"{LIST}request-release/", {"target": target, "reason": "paper jam"})
@@ -166,23 +162,22 @@ def test_a_holder_is_asked_to_let_go(zoo: Zoo, printing: list[Hold], operator: C
     assert requests[other.token] is None
 
 
-def test_nobody_is_asked_without_a_reason_nor_after_it_let_go(zoo: Zoo, operator: Client) -> None:
-    """The next holder is not the one that was meant."""
+def test_a_request_needs_a_reason_and_the_present_holder(zoo: Zoo, operator: Client) -> None:
     with zk_lock("printers", limit=2) as hold:
         target = targets(operator)[hold.token]
         operator.post(f"{LIST}request-release/", {"target": target, "reason": "  "})
-        assert "please say why" in said(operator)
+        assert "please give a reason" in said(operator)
     with zk_lock("printers", limit=2) as hold:
         operator.post(f"{LIST}request-release/", {"target": target, "reason": "x"})
         assert "changed hands" in said(operator)
         operator.post(f"{LIST}request-release/", {"target": "nonsense", "reason": "x"})
-        assert "Nobody was chosen" in said(operator)
+        assert "No holder was chosen" in said(operator)
         assert hold.release_requested is None
     assert not LogEntry.objects.exists()
 
 
-def test_who_would_not_hear_is_not_offered_to_be_asked(zoo: Zoo, operator: Client) -> None:
-    """A client of kazoo has no ear for it; a request that was forged says so."""
+def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: Client) -> None:
+    """A forged request to a client of kazoo is refused."""
     path = zoo.client.create(
         f"{zoo.base}/printers/{'a' * 32}__lock__", b"", ephemeral=True, sequence=True, makepath=True
     )
@@ -195,8 +190,7 @@ def test_who_would_not_hear_is_not_offered_to_be_asked(zoo: Zoo, operator: Clien
 
 
 @pytest.mark.parametrize("permission", ["limit_lock", "request_release_lock"])
-def test_each_step_needs_its_own_permission(zoo: Zoo, printing: list[Hold], permission: str) -> None:
-    """One does not stand for the other, and no page offers what is refused."""
+def test_each_action_needs_its_own_permission(zoo: Zoo, printing: list[Hold], permission: str) -> None:
     client = user_with("view_lock", "break_lock", "hold_lock", permission)
     pages = {"limit_lock": "limit/", "request_release_lock": "request-release/"}
     detail = client.get(f"{LIST}printers/change/").content.decode()
@@ -210,7 +204,7 @@ def test_each_step_needs_its_own_permission(zoo: Zoo, printing: list[Hold], perm
         assert printing[0].wait_release_requested(10)
 
 
-def test_while_zookeeper_is_away_the_form_says_so(zoo: Zoo, operator: Client) -> None:
-    """In time, and with nothing done."""
+def test_without_zookeeper_the_form_reports_it(zoo: Zoo, operator: Client) -> None:
+    """In time, and nothing is done."""
     with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):
         assert operator.get(f"{LIST}limit/?key=printers").status_code == 503

@@ -1,4 +1,4 @@
-"""The locks under a theme of the admin that brings templates and a `ModelAdmin` of its own."""
+"""The pages under a theme of the admin with its own templates and `ModelAdmin`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_pages_work_under_unfold(zoo: Zoo) -> None:
-    """`LockAdminMixin` goes before any `ModelAdmin`; the theme's pages show locks as they show rows."""
+    """`LockAdminMixin` goes before the `ModelAdmin` of the theme."""
     pytest.importorskip("unfold")
     path = f"{TESTS}{os.pathsep}{TESTS.parent}"
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "support.themedsite", "ZKLOCK_URL": zoo.url(), "PYTHONPATH": path}

@@ -18,7 +18,7 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.testing.ensemble import free_ports
 
 pytestmark = pytest.mark.zookeeper
@@ -142,11 +142,11 @@ def test_the_doctor_finds_rows_that_holders_cannot_write(ledger: str, rows: list
     """It names the command, and finds nothing after it."""
     status, text, _ = ending("doctor")
     lines = [line for line in text.splitlines() if " fences " in line]
-    assert status == Exit.FAILED
+    assert status == ExitCode.FAILED
     assert len(lines) == 2, text
     assert all(line.startswith("error") and "zklock fences --reset" in line and ledger in line for line in lines)
     assert any("ledgers.Account" in line and "2 rows" in line for line in lines)
     assert any("zklock_fences.Fence" in line and "1 rows" in line for line in lines)
     fences("--reset", "--no-input", WHY, f"--database={ledger}")
     status, text, _ = ending("doctor")
-    assert (status, "none of them ahead" in text) == (Exit.DONE, True), text
+    assert (status, "none of them ahead" in text) == (ExitCode.OK, True), text

@@ -14,7 +14,7 @@ from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo
 
 from django_zklock import operations, zk_leader
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = pytest.mark.zookeeper
 
@@ -35,9 +35,9 @@ def test_it_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
         assert f"process {os.getpid()}" in text
         assert f"token {hold.token}\n1 stand by\n" in text
         assert "\x1b" not in text
-    assert ending("leader", "lead/7")[::2] == (Exit.FREE, "Nobody leads lead/7.")
+    assert ending("leader", "lead/7")[::2] == (ExitCode.FREE, "'lead/7' has no leader.")
     status, out, _ = ending("leader", "lead/7", "--json")
-    assert (status, json.loads(out)["leader"]) == (Exit.FREE, None)
+    assert (status, json.loads(out)["leader"]) == (ExitCode.FREE, None)
 
 
 def test_it_shows_an_operator_hold(zoo: Zoo) -> None:
@@ -87,5 +87,5 @@ def test_it_tells_that_zookeeper_is_away(zoo: Zoo) -> None:
         proxy.refuse = True
         for more in ((), ("--watch",)):
             status, _, message = ending("leader", "lead", "--patience=200ms", *more)
-            assert status == Exit.AWAY
+            assert status == ExitCode.UNAVAILABLE
             assert "No connection to ZooKeeper at" in message

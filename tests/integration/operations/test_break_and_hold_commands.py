@@ -15,7 +15,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = pytest.mark.zookeeper
 
@@ -30,10 +30,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return typed
 
 
-def test_a_broken_lock_is_lost_to_its_holder_and_goes_to_the_next(
+def test_a_broken_lock_goes_to_the_next_waiter(
     zoo: Zoo, answer: io.StringIO, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It asks first, and names the holder, what it runs and who is next; the audit has who and why."""
+    """It asks first, and names the holder, its work and the next waiter. The audit log has the reason."""
     answer.write("yes\n")
     answer.seek(0)
     script = "with zk_lock('k', timeout=30) as hold: print('mine', hold.token); input()"
@@ -64,18 +64,18 @@ def test_without_a_yes_nothing_is_broken(zoo: Zoo, answer: io.StringIO, typed: s
     answer.seek(0)
     with zk_lock("k") as hold:
         status, _, message = ending("break", "k", WHY)
-        assert (status, message) == (Exit.FAILED, "Nothing was changed.")
+        assert (status, message) == (ExitCode.FAILED, "Nothing was changed.")
         hold.check()
 
 
-def test_a_break_that_does_not_ask_names_whom_it_means(zoo: Zoo) -> None:
-    """By the token; another holder's lock is not broken, and a reason there has to be."""
+def test_a_break_without_confirmation_needs_the_token(zoo: Zoo) -> None:
+    """The lock of another holder is not broken. A reason is required, too."""
     with zk_lock("k") as hold:
-        assert ending("break", "k", WHY, "--no-input")[0] == Exit.USAGE
-        assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == Exit.USAGE
-        assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == Exit.CHANGED
+        assert ending("break", "k", WHY, "--no-input")[0] == ExitCode.USAGE
+        assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == ExitCode.USAGE
+        assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == ExitCode.CHANGED
         hold.check()
-    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == Exit.FREE
+    assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == ExitCode.FREE
     with zoo.hold_elsewhere("k") as path:
         token = zoo.client.exists(path).czxid
         done = as_json("break", "k", WHY, "--no-input", f"--token={token}")
@@ -84,7 +84,7 @@ def test_a_break_that_does_not_ask_names_whom_it_means(zoo: Zoo) -> None:
 
 
 def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
-    """Nobody gets it meanwhile, and who tries is told by whom and why it is kept."""
+    """A caller that tries to acquire the lock is told the operator and the reason."""
     held = as_json("hold", "k", "--for=10m", WHY)
     assert held["reason"] == "the deploy hangs"
     left = datetime.fromisoformat(held["until"]) - datetime.now(timezone.utc)
@@ -93,18 +93,17 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
         pass
     assert "the deploy hangs" in zklock("list")
     assert as_json("show", "k")["holders"][0]["operator"]["token"] == held["token"]
-    assert ending("hold", "k", "--for=1m", WHY)[0] == Exit.BUSY
+    assert ending("hold", "k", "--for=1m", WHY)[0] == ExitCode.BUSY
     assert "has ended" in zklock("end-hold", "k")
     with zk_lock("k", timeout=5):
-        assert ending("end-hold", "k")[0] == Exit.FREE
+        assert ending("end-hold", "k")[0] == ExitCode.FREE
 
 
-def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
-    """By its token; with that of another one, nothing is ended."""
+def test_a_hold_is_ended_by_its_token(zoo: Zoo) -> None:
     text = zklock("hold", "k", "--for=1m", WHY)
     match = re.search(r"zklock (end-hold k --token (\d+))", text)
     assert match is not None
-    assert ending("end-hold", "k", "--token", int(match[2]) - 1)[0] == Exit.CHANGED
+    assert ending("end-hold", "k", "--token", int(match[2]) - 1)[0] == ExitCode.CHANGED
     assert json.loads(zklock(*match[1].split(), "--json"))["ended"] is True
     eventually(lambda: not zoo.contenders())
 
@@ -114,6 +113,6 @@ def test_a_hold_says_how_to_end_it(zoo: Zoo) -> None:
     [["hold", "k", "--for=1m"], ["hold", "k", "--for=1m", "--reason= "], ["hold", "k", "--for=30d", WHY]],
     ids=["no-reason", "blank-reason", "too-long"],
 )
-def test_what_makes_no_hold_is_refused(zoo: Zoo, arguments: list[str]) -> None:
-    assert ending(*arguments)[0] in (Exit.FAILED, Exit.USAGE)
+def test_an_invalid_hold_is_refused(zoo: Zoo, arguments: list[str]) -> None:
+    assert ending(*arguments)[0] in (ExitCode.FAILED, ExitCode.USAGE)
     assert not zoo.contenders()

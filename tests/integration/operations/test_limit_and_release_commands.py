@@ -1,4 +1,4 @@
-"""`manage.py zklock limit` and `request-release`, and what the others tell of locks that several share."""
+"""`manage.py zklock limit` and `request-release`, and the other subcommands on shared locks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 from django_zklock.queue.signs import Limit
 
@@ -27,7 +27,7 @@ def cleared(zoo: Zoo) -> Iterator[None]:
 
 
 def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
-    """With who did it and why; nobody has to be there."""
+    """With the user and the reason. No contender is needed."""
     assert "No limit is set" in zklock("limit", "k")
     assert as_json("limit", "k") == {"key": "k", "limit_set": None}
     assert "limit 2, set by " in zklock("limit", "k", 2, WHY)
@@ -42,14 +42,14 @@ def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["3"], ["--clear"], ["3", "--clear", WHY], ["0", WHY], ["10001", WHY]])
-def test_a_limit_that_makes_no_sense_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
+def test_an_invalid_limit_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
     """Nor does one without a reason."""
-    assert ending("limit", "k", *wrong)[0] == Exit.USAGE
+    assert ending("limit", "k", *wrong)[0] == ExitCode.USAGE
     assert as_json("limit", "k")["limit_set"] is None
 
 
 def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
-    """By the limit in code, and by the one that was set."""
+    """By the limit in code, or by the one that was set."""
     with taken("k", 3, 2, limit=2):
         zoo.wait_contenders("k", 3)
         assert "2 of 2" in zklock("list")
@@ -67,8 +67,8 @@ def test_a_semaphore_is_listed_with_the_permits_in_use(zoo: Zoo) -> None:
 
 
 @pytest.mark.django_db
-def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
-    """By the lock's page and by the doctor, who takes them for a mistake, but no failure."""
+def test_different_limits_are_reported_until_one_is_set(zoo: Zoo) -> None:
+    """By `show`, and by the doctor as a warning."""
     with taken("k", 1, 1, limit=2), taken("k", 1, 1, limit=3):
         assert "different limits in their code, 2 and 3" in zklock("show", "k")
         assert as_json("list")["locks"][0]["own_limits"] == [2, 3]
@@ -78,8 +78,7 @@ def test_different_limits_are_told_until_one_is_set(zoo: Zoo) -> None:
         assert "different limits" not in zklock("show", "k") + zklock("doctor")
 
 
-def test_who_may_have_a_permit_is_told_and_broken_by_its_token_only(zoo: Zoo) -> None:
-    """As the sign of a change says for which the queue never stood still."""
+def test_a_waiter_that_may_hold_a_permit_is_broken_by_its_token_only(zoo: Zoo) -> None:
     with pytest.raises(LockLost), taken("k", 2, 2, limit=2) as holds:
         first, second = zoo.children("k")
         zoo.client.create(f"{zoo.base}/k/{Limit(1, int(first[-10:]), sure=False).name}")
@@ -90,8 +89,7 @@ def test_who_may_have_a_permit_is_told_and_broken_by_its_token_only(zoo: Zoo) ->
         eventually(lambda: [str(hold.token) for hold in holds if hold.lost] == [waiter["token"]])
 
 
-def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
-    """All that share the lock, or the one that is named; the others hear nothing."""
+def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
     with taken("k", 3, 3, limit=3) as holds:
         holders = as_json("show", "k")["holders"]
         assert [each["kind"] for each in holders] == ["semaphore"] * 3
@@ -107,18 +105,18 @@ def test_holders_are_asked_to_let_go(zoo: Zoo) -> None:
         assert not any(hold.lost for hold in holds)
 
 
-def test_nobody_is_asked_where_nobody_is(zoo: Zoo) -> None:
-    """The status says whether nobody holds the lock, or another one."""
-    assert ending("request-release", "k", WHY)[0] == Exit.FREE
+def test_a_request_without_a_holder_fails(zoo: Zoo) -> None:
+    """The exit code tells whether the lock is free or has another holder."""
+    assert ending("request-release", "k", WHY)[0] == ExitCode.FREE
     with taken("k", 1, 1):
-        assert ending("request-release", "k")[0] == Exit.USAGE
-        assert ending("request-release", "k", WHY, "--token=7")[0] == Exit.CHANGED
-        assert ending("request-release", "k", WHY, "--guid=7")[0] == Exit.CHANGED
+        assert ending("request-release", "k")[0] == ExitCode.USAGE
+        assert ending("request-release", "k", WHY, "--token=7")[0] == ExitCode.CHANGED
+        assert ending("request-release", "k", WHY, "--guid=7")[0] == ExitCode.CHANGED
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["without LOGGING", "with a handler for the audit"])
-def test_a_step_is_reported_once(zoo: Zoo, logged: bool) -> None:
-    """The record for the audit goes to the project's handlers, and not to standard error where there are none."""
+def test_an_action_is_reported_once(zoo: Zoo, logged: bool) -> None:
+    """The audit record goes to the project's handlers, and not to standard error if there are none."""
     handler = "import logging; logging.getLogger('zklock.audit').addHandler(logging.StreamHandler())"
     command = [*MANAGE[:2], f"{handler if logged else ''}\n{MANAGE[2]}", "zklock", "limit", "k", "2", WHY]
     done = subprocess.run(command, env=environment(zoo), capture_output=True, text=True, check=True, timeout=30)

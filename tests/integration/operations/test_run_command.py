@@ -19,7 +19,7 @@ from support.locking import MANAGE, ending, environment
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -75,7 +75,7 @@ def pid_in(file: Path) -> int:
 
 
 def test_the_command_runs_under_the_lock_with_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
-    """Its arguments stay its own, it knows the token, and the queue says what runs, without the arguments."""
+    """It knows the token. The payload has its name without the arguments."""
     script = 'read line; echo "$line $1 $2 $ZKLOCK_KEY $ZKLOCK_TOKEN"; exit 7'
     process = run("backup/db", "--json", "--", "sh", "-c", script, "x", "--", "secret")
     zoo.wait_contenders("backup/db", 1, 20)
@@ -90,18 +90,17 @@ def test_the_command_runs_under_the_lock_with_its_own_input_output_and_status(zo
     zoo.assert_empty()
 
 
-def test_a_lock_that_is_not_to_be_had_ends_with_a_status_of_its_own(zoo: Zoo, tmp_path: Path) -> None:
-    """75, or the one asked for; the command is not run."""
+def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: Path) -> None:
+    """75, or the one of `-E`. The command is not run."""
     with zoo.hold_elsewhere("k"):
-        for options, wanted in ((["--timeout=0"], Exit.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
+        for options, wanted in ((["--timeout=0"], ExitCode.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
             status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
             assert status == wanted, message
             assert "k" in message
     assert not (tmp_path / "ran").exists()
 
 
-def test_it_waits_for_the_lock_as_long_as_it_is_told(zoo: Zoo, run: Run) -> None:
-    """The command begins when the holder lets go."""
+def test_it_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "echo", "mine")
         zoo.wait_contenders("k", 2, 20)
@@ -109,7 +108,7 @@ def test_it_waits_for_the_lock_as_long_as_it_is_told(zoo: Zoo, run: Run) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
-def test_a_signal_while_it_waits_ends_it_in_order(zoo: Zoo, run: Run, number: signal.Signals) -> None:
+def test_a_signal_ends_it_while_it_waits(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     """Nothing stays in the queue."""
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "true")
@@ -123,8 +122,7 @@ def test_a_signal_while_it_waits_ends_it_in_order(zoo: Zoo, run: Run, number: si
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.chaos)], ids=lambda each: each.name
 )
-def test_signals_are_the_commands(zoo: Zoo, run: Run, number: signal.Signals) -> None:
-    """The command decides what they mean."""
+def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     script = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}; echo up; while :; do sleep 0.05; done"
     process = run("k", "--", "sh", "-c", script)
     assert process.stdout is not None
@@ -134,34 +132,36 @@ def test_signals_are_the_commands(zoo: Zoo, run: Run, number: signal.Signals) ->
     assert (process.returncode, out) == (9, "got\n")
 
 
-def test_a_command_that_a_signal_ended_shows_as_in_a_shell(zoo: Zoo) -> None:
+def test_the_exit_code_of_a_killed_command_is_that_of_a_shell(zoo: Zoo) -> None:
     assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize(
-    ("command", "status"), [("/nowhere/at-all", Exit.NOT_FOUND), ("/etc/passwd", Exit.NOT_RUN)], ids=["none", "no-exec"]
+    ("command", "status"),
+    [("/nowhere/at-all", ExitCode.NOT_FOUND), ("/etc/passwd", ExitCode.NOT_RUN)],
+    ids=["none", "no-exec"],
 )
-def test_what_cannot_be_run_ends_as_in_a_shell(zoo: Zoo, command: str, status: int) -> None:
+def test_the_exit_code_of_a_command_that_cannot_run_is_that_of_a_shell(zoo: Zoo, command: str, status: int) -> None:
     found, _, message = ending("run", "k", "--", command)
     assert found == status
     assert "cannot be run" in message
 
 
 def test_a_lost_lock_stops_the_command_and_all_it_started(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """SIGTERM first, SIGKILL for what does not heed it; a status of its own tells."""
+    """With SIGTERM, then SIGKILL. The exit code is 76."""
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
     (path,) = zoo.contenders()
     zoo.client.delete(path)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == Exit.LOST, err
+    assert process.returncode == ExitCode.LOST, err
     assert "was lost" in err
     eventually(lambda: gone(inner), 5)
 
 
-def test_a_command_that_is_not_to_be_stopped_goes_on(zoo: Zoo, run: Run) -> None:
-    """With --abort-on=never a loss is told, and the status is the command's."""
+def test_with_abort_on_never_a_command_survives_the_loss(zoo: Zoo, run: Run) -> None:
+    """The loss is reported, and the exit code is the command's."""
     process = run("k", "--abort-on=never", "--", "sh", "-c", "read line; exit 3")
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
@@ -171,8 +171,8 @@ def test_a_command_that_is_not_to_be_stopped_goes_on(zoo: Zoo, run: Run) -> None
     assert "was lost meanwhile" in err
 
 
-def test_what_is_ignored_stays_ignored(zoo: Zoo, run: Run) -> None:
-    """As nohup wants it of SIGHUP; all else is as a new process expects it, SIGPIPE too."""
+def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
+    """As nohup needs it for SIGHUP. All others have their default action, SIGPIPE too."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         process = run("k", "--", sys.executable, "-c", "import time; print(open('/proc/self/status').read())")
@@ -188,8 +188,8 @@ def test_what_is_ignored_stays_ignored(zoo: Zoo, run: Run) -> None:
 
 
 @pytest.mark.parametrize("whom", ["run", pytest.param("keeper", marks=pytest.mark.chaos)])
-def test_nothing_is_left_when_it_is_killed(zoo: Zoo, run: Run, tmp_path: Path, whom: str) -> None:
-    """Whichever of its two processes gets SIGKILL, the command and all of its group end."""
+def test_a_killed_run_leaves_no_process(zoo: Zoo, run: Run, tmp_path: Path, whom: str) -> None:
+    """Whichever of its two processes gets SIGKILL."""
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
@@ -202,8 +202,7 @@ def test_nothing_is_left_when_it_is_killed(zoo: Zoo, run: Run, tmp_path: Path, w
 
 @pytest.mark.chaos
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells nobody of the end of its parent")
-def test_the_command_dies_with_both_who_would_end_it(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """When both are killed at once, nobody is left to be polite."""
+def test_the_command_ends_when_both_processes_are_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
     shell = pid_in(file)
@@ -217,8 +216,8 @@ def test_the_command_dies_with_both_who_would_end_it(zoo: Zoo, run: Run, tmp_pat
 
 
 @pytest.mark.chaos
-def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensemble, zoo: Zoo, run: Run) -> None:
-    """With ZooKeeper away, the command has ended while its session may still live: here, within 4 s."""
+def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ensemble, zoo: Zoo, run: Run) -> None:
+    """Without ZooKeeper it is stopped while its session may still live: here, within 4 s."""
     process = run("k", "--", "sh", "-c", "trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.05; done")
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
@@ -231,11 +230,11 @@ def test_the_command_is_stopped_before_the_lock_is_anybody_elses(single: Ensembl
     finally:
         server.resume()
     process.communicate(timeout=20)
-    assert process.returncode == Exit.LOST
+    assert process.returncode == ExitCode.LOST
 
 
-def test_on_a_terminal_the_command_has_it(zoo: Zoo) -> None:
-    """It reads from it, Ctrl-C is its own, and Ctrl-Z stops and continues it as a job of the shell."""
+def test_the_command_has_the_terminal(zoo: Zoo) -> None:
+    """It reads from it and gets Ctrl-C."""
     again = 'while [ -z "$two" ]; do read two; done; echo "<$two>"; exit 4'
     script = f'trap "echo caught" INT; read one; echo "<$one>"; {again}'
     pid, terminal = pty.fork()
@@ -271,8 +270,8 @@ def seen(terminal: int, wanted: str) -> str:
     return text
 
 
-def test_a_command_that_is_stopped_at_the_terminal_goes_on_as_a_job(zoo: Zoo) -> None:
-    """Ctrl-Z gives the shell its terminal back; SIGCONT, as of `fg`, makes the command go on where it was."""
+def test_ctrl_z_stops_the_command_as_a_job_of_the_shell(zoo: Zoo) -> None:
+    """SIGCONT, as of `fg`, continues it."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(environment(zoo))
@@ -297,41 +296,40 @@ def test_a_command_that_is_stopped_at_the_terminal_goes_on_as_a_job(zoo: Zoo) ->
         os.close(terminal)
 
 
-def test_a_key_that_was_copied_from_the_list_is_that_lock(zoo: Zoo) -> None:
-    """What is escaped in a key is not escaped once more; a template's fields may be given."""
+def test_a_key_from_the_list_is_not_escaped_again(zoo: Zoo) -> None:
     for arguments in (["files/a%20b"], ["files/a b"], ["files/{name}", "--field=name=a b"]):
-        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == Exit.DONE
+        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == ExitCode.OK
 
 
-def test_the_command_outlives_no_loss_that_came_with_its_end(zoo: Zoo, run: Run) -> None:
-    """A command that ended by itself, but after the lock was lost, does not look like one that had it."""
+def test_a_loss_before_the_end_of_the_command_is_reported(zoo: Zoo, run: Run) -> None:
+    """Even if the command ended by itself."""
     script = "trap '' TERM; read line; exit 0"
     process = run("k", "--kill-after=20", "--", "sh", "-c", script)
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
     wait_told_of_loss(process)
     _, err = process.communicate("\n", timeout=20)
-    assert process.returncode == Exit.LOST, err
+    assert process.returncode == ExitCode.LOST, err
 
 
 @pytest.mark.parametrize("arguments", [["k"], ["k", "--"]])
-def test_what_says_nothing_to_run_is_a_wrong_use(zoo: Zoo, arguments: list[str]) -> None:
-    assert ending("run", *arguments)[0] == Exit.USAGE
+def test_a_missing_command_is_wrong_usage(zoo: Zoo, arguments: list[str]) -> None:
+    assert ending("run", *arguments)[0] == ExitCode.USAGE
 
 
-def test_a_command_may_have_one_of_several_permits(zoo: Zoo, run: Run) -> None:
-    """`--limit` lets so many in; the next one is told that the lock is busy."""
+def test_a_command_may_hold_a_permit(zoo: Zoo, run: Run) -> None:
+    """With `--limit`."""
     two = [run("k", "--limit", "2", "--", "sleep", "60") for _ in range(2)]
     zoo.wait_contenders("k", 2, 20)
     third = run("k", "--limit", "2", "--timeout", "0", "--", "true")
-    assert third.wait(20) == Exit.BUSY
+    assert third.wait(20) == ExitCode.BUSY
     for process in two:
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
 
 
 def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
-    """With `--kind read`, beside other readers; a writer waits for all of them."""
+    """With `--kind read`. A writer waits for all readers."""
     reading = [run("k", "--kind", "read", "--", "sleep", "60") for _ in range(2)]
     zoo.wait_contenders("k", 2, 20)
     assert run("k", "--kind", "read", "--timeout", "0", "--", "true").wait(20) == 0
@@ -341,11 +339,11 @@ def test_commands_may_read_together(zoo: Zoo, run: Run) -> None:
         process.wait(20)
 
 
-def test_a_short_command_keeps_others_out_for_a_time(zoo: Zoo, run: Run) -> None:
-    """With `--min-hold`, though its process has ended: hosts that are late find the lock held."""
+def test_a_minimum_hold_outlives_a_short_command(zoo: Zoo, run: Run) -> None:
+    """With `--min-hold`, a host that is late finds the lock held."""
     assert run("k", "--min-hold", "1m", "--", "true").wait(20) == 0
     late = run("k", "--timeout", "0", "--", "true")
-    assert late.wait(20) == Exit.BUSY
+    assert late.wait(20) == ExitCode.BUSY
     assert late.stderr is not None
     assert "held for at least 60 s" in late.stderr.read()
     for name in zoo.children("k"):
@@ -353,7 +351,7 @@ def test_a_short_command_keeps_others_out_for_a_time(zoo: Zoo, run: Run) -> None
 
 
 def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """With `--max-hold`, whatever `--abort-on` says: nobody has the lock before the command has ended."""
+    """With `--max-hold`, whatever `--abort-on` says."""
     mark = tmp_path / "child"
     process = run(
         "k", "--max-hold", "500ms", "--abort-on", "never", "--kill-after", "1s", "--json", "--", "sh", "-c",
@@ -362,30 +360,28 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     child = pid_in(mark)
     with zoo.configured(), zk_lock("k", timeout=20):
         assert gone(child)
-    assert process.wait(20) == Exit.LOST
+    assert process.wait(20) == ExitCode.LOST
     assert process.stderr is not None
     *_, report, told = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 0.5 s"
     assert told.endswith("The command was stopped.")
 
 
-def test_the_bounds_of_the_settings_hold_for_commands(zoo: Zoo, tmp_path: Path) -> None:
-    """A command is stopped after the `max_hold` of its lock, and has ended when the lock is free."""
+def test_max_hold_in_the_settings_applies_to_commands(zoo: Zoo, tmp_path: Path) -> None:
     mark = tmp_path / "child"
     with zoo.configured(LOCKS={"bounded": {"path": "bounded", "max_hold": 0.5}}):
         status, _, told = ending("run", "bounded", "--kill-after=1s", "--", "sh", "-c", STUBBORN.format(mark))
         assert gone(pid_in(mark))
-    assert status == Exit.LOST, told
+    assert status == ExitCode.LOST, told
     assert "it was held for longer than max_hold, 0.5 s" in told
 
 
-def test_options_that_contradict_each_other_are_refused(zoo: Zoo, run: Run) -> None:
-    """Before anything is taken, with what is to be changed."""
+def test_contradicting_options_are_wrong_usage(zoo: Zoo, run: Run) -> None:
     process = run("k", "--limit", "2", "--kind", "read", "--", "true")
-    assert process.wait(20) == Exit.USAGE
+    assert process.wait(20) == ExitCode.USAGE
     assert process.stderr is not None
     assert 'limit=2 and kind="read"' in process.stderr.read()
-    assert run("k", "--limit", "0", "--", "true").wait(20) == Exit.USAGE
+    assert run("k", "--limit", "0", "--", "true").wait(20) == ExitCode.USAGE
     with zoo.configured(LOCKS={"k": {"path": "k", "limit": 2}}):
-        assert ending("run", "k", "--kind=read", "--", "true")[0] == Exit.USAGE
+        assert ending("run", "k", "--kind=read", "--", "true")[0] == ExitCode.USAGE
         assert ending("run", "k", "--kind=read", "--limit=none", "--", "true")[0] == 0

@@ -17,7 +17,7 @@ from support.locking import MANAGE, as_json, ending, environment, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.management.exits import Exit
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.queue import nodes
 from django_zklock.queue.reservations import Reservation, State
 from django_zklock.testing.ensemble import free_ports
@@ -35,8 +35,8 @@ def hostile(zoo: Zoo, key: str, data: bytes) -> str:
     return path
 
 
-def test_status_counts_what_is_held_and_waited_for(zoo: Zoo) -> None:
-    """It names the connection, too; its JSON says the same."""
+def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
+    """As text and as JSON."""
     with zk_lock("a"), zk_lock("b"), zoo.hold_elsewhere("b"):
         text = zklock("status")
         assert text.startswith("CONNECTED to ")
@@ -47,7 +47,7 @@ def test_status_counts_what_is_held_and_waited_for(zoo: Zoo) -> None:
 
 
 def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
-    """It can be narrowed down by a pattern, and to locks that somebody waits for."""
+    """It can be filtered by a pattern and by waiters."""
     with zk_lock("orders/7") as hold, zk_lock("stock"), zoo.hold_elsewhere("orders/7"):
         line = next(line for line in zklock("list").splitlines() if line.startswith("orders/7"))
         assert str(hold.token) in line
@@ -59,8 +59,8 @@ def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
     assert "0 locks" in zklock("list")
 
 
-def test_show_names_the_holder_and_who_waits_in_order(zoo: Zoo) -> None:
-    """A status of its own says that the lock is free."""
+def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
+    """The exit code 3 tells that the lock is free."""
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold, zoo.hold_elsewhere(hold.key) as path:
         for name in (hold.key, "inventory/a b"):
             found = as_json("show", name)
@@ -71,22 +71,21 @@ def test_show_names_the_holder_and_who_waits_in_order(zoo: Zoo) -> None:
         assert "holds" in text
         assert hold.key in text
     status, _, message = ending("show", "inventory/a b")
-    assert (status, message) == (Exit.FREE, "Nobody holds inventory/a%20b, or waits for it.")
+    assert (status, message) == (ExitCode.FREE, "Nobody holds 'inventory/a%20b' or waits for it.")
 
 
-def test_show_tells_of_an_entry_that_needs_fields(zoo: Zoo) -> None:
-    """Nobody holds a lock of that key, but it is not what was meant."""
+def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
     use = "Give --field sku=VALUE, or the whole key."
     locks = {"inventory": {"path": "inventory/{sku}"}, "stock": {"path": "goods/{sku}"}}
     with zoo.configured(LOCKS=locks):
         told = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
         assert ending("show", "inventory")[2] == told
-        told = f"Nobody holds goods, or waits for it. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
+        told = f"Nobody holds 'goods' or waits for it. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
         assert ending("show", "goods")[2] == told
 
 
-def test_a_step_is_reported_once(zoo: Zoo) -> None:
-    """Where nobody has set up logging, too, and Python prints warnings by itself."""
+def test_an_action_is_reported_once(zoo: Zoo) -> None:
+    """Also without LOGGING, when Python itself prints warnings."""
     process = subprocess.run(
         [*MANAGE, "hold", "k", "--for=1m", "--reason=deploy"],
         env=environment(zoo),
@@ -101,18 +100,18 @@ def test_a_step_is_reported_once(zoo: Zoo) -> None:
 
 
 def test_without_a_connection_the_number_of_locks_is_unknown(zoo: Zoo) -> None:
-    """Rather than 0."""
+    """It is not 0."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.2"}):
         status, text, message = ending("status", "--patience=300ms")
-    assert status == Exit.AWAY
+    assert status == ExitCode.UNAVAILABLE
     assert "number of locks unknown: not connected" in text
     assert "locks held" not in text
     assert message.startswith(f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused.")
 
 
-def test_watching_goes_on_until_it_is_interrupted(zoo: Zoo) -> None:
-    """As JSON, there is a line for each look, which follows the locks."""
+def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
+    """Until Ctrl-C."""
     process = subprocess.Popen(
         [*MANAGE, "list", "--watch=100ms", "--json"],
         env=environment(zoo),
@@ -143,8 +142,8 @@ def test_watching_goes_on_until_it_is_interrupted(zoo: Zoo) -> None:
         pytest.param(b'{"guid": ', id="broken"),
     ],
 )  # fmt: skip
-def test_what_others_have_written_is_harmless(zoo: Zoo, data: bytes) -> None:
-    """No control character reaches the terminal, nor a name that is a mile long; the same with rich."""
+def test_hostile_payloads_are_harmless(zoo: Zoo, data: bytes) -> None:
+    """No control character and no endless name reaches the terminal, with rich or without."""
     zoo.client.ensure_path(zoo.base)
     paths = [hostile(zoo, "k", data), hostile(zoo, "odd\u202ename", data)]
     try:
@@ -193,7 +192,7 @@ def test_on_a_terminal_rich_draws_the_table(zoo: Zoo) -> None:
     assert "orders" in text
 
 
-def test_the_doctor_finds_a_sound_ensemble_sound(zoo: Zoo) -> None:
+def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
     """It measures, and leaves nothing behind."""
     with zk_lock("k"):
         found = as_json("doctor", "--rounds=5")
@@ -209,58 +208,55 @@ def test_the_doctor_finds_a_sound_ensemble_sound(zoo: Zoo) -> None:
 
 
 def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
-    """A contender without a session stays for ever; a name that nobody knows stops a queue."""
+    """A contender without a session stays for ever. An unknown name blocks a queue."""
     stays = zoo.client.create(f"{zoo.base}/stuck/{nodes.prefix(GUID)}0000000000", b"", makepath=True)
     odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
     try:
         status, text, _ = ending("doctor")
-        assert status == Exit.FAILED
+        assert status == ExitCode.FAILED
         assert any("orphan" in line and "stuck" in line for line in text.splitlines()), text
         assert any("queue" in line and "odd" in line for line in text.splitlines()), text
         zoo.client.delete(odd)
-        assert ending("doctor")[0] == Exit.DONE
-        assert ending("doctor", "--strict")[0] == Exit.FAILED
+        assert ending("doctor")[0] == ExitCode.OK
+        assert ending("doctor", "--strict")[0] == ExitCode.FAILED
     finally:
         for path in (stays, odd):
             if zoo.client.exists(path):
                 zoo.client.delete(path)
 
 
-def test_the_doctor_takes_no_hold_of_an_operator_for_an_orphan(zoo: Zoo) -> None:
-    """It is no session's, and the process that took it may end: that is what it is for."""
+def test_the_doctor_does_not_report_an_operator_hold_as_an_orphan(zoo: Zoo) -> None:
     command = [*MANAGE, "hold", "drained", "--for=60", "--reason=deploy"]
     subprocess.run(command, env=environment(zoo), check=True, capture_output=True)
     try:
         assert "orphan" not in ending("doctor")[1]
     finally:
-        assert ending("end-hold", "drained")[0] == Exit.DONE
+        assert ending("end-hold", "drained")[0] == ExitCode.OK
 
 
-def test_the_doctor_says_what_this_client_may_not_do(zoo: Zoo) -> None:
-    """Rights that are missing fail the probe."""
+def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
     from kazoo.security import make_acl
 
     zoo.client.ensure_path(zoo.chroot)
     zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)])
     status, text, _ = ending("doctor")
-    assert status == Exit.FAILED
+    assert status == ExitCode.FAILED
     assert "may not create nodes below" in text
 
 
 @pytest.mark.parametrize("command", [["status"], ["list"], ["show", "k"], ["doctor"], ["run", "k", "--", "true"]])
-def test_without_zookeeper_it_says_so_in_time(zoo: Zoo, command: list[str]) -> None:
-    """The status is 69, for probes."""
+def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> None:
+    """In time."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
         patience = ["--patience=300ms"] if command[0] != "run" else []
         with within(4):
             status, _, message = ending(command[0], *patience, *command[1:])
-        assert status == Exit.AWAY, message
+        assert status == ExitCode.UNAVAILABLE, message
         assert message
 
 
-def test_the_doctor_names_reservations_that_nothing_comes_of(zoo: Zoo) -> None:
-    """One without life is the next publisher's; one that nobody can read keeps its tasks from being sent."""
+def test_the_doctor_reports_dead_and_unreadable_reservations(zoo: Zoo) -> None:
     dead = Reservation(task_id="t", token=GUID, state=State.STARTED)
     live = Reservation(task_id="t", token=GUID, state=State.QUEUED)
     for name, data in (("dead!one", dead.encode()), ("live", live.encode())):
@@ -268,10 +264,10 @@ def test_the_doctor_names_reservations_that_nothing_comes_of(zoo: Zoo) -> None:
     found = {check["text"]: check["result"] for check in as_json("doctor")["checks"] if "reserv" in check["name"]}
     assert found == {
         "2 of unique tasks.": "info",
-        "without life, for the next publisher to take over: dead/one": "info",
+        "dead, so the next publisher takes it over: dead/one": "info",
     }
     zoo.client.set(f"{zoo.base}/!unique/live", b"\x1b[2J")
     status, text, _ = ending("doctor")
-    assert status == Exit.FAILED
+    assert status == ExitCode.FAILED
     assert any("live: cannot be read" in line for line in text.splitlines()), text
     zoo.client.delete(f"{zoo.base}/!unique", recursive=True)

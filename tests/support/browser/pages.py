@@ -150,7 +150,8 @@ class Visitor:
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
                 return {
-                    tag: at.tagName, id: at.id, text: at.textContent.trim(), ours: at.closest('#zklock-strip') !== null,
+                    tag: at.tagName, id: at.id, text: at.textContent.trim(),
+                    ours: at.closest('#zklock-status') !== null,
                     outlined: style.outlineStyle !== 'none' || style.boxShadow !== 'none',
                 };
             }"""

@@ -1,4 +1,4 @@
-"""The parts of the dashboard that need no ZooKeeper: lists, words, links, targets, permissions without a table."""
+"""The parts of the admin that need no ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from django.db.models import Q
 from django.test import override_settings
 
 from django_zklock import conf
-from django_zklock.dashboard import words
+from django_zklock.dashboard import formatting
 from django_zklock.dashboard.columns import state_of
-from django_zklock.dashboard.detail import detail
+from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
-from django_zklock.dashboard.links import links
-from django_zklock.dashboard.listing import LockList
-from django_zklock.dashboard.pages import is_key
+from django_zklock.dashboard.queryset import LockQuerySet
 from django_zklock.inspection import ContenderInfo, LockInfo
 from django_zklock.models import Lock
 
@@ -63,12 +61,11 @@ def keys(locks: Any) -> list[str]:
 
 
 @pytest.fixture
-def locks() -> LockList:
-    return LockList(Lock, locks=[Lock(key=key) for key in ("b", "a", "C")])
+def locks() -> LockQuerySet:
+    return LockQuerySet(Lock, locks=[Lock(key=key) for key in ("b", "a", "C")])
 
 
-def test_list_does_what_a_change_list_asks_for(locks: LockList) -> None:
-    """Filter, order, slice, count: without a database."""
+def test_the_queryset_does_what_a_change_list_needs(locks: LockQuerySet) -> None:
     assert keys(locks.order_by("key")) == ["C", "a", "b"]
     assert keys(locks.order_by("-pk")) == ["b", "a", "C"]
     assert keys(locks.filter(pk__in=["a", "b"])) == ["b", "a"]
@@ -92,14 +89,13 @@ def test_list_does_what_a_change_list_asks_for(locks: LockList) -> None:
         lambda locks: locks.iterator(),
     ],
 )
-def test_list_never_asks_the_database(locks: LockList, ask: Any) -> None:
-    """What would be a query is an error that says so, not one about a missing table."""
+def test_the_queryset_never_queries_the_database(locks: LockQuerySet, ask: Any) -> None:
     with pytest.raises(NotSupportedError, match="no table"):
         ask(locks)
 
 
-def test_lookups_without_a_meaning_are_errors_that_the_admin_knows(locks: LockList) -> None:
-    """It leads back to the whole list then."""
+def test_unknown_lookups_raise_field_errors(locks: LockQuerySet) -> None:
+    """The admin handles these."""
     for condition in ({"held": 1}, {"key__regex": "a"}, {"pk__gt": 1}):
         with pytest.raises(FieldError):
             locks.filter(**condition)
@@ -112,7 +108,7 @@ def test_lookups_without_a_meaning_are_errors_that_the_admin_knows(locks: LockLi
     [(-1, "0.0 s"), (0.44, "0.4 s"), (59.9, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min"), (90000, "1 d 1 h")],
 )
 def test_durations_have_their_two_greatest_units(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -130,19 +126,18 @@ def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:
     assert state_of(replace(INFO, **change), 60.0)[0] == state
 
 
-def test_why_somebody_waits_is_said_in_sentences() -> None:
-    assert words.reasons(INFO) == [
+def test_the_reasons_for_waiting_are_sentences() -> None:
+    assert formatting.reasons(INFO) == [
         "web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.",
-        "3 wait for their turns, first come, first served.",
+        "3 waiters, first come, first served.",
     ]
-    assert words.reasons(replace(INFO, waiting=0)) == words.reasons(INFO)[:1]
-    assert words.reasons(replace(INFO, holders=(), waiting=0)) == []
-    assert "handed over" in words.reasons(replace(INFO, holders=()))[0]
-    assert "different limits in their code (2, 3)" in words.reasons(replace(INFO, own_limits=(2, 3)))[-1]
+    assert formatting.reasons(replace(INFO, waiting=0)) == formatting.reasons(INFO)[:1]
+    assert formatting.reasons(replace(INFO, holders=(), waiting=0)) == []
+    assert "handed over" in formatting.reasons(replace(INFO, holders=()))[0]
+    assert "different limits in their code (2, 3)" in formatting.reasons(replace(INFO, own_limits=(2, 3)))[-1]
 
 
-def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
-    """A value is escaped whole, so that it stays where the template has it."""
+def test_the_values_of_links_are_escaped() -> None:
     templates = {"Flower": "https://flower/task/{id}", "Logs": "/logs?host={host}&pid={pid}", "None": "/x/{queue}"}
     with override_settings(ZKLOCK={"URL": "zk://h", "ADMIN_LINKS": templates}):
         assert links("k", HOLDER) == [
@@ -176,16 +171,14 @@ def test_links_are_filled_and_cannot_be_led_elsewhere() -> None:
         {"a": "https://x/{"},
     ],
 )
-def test_links_that_cannot_be_filled_are_errors(wrong: object) -> None:
-    """Only addresses of the web, and of this site, with plain names in braces."""
+def test_invalid_links_are_errors(wrong: object) -> None:
     raw = {"URL": "zk://h", "ADMIN_LINKS": wrong}
     assert [problem.id for problem in conf.problems(raw)] == ["E012"]
     with override_settings(ZKLOCK=raw), pytest.raises(ImproperlyConfigured, match="ADMIN_LINKS"):
         conf.current()
 
 
-def test_commands_are_quoted_and_left_out_if_they_would_not_print() -> None:
-    """What is copied into a shell does there what it says."""
+def test_shell_commands_are_quoted_and_printable() -> None:
     evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
     with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
         shown = detail("k", replace(INFO, holders=(evil,)), long_held=60)
@@ -195,17 +188,11 @@ def test_commands_are_quoted_and_left_out_if_they_would_not_print() -> None:
 
 
 @pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])
-def test_a_target_is_read_as_it_was_written(target: Target) -> None:
+def test_a_target_is_parsed_from_its_text(target: Target) -> None:
     assert Target.parse(str(target)) == target
 
 
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "a/..", "!x", "a/!x", "a\x00", "a\ud800", "k" * 1001])
-def test_reserved_places_are_no_keys(key: str) -> None:
-    assert not is_key(key)
-
-
 def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
-    """`makemigrations --check` is quiet, and what can be granted is there after `migrate`."""
     out = io.StringIO()
     call_command("makemigrations", "--check", "--dry-run", stdout=out)
     assert "No changes" in out.getvalue()

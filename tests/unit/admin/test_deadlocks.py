@@ -1,4 +1,4 @@
-"""Who waits for whom across locks, and the circles among them."""
+"""Waits across locks, and cycles among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 import pytest
 
 from django_zklock.inspection import ContenderInfo, LockInfo, Wait
-from django_zklock.inspection.waits import MOST_CYCLES, MOST_WAITS, cycles, waits
+from django_zklock.inspection.deadlocks import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
 
 
 def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> ContenderInfo:
@@ -53,9 +53,8 @@ def wait(holds: str, waits_for: str) -> Wait:
     return Wait(who=holds + waits_for, holds=holds, waits_for=waits_for)
 
 
-def test_who_holds_one_lock_and_waits_for_another_is_named() -> None:
-    """With both; who only waits is not."""
-    (found,) = waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
+def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
+    (found,) = find_waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
     assert (found.holds, found.waits_for) == ("x", "y")
     assert found.who == "web-1 pid 1 MainThread (owner 1): work"
 
@@ -69,25 +68,23 @@ def test_who_holds_one_lock_and_waits_for_another_is_named() -> None:
         (somebody(1, owner=0), somebody(1, owner=0)),
     ],
 )
-def test_two_who_may_be_different_are_not_taken_for_one(one: ContenderInfo, other: ContenderInfo) -> None:
-    """Nor are those who say nothing of themselves."""
-    assert waits([lock("x", one), lock("y", somebody(9), other)]) == ()
+def test_contenders_with_different_or_unknown_owners_are_not_joined(one: ContenderInfo, other: ContenderInfo) -> None:
+    assert find_waits([lock("x", one), lock("y", somebody(9), other)]) == ()
 
 
-def test_another_try_for_the_same_lock_is_no_wait_across_locks() -> None:
-    """As one that does not reenter it makes."""
-    assert waits([lock("x", somebody(1), somebody(1))]) == ()
+def test_a_second_try_for_the_same_lock_is_not_a_wait() -> None:
+    assert find_waits([lock("x", somebody(1), somebody(1))]) == ()
 
 
-def test_circles_are_named_once_and_in_their_order() -> None:
-    """Each wait for what the next one holds; what leads into a circle or out of it is no part of it."""
+def test_each_cycle_is_found_once_and_in_order() -> None:
+    """Waits that lead into a cycle, or out of it, are not part of it."""
     circle = [wait("a", "b"), wait("b", "c"), wait("c", "a")]
     pair = [wait("p", "q"), wait("q", "p")]
     strays = [wait("in", "a"), wait("c", "out"), wait("out", "further"), wait("b", "p")]
-    found = cycles([*strays, *reversed(circle), *pair])
+    found = find_cycles([*strays, *reversed(circle), *pair])
     assert found == (tuple(circle), tuple(pair))
-    assert cycles(strays) == ()
-    assert cycles([]) == ()
+    assert find_cycles(strays) == ()
+    assert find_cycles([]) == ()
 
 
 def permits(key: str, holders: Sequence[ContenderInfo], *waiters: ContenderInfo) -> LockInfo:
@@ -97,13 +94,12 @@ def permits(key: str, holders: Sequence[ContenderInfo], *waiters: ContenderInfo)
     return replace(found, holders=shared[0], waiters=shared[1])
 
 
-def test_a_semaphore_is_in_a_circle_only_if_all_who_have_permits_are() -> None:
-    """Any one that goes on lets the next in."""
+def test_a_semaphore_is_in_a_cycle_only_if_all_its_holders_are() -> None:
 
     def found(*holders: int) -> int:
         pool = permits("pool", [somebody(pid) for pid in holders], somebody(9))
         locks = [pool, lock("a", somebody(9), somebody(1), somebody(2))]
-        return len(cycles(waits(locks), locks))
+        return len(find_cycles(find_waits(locks), locks))
 
     assert found(1)
     assert found(1, 2)
@@ -111,43 +107,40 @@ def test_a_semaphore_is_in_a_circle_only_if_all_who_have_permits_are() -> None:
     assert not found(3, 1, 2)
 
 
-def test_one_who_keeps_all_out_of_a_semaphore_waits_for_each_of_its_holders() -> None:
-    """So a single one that waits for it makes a circle."""
+def test_an_exclusive_waiter_waits_for_all_holders_of_a_semaphore() -> None:
     pool = permits("pool", [somebody(1), somebody(3)], somebody(9))
     pool = replace(pool, waiters=(somebody(9),))
     locks = [pool, lock("a", somebody(9), somebody(1))]
-    assert len(cycles(waits(locks), locks)) == 1
+    assert len(find_cycles(find_waits(locks), locks)) == 1
 
 
-def test_a_reader_that_waits_in_a_circle_is_found_beside_others_that_read() -> None:
-    """Who writes waits for all of them."""
+def test_a_writer_waits_for_all_readers() -> None:
     shared = replace(
         lock("x", somebody(1), replace(somebody(9), kind="write")),
         kind="read-write",
         holders=tuple(replace(somebody(pid), kind="read") for pid in (1, 3)),
     )
     locks = [shared, lock("a", somebody(9), somebody(1))]
-    assert len(cycles(waits(locks), locks)) == 1
+    assert len(find_cycles(find_waits(locks), locks)) == 1
 
 
-def test_a_semaphore_that_moves_frees_those_who_wait_for_it_in_turn() -> None:
-    """Two pools: one of the second's holders waits for the first, of which a permit will become free."""
+def test_a_free_permit_also_resolves_the_waits_behind_it() -> None:
     first = permits("first", [somebody(1), somebody(3)], somebody(2))
     second = permits("second", [somebody(2)], somebody(1))
-    assert cycles(waits([first, second]), [first, second]) == ()
+    assert find_cycles(find_waits([first, second]), [first, second]) == ()
 
 
-def test_forged_tangles_are_capped_in_number_and_time() -> None:
-    """Anybody may write payloads that seem to wait for everything, or in a chain without an end."""
+def test_forged_waits_are_capped_in_number_and_time() -> None:
+    """Anybody may write payloads that seem to wait for everything, or form an endless chain."""
     everybody = [lock(str(number), somebody(1), *[somebody(1)] * 50) for number in range(500)]
     began = time.process_time()
-    found = waits(everybody)
-    assert len(found) == MOST_WAITS
-    assert len(cycles(found)) <= MOST_CYCLES
-    chain = [wait(f"{number:05}", f"{number + 1:05}") for number in range(MOST_WAITS)]
-    assert cycles(chain) == ()
+    found = find_waits(everybody)
+    assert len(found) == MAX_WAITS
+    assert len(find_cycles(found)) <= MAX_CYCLES
+    chain = [wait(f"{number:05}", f"{number + 1:05}") for number in range(MAX_WAITS)]
+    assert find_cycles(chain) == ()
     pairs = [
         each for number in range(500) for each in (wait(f"a{number}", f"b{number}"), wait(f"b{number}", f"a{number}"))
     ]
-    assert len(cycles(pairs)) == MOST_CYCLES
+    assert len(find_cycles(pairs)) == MAX_CYCLES
     assert time.process_time() - began < 5

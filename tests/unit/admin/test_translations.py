@@ -1,4 +1,4 @@
-"""The catalogues of translations: complete, current, and compiled from what is next to them."""
+"""The German and French catalogues are complete, current and compiled."""
 
 from __future__ import annotations
 
@@ -61,22 +61,21 @@ def written(language: str) -> dict[tuple[str, ...], list[str]]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_text_is_translated_and_no_other(language: str) -> None:
-    """A text that is added, changed or dropped in the source has to be in the catalogues, too."""
     there = {key for key, values in written(language).items() if all(values)}
     assert there == wanted()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_translations_have_the_fields_of_their_texts(language: str) -> None:
-    """A field that is missing or misspelt would be an error when the page is shown."""
+    """A missing field would be an error when the page is shown."""
     for ids, values in written(language).items():
         for value in values:
             assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(ids[-1])), ids
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_compiled_catalogue_is_that_of_the_readable_one(language: str) -> None:
-    """Django reads the compiled one only; it is made by `msgfmt`, and committed."""
+def test_the_compiled_catalogue_is_current(language: str) -> None:
+    """Compile it with `msgfmt`."""
     with (ROOT / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     for ids, values in written(language).items():

@@ -16,7 +16,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.queue.names import MAX_KEY, Template, escape, key_of, path, unescape
+from django_zklock.queue.names import MAX_KEY, Template, check_key, escape, is_key, key_of, path, unescape
 from django_zklock.queue.nodes import parse
 from django_zklock.queue.segments import MAX_SEGMENT
 
@@ -342,3 +342,37 @@ def test_a_template_knows_the_keys_that_it_may_render(one: str, other: str) -> N
 def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
     """Another number of segments, or other literals."""
     assert not Template.parse("shop/{a}/x:{b}").may_render(key)
+
+
+@pytest.mark.parametrize("key", ["a", "a/b", "a b", "inventory/4711", "é", "a:b/c d", "_c_x", "a!b"])
+def test_what_may_be_the_key_of_a_lock_is_one(key: str) -> None:
+    """Of this package, or of another client, which escapes nothing."""
+    assert is_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "a/..",
+        "a/./b",
+        "!x",
+        "a/!x",
+        "a\x00",
+        "\ud800",
+        "a\u202eb",
+        "a\u200b",
+        "k" * 1001,
+        "order/1234567890",
+    ],
+)
+def test_what_cannot_be_the_key_of_a_lock_is_refused(key: str) -> None:
+    """By one rule for the admin, the command, inspection and operations."""
+    assert not is_key(key)
+    with pytest.raises(InvalidLockName):
+        check_key(key)

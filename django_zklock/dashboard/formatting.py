@@ -1,0 +1,146 @@
+"""Texts about locks and contenders, in the language of the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_zklock.queue.printable import printable
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, SetLimit
+    from django_zklock.operations import Holder
+
+MAX_TEXT: Final = 300
+"""Characters of a text that comes from ZooKeeper or from an error."""
+
+
+def clean(text: object, limit: int = MAX_TEXT) -> str:
+    """Return a text with at most `limit` characters, all of which print."""
+    return printable(str(text), limit)
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time with its two greatest units."""
+    if seconds < 10:
+        return _("%(seconds).1f s") % {"seconds": max(seconds, 0)}
+    minutes, rest = divmod(int(seconds), 60)
+    if not minutes:
+        return _("%(seconds)d s") % {"seconds": rest}
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest}
+    days, hours = divmod(hours, 24)
+    if not days:
+        return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
+    return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+
+
+def process_of(contender: ContenderInfo) -> str:
+    """Return host and process of a contender, or the operator, or the other client."""
+    if contender.operator is not None:
+        return _("operator %(name)s") % {"name": contender.operator.by}
+    if not contender.host:
+        return _("another client (%(client)s)") % {"client": contender.client}
+    return _("%(host)s · pid %(pid)d") % {"host": contender.host, "pid": contender.pid}
+
+
+def work_of(contender: ContenderInfo) -> str:
+    """Return what a contender runs, or the reason of an operator hold."""
+    return clean(contender.what if contender.operator is None else contender.operator.reason)
+
+
+def holder_text(holder: Holder) -> str:
+    """Return host, process and work of a holder in one line."""
+    return f"{clean(holder.host) or '?'} · pid {holder.pid} · {clean(holder.what)}".strip(" ·")
+
+
+def kind_text(lock: LockInfo) -> str:
+    """Return the kind of a lock; for a semaphore, how many permits are in use."""
+    if lock.limit is not None and all(each.kind == "semaphore" for each in lock.holders):
+        return _("%(used)d of %(limit)d permits") % {"used": len(lock.holders), "limit": lock.limit}
+    if lock.kind == "semaphore":
+        return _("Semaphore")
+    return _("Read-write lock") if lock.kind == "read-write" else _("Lock")
+
+
+def role_text(contender: ContenderInfo) -> str:
+    """Return what a contender wants of a lock that can be shared; empty for an exclusive lock."""
+    if contender.may_hold:
+        return _("may hold a permit")
+    return {"read": _("reader"), "write": _("writer"), "semaphore": _("permit")}.get(contender.kind, "")
+
+
+def limit_text(limit: SetLimit) -> str:
+    """Return a limit that was set, by whom, when and why."""
+    when = _time(limit.when) if limit.when else "?"
+    values = {"limit": limit.limit, "by": limit.by or "?", "when": when, "reason": limit.reason}
+    return _("Limit %(limit)d, set by %(by)s at %(when)s: %(reason)s") % values
+
+
+def source_of(contender: ContenderInfo) -> str:
+    """Return the kind of program: "celery", "view", "operator", "other" client or "code"."""
+    if contender.operator is not None:
+        return "operator"
+    if contender.client != "zklock":
+        return "other"
+    if "task" in contender.about:
+        return "celery"
+    if "request" in contender.about:
+        return "view"
+    return "code"
+
+
+def reasons(lock: LockInfo) -> list[str]:
+    """Return in sentences why the waiters of a lock wait."""
+    if lock.problem:
+        text = _("The queue cannot be read, so the lock is not granted: %(problem)s")
+        return [text % {"problem": clean(lock.problem)}]
+    over = [_over(each.operator) for each in lock.over if each.operator is not None]
+    if not lock.holders:
+        return [_("The lock is being handed over to the first waiter."), *over] if lock.waiting else []
+    texts = [_held_by(lock), *over]
+    if lock.waiting:
+        texts.append(_waiters(lock.waiting))
+    if lock.own_limits:
+        text = _("Its holders and waiters have different limits in their code (%(limits)s). Set one for all.")
+        texts.append(text % {"limits": ", ".join(map(str, lock.own_limits))})
+    return texts
+
+
+def _over(hold: OperatorHold) -> str:
+    text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
+    return text % {"name": hold.by, "until": _time(hold.until)}
+
+
+def _held_by(lock: LockInfo) -> str:
+    first = lock.holders[0]
+    hold = first.operator
+    if hold is not None:
+        values = {"name": hold.by, "until": _time(hold.until), "reason": hold.reason}
+        return _("%(name)s holds it until %(until)s: %(reason)s") % values
+    count = len(lock.holders)
+    age = duration(lock.held_for or 0.0)
+    names = {"place": process_of(first), "work": work_of(first), "age": age, "count": count, "limit": lock.limit}
+    if lock.limit is not None and first.kind == "semaphore":
+        return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % names
+    if count > 1:
+        return _("%(count)d readers. %(place)s has read the longest: %(age)s.") % names
+    if not names["work"]:
+        return _("%(place)s has held it for %(age)s.") % names
+    return _("%(place)s has held it for %(age)s, for %(work)s.") % names
+
+
+def _waiters(count: int) -> str:
+    text = ngettext(
+        "%(count)d waiter, first come, first served.", "%(count)d waiters, first come, first served.", count
+    )
+    return text % {"count": count}
+
+
+def _time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,21 @@
+"""
+Import `inspection` and `operations` when they are first used.
+
+Django imports the admin of every app when it starts, and these two import kazoo.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_zklock import inspection, operations
+
+__all__ = ["inspection", "operations"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, import_module(f"django_zklock.{name}"))

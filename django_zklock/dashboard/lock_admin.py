@@ -1,0 +1,106 @@
+"""The list of locks in the admin: search, filters, columns, and links to the other pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_zklock.dashboard.break_views import MAX_KEYS
+from django_zklock.dashboard.columns import Columns
+from django_zklock.dashboard.filters import FILTERS
+from django_zklock.dashboard.formatting import process_of, work_of
+from django_zklock.dashboard.queryset import LockQuerySet
+from django_zklock.dashboard.status_bar import status_bar
+from django_zklock.dashboard.views import LockViews
+from django_zklock.models import Lock
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    from django_zklock.inspection import LockInfo
+
+
+class LockAdminMixin(Columns, LockViews):
+    """
+    The pages of the locks, to be listed before a `ModelAdmin` class.
+
+    Each action needs a permission: `zklock.view_lock`, `zklock.break_lock`, `zklock.hold_lock` (hold a lock as an
+    operator), `zklock.limit_lock` (set the limit of a semaphore), `zklock.request_release_lock` (send a release
+    request). Nothing can be added, changed or deleted in the database.
+    """
+
+    long_held: float = 60.0
+    """Seconds from which on a lock counts as held long."""
+    patience: float = 1.5
+    """Seconds that a page waits for ZooKeeper."""
+    refresh: int = 5
+    """Seconds after which the list is refreshed, until the user chooses another interval; 0: never."""
+
+    list_display = ("shown_key", "state", "holder", "held", "waiters", "token")
+    list_display_links = ("shown_key",)
+    list_filter = FILTERS
+    list_per_page = 50
+    list_max_show_all = 200
+    search_fields = ("key",)
+    ordering = ("key",)
+    show_facets = admin.ShowFacets.NEVER  # they would count in the database
+    actions = ("break_selected",)
+
+    class Media:
+        """Files, so that a Content-Security-Policy does not have to allow inline styles or scripts."""
+
+        css: ClassVar = {"all": ["zklock/dashboard.css"]}
+        js: ClassVar = ["zklock/dashboard.js"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
+        return LockQuerySet(Lock, locks=[_lock_of(info) for info in self.snapshot(request).locks])
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Lock], search_term: str
+    ) -> tuple[QuerySet[Lock], bool]:
+        """Return the locks that contain each word in some text."""
+        words = search_term.casefold().split()
+        if not words or not isinstance(queryset, LockQuerySet):
+            return queryset, False
+        return queryset.narrowed(lambda lock: all(word in _text_of(lock) for word in words)), False
+
+    @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
+    def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
+        """Redirect to the page that asks for a confirmation."""
+        keys = [lock.key for lock in queryset]
+        if len(keys) > MAX_KEYS:
+            self.say(request, _("Please choose %(count)d locks at most.") % {"count": MAX_KEYS}, messages.WARNING)
+            return None
+        return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self.demand(self.has_view_permission(request))
+        context = {
+            "title": _("Locks"),
+            "zklock": status_bar(self.snapshot(request)),
+            "zklock_refresh": self.refresh,
+            "zklock_hold_url": self.url("hold") if self.has_hold_permission(request) else "",
+            "zklock_limit_url": self.url("limit") if self.has_limit_permission(request) else "",
+            "zklock_json_url": self.url("json"),
+            **(extra_context or {}),
+        }
+        return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
+
+
+def _lock_of(info: LockInfo) -> Lock:
+    lock = Lock(key=info.key)
+    lock.info = info
+    return lock
+
+
+def _text_of(lock: Lock) -> str:
+    """Return all texts about the holders of a lock, for the search."""
+    texts = [lock.key]
+    for each in lock.info.holders if lock.info else ():
+        texts += [each.host, str(each.pid), each.what, each.guid, process_of(each), work_of(each), *each.about.values()]
+    return " ".join(texts).casefold()

@@ -1,0 +1,73 @@
+"""The status bar above the list: the connection, and a summary of all locks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from django.utils.translation import gettext as _
+
+from django_zklock.dashboard.formatting import clean, duration
+from django_zklock.queue.printable import session_hex
+
+if TYPE_CHECKING:
+    from django_zklock.inspection import Connection, Snapshot, Wait
+
+MAX_CYCLES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusBar:
+    """The status bar, as values for the template."""
+
+    connection: Connection
+    snapshot: Snapshot
+    state: str
+    """ "connected", "connecting", "suspended" or "lost", for the style sheet."""
+    state_label: str
+    session: str
+    timeout: str
+    held: int
+    contended: int
+    waiting: int
+    longest_wait: str
+    shown: int
+    total: int
+    problem: str
+    age: str
+    cycles: tuple[str, ...]
+
+
+def status_bar(snapshot: Snapshot) -> StatusBar:
+    """Return the status bar for a snapshot."""
+    connection = snapshot.connection
+    labels = {
+        "connected": _("Connected"),
+        "connecting": _("Connecting"),
+        "suspended": _("Suspended"),
+        "lost": _("Session lost"),
+    }
+    locks = snapshot.locks
+    longest = max((lock.longest_wait or 0.0 for lock in locks), default=0.0)
+    return StatusBar(
+        connection=connection,
+        snapshot=snapshot,
+        state=connection.state,
+        state_label=labels[connection.state],
+        session=session_hex(connection.session_id),
+        timeout=duration(connection.timeout) if connection.timeout else "",
+        held=sum(bool(lock.holders) for lock in locks),
+        contended=sum(lock.contended for lock in locks),
+        waiting=sum(lock.waiting for lock in locks),
+        longest_wait=duration(longest) if longest else "",
+        shown=len(locks),
+        total=max(snapshot.total, len(locks)),
+        problem=clean(snapshot.problem),
+        age=duration(snapshot.age),
+        cycles=tuple("; ".join(map(_wait_text, cycle)) for cycle in snapshot.cycles[:MAX_CYCLES]),
+    )
+
+
+def _wait_text(wait: Wait) -> str:
+    values = {"who": clean(wait.who), "holds": clean(wait.holds), "waits": clean(wait.waits_for)}
+    return _("%(who)s holds %(holds)s and waits for %(waits)s") % values

@@ -1,0 +1,110 @@
+"""The views that change nothing: the page of one lock, its history, and all locks as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.utils import unquote
+from django.contrib.auth.decorators import permission_required
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.urls import path, re_path
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from django_zklock.dashboard import lazy
+from django_zklock.dashboard.break_views import BreakViews
+from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
+from django_zklock.dashboard.limit_views import LimitViews
+from django_zklock.dashboard.pages import Crumb
+
+if TYPE_CHECKING:
+    from django_zklock.dashboard.detail import Row
+    from django_zklock.inspection import Snapshot
+
+
+class LockViews(BreakViews, LimitViews):
+    """All views; a part of `LockAdminMixin`."""
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view  # type: ignore[attr-defined]
+        own = [
+            path("data.json", view(self.json_view), name="zklock_lock_json"),
+            path("break/", view(self.break_view), name="zklock_lock_break"),
+            path("hold/", view(self.hold_view), name="zklock_lock_hold"),
+            path("request-release/", view(self.request_release_view), name="zklock_lock_request_release"),
+            path("limit/", view(self.limit_view), name="zklock_lock_limit"),
+            path("end-hold/", view(self.end_view), name="zklock_lock_end"),
+        ]
+        # Themes link `original` to its page. A `Crumb` without a lock links to the list, which comes first here.
+        no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
+        return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the holders and waiters of one lock, and the possible actions."""
+        self.demand(self.has_view_permission(request))
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        lock = self.get_object(request, unquote(object_id))
+        if lock is None:
+            return self._get_obj_does_not_exist_redirect(  # type: ignore[attr-defined,no-any-return]
+                request,
+                self.opts,  # type: ignore[attr-defined]
+                object_id,
+            )
+        shown = self.read_lock(lock.key)
+        may_ask = self.has_request_release_permission(request)
+        context = {
+            "title": shown.shown_key,
+            "subtitle": None,
+            "original": Crumb(lock.key, pk=lock.key),
+            "change": True,
+            "show_history": True,
+            "lock": shown,
+            "holders": [
+                (each, self._request_form(each) if may_ask and each.can_be_asked else None) for each in shown.holders
+            ],
+            "break_url": self.url("break") if self.has_break_permission(request) else "",
+            "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
+            "end_url": self.url("end") if self.has_hold_permission(request) else "",
+            "request_release_url": self.url("request_release"),
+            "limit_url": self.url("limit") if self.has_limit_permission(request) else "",
+            **(extra_context or {}),
+        }
+        return self.page(request, "detail", context)
+
+    def _request_form(self, holder: Row) -> ReleaseRequestForm:
+        """Return the form of a release request. Its field is outside of the form element, and names it."""
+        name = f"zklock-ask-{holder.number}"
+        form = ReleaseRequestForm(auto_id=f"{name}-%s")
+        use_widgets(form, self.formfield_overrides)
+        form.fields["reason"].widget.attrs["form"] = name
+        return form
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the actions on a lock in the admin."""
+        lock = self.get_object(request, unquote(object_id))
+        context = {**({"object": Crumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
+        return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
+
+    def json_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the list as JSON."""
+        self.demand(self.has_view_permission(request))
+        return _json(self.snapshot(request))
+
+
+@never_cache
+@require_safe
+@permission_required("zklock.view_lock", raise_exception=True)
+def locks_json(request: HttpRequest) -> HttpResponse:
+    """Return all locks as JSON, or 403 without the permission `zklock.view_lock`; for a project's own `urls.py`."""
+    return _json(lazy.inspection.snapshot(max_waiters=1))
+
+
+def _json(snapshot: Snapshot) -> JsonResponse:
+    from django_zklock.inspection.serialize import snapshot_json  # noqa: PLC0415 - imports kazoo
+
+    return JsonResponse(snapshot_json(snapshot))

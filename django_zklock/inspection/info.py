@@ -1,0 +1,164 @@
+"""The values that inspection returns. Each text in them is capped and has printable characters only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django_zklock.queue.limits import SetLimit
+from django_zklock.queue.operators import OperatorHold
+from django_zklock.queue.revocations import ReleaseRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The connection of this process."""
+
+    state: str
+    """ "connecting", "connected", "suspended" or "lost"."""
+    server: str
+    """The server that it is connected to, as "address:port"; empty without a connection."""
+    session_id: int
+    """0 if there is no session."""
+    timeout: float
+    """The session timeout, in seconds, as negotiated."""
+    hosts: tuple[str, ...]
+    """All servers of the ensemble, as "host:port"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContenderInfo:
+    """
+    A holder or waiter of a lock.
+
+    Only clients of django-zklock write what they run. For others, what is unknown is empty or 0.
+    """
+
+    name: str
+    """The name of its znode. It is unique."""
+    path: str
+    guid: str
+    token: int
+    """The czxid of its znode: the fencing token of a holder."""
+    session_id: int
+    """The session whose end deletes the znode; 0 if the znode is not ephemeral."""
+    came: datetime
+    """When its znode was created, by ZooKeeper's clock."""
+    age: float
+    """Seconds since then."""
+    held_since: datetime | None
+    """When it got the lock, or a little earlier; None for a waiter, or an operator hold that is over."""
+    client: str
+    """ "zklock", "kazoo", "Curator" or "unknown"."""
+    host: str
+    pid: int
+    thread: str
+    what: str
+    """What it runs; for another client, what that wrote."""
+    about: Mapping[str, str] = field(hash=False)
+    """The same as items: "task", "id", "queue" and "retries" of a task; "request" of a view."""
+    template: str
+    """The name of the lock before its fields were filled in."""
+    operator: OperatorHold | None
+    """The operator hold, if it is one."""
+    waits_behind: str
+    """The name of the contender that must end first; empty for a holder."""
+    kind: str = "lock"
+    """What it wants: the "lock", to "read", to "write", or a permit of a "semaphore". A writer that was downgraded
+    reads."""
+    release_request: ReleaseRequest | None = None
+    """The last release request to it, or None."""
+    limit: int | None = None
+    """The limit in its code, if it wants a permit; None if it is unknown."""
+    may_hold: bool = False
+    """Whether it is a waiter that may have kept a permit when the limit was changed."""
+    owner: int = 0
+    """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """A lock that is held or waited for."""
+
+    key: str
+    path: str
+    """The path of its directory."""
+    kind: str
+    """ "lock"; "read-write" with readers or writers; "semaphore" if a contender wants a permit, or a limit is set."""
+    holders: tuple[ContenderInfo, ...]
+    """Several if they read or have permits. None while the lock is handed over, or if there is a problem."""
+    waiters: tuple[ContenderInfo, ...]
+    """In their order; no more than were requested."""
+    waiting: int
+    """The number of all waiters."""
+    longest_wait: float | None
+    """Seconds that the first waiter has waited; None without a waiter."""
+    problem: str
+    """Why the holders are unknown; empty if all is well."""
+    limit: int | None = None
+    """The permits of a semaphore: the limit that was set for all, else the highest limit in the code of a contender."""
+    limit_set: SetLimit | None = None
+    """The limit that was set for all, or None."""
+    own_limits: tuple[int, ...] = ()
+    """The limits in the code of the contenders, sorted, if they differ and none was set for all. That is a mistake."""
+    over: tuple[ContenderInfo, ...] = ()
+    """Operator holds and minimum holds that are over by ZooKeeper's clock. They neither hold the lock nor wait.
+
+    The next client of django-zklock that wants the lock ends them.
+    """
+
+    @property
+    def contended(self) -> bool:
+        """Whether there are waiters."""
+        return self.waiting > 0
+
+    @property
+    def held_for(self) -> float | None:
+        """Seconds for which its first holder has held it; None without a holder."""
+        if not self.holders:
+            return None
+        holder = self.holders[0]
+        since = holder.held_since or holder.came
+        return max(0.0, holder.age - (since - holder.came).total_seconds())
+
+    @property
+    def operator(self) -> OperatorHold | None:
+        """The operator hold, if an operator holds the lock."""
+        return next((holder.operator for holder in self.holders if holder.operator is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """An owner that holds one lock and waits for another."""
+
+    who: str
+    """Host, process, thread and work."""
+    holds: str
+    """The key of the lock that it holds."""
+    waits_for: str
+    """The key of the lock that it waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All locks, or some of them. Their queues are not read at one moment, but while the scan lasts."""
+
+    taken_at: datetime
+    """By ZooKeeper's clock, if that is known."""
+    age: float
+    """Seconds since then."""
+    locks: tuple[LockInfo, ...]
+    """Sorted by key; if there are too many, those with the most waiters."""
+    total: int
+    """The number of all locks."""
+    problem: str
+    """Why it is old or incomplete; empty if all is well."""
+    notes: tuple[str, ...]
+    """Oddities below the root that were skipped, such as names that are not the key of a lock."""
+    connection: Connection
+    """The present one, even if the snapshot is old."""
+    waits: tuple[Wait, ...]
+    """The owners that hold one lock and wait for another, among the contenders that were read."""
+    cycles: tuple[tuple[Wait, ...], ...]
+    """Deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""

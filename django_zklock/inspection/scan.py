@@ -1,0 +1,360 @@
+"""Read the queues of all locks, or of one, in a few round trips."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.inspection.server_time import ServerTime
+from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.protocol.registry import Registry
+from django_zklock.queue import order, signs, standing
+from django_zklock.queue.names import MAX_KEY
+from django_zklock.queue.nodes import Kind, own_limit
+from django_zklock.queue.order import Queue
+from django_zklock.queue.segments import SEQUENCE_TAIL, shown
+from django_zklock.queue.standing import Limits
+from django_zklock.zk import clock
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.zk.gateway import Gateway, Node
+from django_zklock.zk.loop import Timer
+from django_zklock.zk.requests import OnConnected
+from django_zklock.zk.session import Session
+
+FIRST_WINDOW: Final = 32  # requests that are sent at a time, at first
+MAX_WINDOW: Final = 128  # the same once the replies are fast
+MIN_WINDOW: Final = 8  # the same while the replies are slow, as each may bring a megabyte
+SLOW_SHARE: Final = 1 / 80  # of the session timeout: a slower reply is slow; at 1/6 the session would be in danger
+MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
+KEPT_DATA: Final = 256  # bytes that are kept of a larger one
+LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
+MAX_NOTES: Final = 10
+MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiters are more, or all are requested
+
+TOO_SHORT: Final = "The time was too short to read all locks."
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLimits:
+    """How much a scan reads."""
+
+    max_locks: int | None
+    """The locks with the most waiters are read; None: all."""
+    max_waiters: int | None
+    """Of each lock. The first one is always read, for its age. None: all."""
+    key: str = ""
+    """The one lock to read; empty: all locks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """The result of a scan."""
+
+    base: str
+    queues: Mapping[str, Queue]
+    """By key; those of which the contenders were read, sorted by key."""
+    nodes: Mapping[tuple[str, str], Node | None]
+    """By key and name; None if the znode was gone. One that is missing here was not read."""
+    unreadable: Mapping[str, tuple[int, str]]
+    """By key: the number of contenders, and why their order is unknown."""
+    max_waiters: int | None
+    """How many waiters of each lock were requested; None: all."""
+    total: int
+    """The number of all queues."""
+    notes: tuple[str, ...]
+    ended: float
+    """On `clock.now()`."""
+    began_at: float
+    """In seconds since 1970 by ZooKeeper's clock."""
+    ended_at: float
+    """By the same clock."""
+    listed: bool
+    """Whether all directories were listed."""
+    problem: str
+    """Why the result is incomplete; empty if it is complete."""
+    over: frozenset[tuple[str, str]] = frozenset()
+    """By key and name, operator holds that are over. The next client that wants the lock ends them."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all queues are in `queues`."""
+        return self.listed and self.total == len(self.queues)
+
+    @property
+    def free(self) -> int:
+        """The number of queues with nothing but holds that are over."""
+        keys = {key for key, _ in self.over if key in self.queues}
+        return sum(all((key, child.name) in self.over for child in self.queues[key].children) for key in keys)
+
+    def holders(self, key: str) -> tuple[int, ...]:
+        """Return the places of the holders in a queue."""
+        places = standing.held(self.queues[key], self.limits(key))
+        if not self.over:
+            return places
+        return tuple(place for place in places if (key, self.queues[key][place].name) not in self.over)
+
+    def limits(self, key: str) -> Limits:
+        """Return by name the limits in the code of the contenders, if these decide who holds a permit."""
+        queue = self.queues[key]
+        if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
+            return standing.UNKNOWN
+        found = ((child.name, self.nodes.get((key, child.name))) for child in queue.children)
+        return {name: own_limit(node.data) for name, node in found if node is not None}
+
+
+class Scan:
+    """
+    One scan. It runs on the protocol's thread, and ends when its time is over.
+
+    First all directories are listed, level by level. Then the znodes of the contenders are read, the first contender
+    of each queue first. Many requests are sent at a time, so that a level costs few round trips. They are never so many
+    that a lock or a heartbeat of this process would have to wait for long.
+    """
+
+    def __init__(
+        self, session: Session, limits: ScanLimits, patience: float, done: Callable[[ScanResult], object]
+    ) -> None:
+        self._session = session
+        self._limits = limits
+        self._patience = patience
+        self._done: Callable[[ScanResult], object] | None = done
+        self._gateway: Gateway
+        self._timers: list[Timer] = []
+        self._generation = 0  # a reply to a request of an earlier one is dropped
+        self.started = clock.now()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._requests: deque[Callable[[], object]] = deque()
+        self._pending = 0
+        self._window = FIRST_WINDOW
+        self._sent_at = 0.0  # of the last requests, on clock.now()
+        self._found: dict[str, Queue] = {}
+        self._unreadable: dict[str, tuple[int, str]] = {}
+        self._queues: dict[str, Queue] = {}  # those of which the contenders are read
+        self._nodes: dict[tuple[str, str], Node | None] = {}
+        self._reads: set[tuple[str, str]] = set()  # by key and name
+        self._notes: list[str] = []
+        self._total = 0
+        self._reading = False
+        self._listed = False
+        self._problem = ""
+
+    def begin(self) -> None:
+        """Begin as soon as there is a connection."""
+        self._timers = [
+            self._session.loop.call_later(self._patience * LISTING_SHARE, self._on_listing_timeout),
+            self._session.loop.call_later(self._patience, self._on_timeout),
+        ]
+        self._session.attached(OnConnected).call(self._on_connected)
+
+    def _on_connected(self) -> None:
+        self._generation += 1
+        self._reset()
+        self._gateway = self._session.attached(Registry).gateway
+        self._session.attached(ServerTime).refresh(self._gateway)
+        self._requests.append(partial(self._list, self._limits.key))
+        self._proceed()
+
+    def _on_listing_timeout(self) -> None:
+        if self._done is not None and not self._reading and self._found:
+            self._problem = TOO_SHORT
+            self._generation += 1
+            self._pending = 0
+            self._begin_reading()
+            self._proceed()
+
+    def _on_timeout(self) -> None:
+        if not self._session.connected:
+            self._problem = self._session.explain()
+        else:
+            self._problem = self._problem or TOO_SHORT
+        self._finish()
+
+    # --- Requests -----------------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Send the next requests, or go to the next step when all are answered."""
+        if self._done is None:
+            return
+        if not self._requests and not self._pending and not self._reading:
+            self._listed = True
+            self._begin_reading()
+        if not self._requests and not self._pending:
+            self._finish()
+            return
+        if self._requests and self._pending <= self._window // 2:
+            # The next ones are sent together once half of them are answered, so that there are always some on the way.
+            self._window = min(2 * self._window, MAX_WINDOW)
+            self._sent_at = clock.now()
+            generation = self._generation
+            while self._requests and self._pending < self._window and generation == self._generation:
+                self._pending += 1
+                self._requests.popleft()()
+
+    def _guarded(self, callback: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return a callback for a request: drop outdated replies, begin again after a loss of the connection."""
+        generation = self._generation
+        sent_at = self._sent_at
+
+        def on_reply(reply: object) -> None:
+            if generation != self._generation or self._done is None:
+                return
+            self._pending -= 1
+            if clock.now() - sent_at > self._session.timeout * SLOW_SHARE:
+                self._window = MIN_WINDOW
+            if isinstance(reply, (OutcomeUnknown, SessionGone)):
+                self._generation += 1
+                self._session.attached(OnConnected).call(self._on_connected)
+                return
+            callback(reply)
+            self._proceed()
+
+        return on_reply
+
+    def _path(self, key: str) -> str:
+        base = self._session.options.base
+        return f"{base}/{key}" if key else base
+
+    def _note(self, text: str) -> None:
+        if len(self._notes) < MAX_NOTES:
+            self._notes.append(text)
+
+    # --- First step: list the directories -----------------------------------------------------------------------
+
+    def _list(self, key: str) -> None:
+        self._gateway.children(self._path(key), self._guarded(partial(self._on_listed, key)))
+
+    def _on_listed(self, key: str, reply: list[str] | ZkError) -> None:
+        if isinstance(reply, NodeMissing):
+            return  # the queue has become empty
+        if isinstance(reply, ZkError):
+            if key == self._limits.key:
+                self._problem = str(reply)
+            else:
+                self._note(f"{key!r} cannot be listed: {reply}")
+            return
+        contenders = {name for name in reply if SEQUENCE_TAIL.search(name)}
+        if contenders and key:
+            try:
+                self._found[key] = order.ordered(
+                    name for name in reply if name in contenders or name.startswith(signs.START)
+                )
+            except UnreadableQueue as error:
+                self._unreadable[key] = len(contenders), str(error)
+        if not self._limits.key:
+            self._descend(key, [name for name in reply if name not in contenders and not name.startswith("!")])
+
+    def _descend(self, key: str, names: list[str]) -> None:
+        for name in names:
+            below = f"{key}/{name}" if key else name
+            if below.isprintable() and len(below) <= MAX_KEY:
+                self._requests.append(partial(self._list, below))
+            else:
+                self._note(f"{shown(below)} is not the key of a lock and was skipped.")
+
+    # --- Second step: read the contenders -----------------------------------------------------------------------
+
+    def _begin_reading(self) -> None:
+        self._reading = True
+        self._window = min(self._window, FIRST_WINDOW)  # the size of the replies is unknown
+        self._requests.clear()
+        limits = self._limits
+        keys = sorted(self._found)
+        self._total = len(keys) + len(self._unreadable)
+        if limits.max_locks is not None and self._total > limits.max_locks:
+            self._unreadable = dict(sorted(self._unreadable.items())[: limits.max_locks])
+            room = limits.max_locks - len(self._unreadable)
+            keys = sorted(sorted(keys, key=lambda key: -len(self._found[key]))[:room])
+        self._queues = {key: self._found[key] for key in keys}
+        reads: list[tuple[int, str, str]] = []  # with the place among the waiters; 0 for holders
+        for key, queue in self._queues.items():
+            holders = standing.holders(queue)
+            end = len(queue) if limits.max_waiters is None else holders + max(1, limits.max_waiters)
+            reads += [
+                (max(0, place - holders + 1), key, child.name) for place, child in enumerate(queue.children[:end])
+            ]
+        reads.sort()
+        if limits.max_waiters is not None:
+            del reads[max(MAX_READS, sum(place < 2 for place, _, _ in reads)) :]
+        for _, key, name in reads:
+            self._read(key, name)
+        for key, queue in self._queues.items():
+            if queue.sign is not None:
+                self._read(key, queue.sign.name)
+
+    def _read(self, key: str, name: str) -> None:
+        """Read a child of a directory, unless it is read already."""
+        if (key, name) not in self._reads:
+            self._reads.add((key, name))
+            self._requests.append(partial(self._send_read, key, name))
+
+    def _send_read(self, key: str, name: str) -> None:
+        self._gateway.read(f"{self._path(key)}/{name}", self._guarded(partial(self._on_read, key, name)))
+
+    def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
+        if isinstance(reply, NodeMissing):
+            self._nodes[key, name] = None
+        elif isinstance(reply, ZkError):
+            self._note(f"{self._path(key)}/{name} cannot be read: {reply}")
+        else:
+            node = replace(reply, data=reply.data[:KEPT_DATA]) if len(reply.data) > MAX_DATA else reply
+            self._nodes[key, name] = node
+            self._read_permits(key, node)
+
+    def _read_permits(self, key: str, node: Node) -> None:
+        """
+        Read more of a semaphore when a contender tells its limit.
+
+        One with a larger limit than all contenders that were read is missed if it is further back than we read.
+        """
+        queue = self._queues[key]
+        if queue.limit is None and queue[0].kind is Kind.LEASE:
+            for child in queue.children[: own_limit(node.data) + max(1, self._limits.max_waiters or 0)]:
+                self._read(key, child.name)
+
+    # --- The end ------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        done, self._done = self._done, None
+        self._session.attached(OnConnected).cancel(self._on_connected)
+        for timer in self._timers:
+            timer.cancel()
+        if done is None:
+            return
+        ended = clock.now()
+        server_time = self._session.attached(ServerTime)
+        youngest = max((node.ctime for node in self._nodes.values() if node is not None), default=0.0)
+        done(
+            ScanResult(
+                base=self._session.options.base,
+                queues=self._queues,
+                nodes=self._nodes,
+                unreadable=self._unreadable,
+                max_waiters=self._limits.max_waiters,
+                total=self._total,
+                notes=tuple(self._notes),
+                ended=ended,
+                began_at=server_time.at(self.started),
+                ended_at=server_time.at(ended, youngest),
+                listed=self._listed,
+                problem=self._problem,
+                over=_ended_holds(self._nodes, server_time.passed()),
+            )
+        )
+
+
+def _ended_holds(nodes: Mapping[tuple[str, str], Node | None], server_time: float) -> frozenset[tuple[str, str]]:
+    """Return the key and name of each operator hold that ended before a time of the server's clock."""
+    found: set[tuple[str, str]] = set()
+    for (key, name), node in nodes.items():
+        if node is None or node.owner:  # nearly all znodes have an owner, so that is checked first
+            continue
+        hold = read_hold(key, node)
+        if hold is not None and hold.is_over(server_time):
+            found.add((key, name))
+    return frozenset(found)

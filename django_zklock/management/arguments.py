@@ -1,0 +1,151 @@
+"""The arguments that subcommands share: the lock, the reason, how long ZooKeeper may take, and spans of time."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import math
+import re
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from django_zklock import conf
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.management.exit_codes import ExitCode, failure
+from django_zklock.queue.names import Template
+from django_zklock.queue.segments import SAFE, unescape
+
+PATIENCE: Final = 5.0  # seconds; a program that was just started has to connect first
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_MAX_SECONDS: Final = 366 * 86400.0
+_SAFE: Final = re.escape("".join(sorted(SAFE)))
+_KEY: Final = re.compile(rf"(?:[{_SAFE}/]|%[0-9A-F]{{2}})+")
+
+
+# --- Arguments ------------------------------------------------------------------------------------------------------
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that name a lock."""
+    parser.add_argument("name", metavar="NAME", help="a key as `list` shows it, an entry of LOCKS, or a path template")
+    parser.add_argument(
+        "--field",
+        dest="fields",
+        action="append",
+        default=[],
+        type=_field,
+        metavar="NAME=VALUE",
+        help="the value of a field of the template",
+    )
+
+
+def add_reason(parser: argparse.ArgumentParser, explanation: str) -> None:
+    """Declare `--reason`. The help text is the explanation."""
+    parser.add_argument("--reason", default="", help=explanation)
+
+
+def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
+    """Declare `--patience` and `--json`, which has the help text `json`."""
+    parser.add_argument(
+        "--patience",
+        type=seconds,
+        default=PATIENCE,
+        metavar="TIME",
+        help="how long to wait for ZooKeeper (default: %(default)s s)",
+    )
+    parser.add_argument("--json", action="store_true", help=json)
+
+
+def require_reason(reason: str) -> None:
+    """Refuse to continue without a reason."""
+    if not reason.strip():
+        raise failure("Give the reason with --reason. It is kept in the audit log.", ExitCode.USAGE)
+
+
+def user() -> str:
+    """Return `user@host` of this process, for the audit log."""
+    return f"{user_name()}@{socket.gethostname()}"
+
+
+def user_name() -> str:
+    """Return the user of this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"  # a user id without a name, as in some containers
+
+
+# --- Time -----------------------------------------------------------------------------------------------------------
+
+
+def seconds(text: str) -> float:
+    """Return a span of time such as `90`, `1.5s`, `15m`, `2h` or `1d` in seconds; an argparse type."""
+    number, factor = text.strip(), 1.0
+    for unit in ("ms", "s", "m", "h", "d"):
+        if number.endswith(unit):
+            number, factor = number.removesuffix(unit), _UNITS[unit]
+            break
+    try:
+        found = float(number) * factor
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= _MAX_SECONDS:  # also false for NaN
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds, or a unit as in 90s, 15m, 2h, 1d")
+    return found
+
+
+def timeout(text: str) -> float | None:
+    """Return the seconds to wait for a lock, None for `forever`; an argparse type."""
+    return None if text.strip().lower() == "forever" else seconds(text)
+
+
+# --- Names of locks -------------------------------------------------------------------------------------------------
+
+
+def key_of(name: str, fields: Mapping[str, object]) -> str:
+    """
+    Return the key of the lock with this name. Raises `InvalidLockName`.
+
+    A name with an escape in it, and no character that needs one, was copied from a list: it is a key already.
+    """
+    path = conf.current().options_for(name).path or name
+    if path == name and not fields and _is_escaped(name):
+        return name
+    template = Template.parse(path)
+    if path != name and not set(template.fields) <= fields.keys():
+        raise InvalidLockName(f"{name!r} is an entry of LOCKS with the path {path!r}. {_usage(template)}")
+    return template.render(fields)
+
+
+def template_of(name: str) -> str:
+    """Return the name that code uses for this lock: `name`, or for an escaped key the template that renders to it."""
+    if name not in conf.current().locks and _is_escaped(name):
+        text = unescape(name).replace("{", "{{").replace("}", "}}")
+        if Template.parse(text).render({}) == name:
+            return text
+    return name
+
+
+def entries_below(key: str) -> str:
+    """Return a hint at an entry of `LOCKS` whose path begins with this key; empty if there is none."""
+    for name, options in conf.current().locks.items():
+        if options.path is not None and options.path.startswith(f"{key}/"):
+            return f"LOCKS has {name!r} with the path {options.path!r}. {_usage(Template.parse(options.path))}"
+    return ""
+
+
+def _is_escaped(name: str) -> bool:
+    return "%" in name and _KEY.fullmatch(name) is not None
+
+
+def _usage(template: Template) -> str:
+    fields = " ".join(f"--field {name}=VALUE" for name in template.fields)
+    return f"Give {fields}, or the whole key." if fields else "Give the whole key."
+
+
+def _field(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value

@@ -1,0 +1,48 @@
+"""The exit codes of `manage.py zklock`, and the error that each of them stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+
+from django_zklock.exceptions import LockChangedHands, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
+from django_zklock.queue.printable import printable
+
+
+class ExitCode(IntEnum):
+    """How a subcommand ends. `run` ends with its command's status, if the command was started and not stopped."""
+
+    OK = 0
+    FAILED = 1  # refused, or the doctor has found an error
+    USAGE = 2  # argparse's
+    FREE = 3  # the lock has no holder and no waiters
+    CHANGED = 4  # the lock has changed hands
+    UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
+    BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
+    LOST = 76  # the lock was lost, and the command was stopped
+    NOT_RUN = 126  # the command exists and cannot be run; as in a shell
+    NOT_FOUND = 127  # the command does not exist; as in a shell
+
+
+def failure(message: str, status: int = ExitCode.FAILED) -> CommandError:
+    """Return the error that ends the subcommand with this message, escaped for a terminal, and this exit code."""
+    return CommandError(printable(message, 2000), returncode=int(status))
+
+
+@contextmanager
+def errors_as_exit_codes(busy: int = ExitCode.BUSY) -> Iterator[None]:
+    """Turn the errors of locks, and refused values, into a message and an exit code instead of a traceback."""
+    try:
+        yield
+    except ZooKeeperUnavailable as error:
+        raise failure(str(error), ExitCode.UNAVAILABLE) from error
+    except LockNotAcquired as error:
+        raise failure(str(error), busy) from error
+    except LockChangedHands as error:
+        raise failure(str(error), ExitCode.CHANGED) from error
+    except (ZkLockError, ValueError, ImproperlyConfigured) as error:
+        raise failure(str(error)) from error

@@ -1,0 +1,90 @@
+"""Break a lock: take it from its holder without asking it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from django_zklock import operations
+from django_zklock.inspection import ContenderInfo, LockInfo
+from django_zklock.inspection.serialize import contender_json
+from django_zklock.management.arguments import add_answer, add_name, add_reason, require_reason, user
+from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.output import Output, duration, process_of, work_of, write_json, write_line
+from django_zklock.management.zklock.show import read_lock
+from django_zklock.queue.printable import printable
+
+QUESTION: Final = """\
+{key} is held by
+    {who}, for {age}, token {token}
+    running: {work}
+The holder learns at once that the lock is lost. It may run on for a moment before it stops. {next}
+Type 'yes' to break the lock: """
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_name(parser)
+    add_reason(parser, "for the audit log, and for the holder that loses the lock; required")
+    parser.add_argument("--token", type=int, help="only if the holder has this token; required with --no-input")
+    parser.add_argument("--no-input", action="store_true", help="do not ask for confirmation")
+    add_answer(parser)
+
+
+def run(out: Output, options: argparse.Namespace) -> None:
+    """Break the lock, after a confirmation."""
+    require_reason(options.reason)
+    if options.no_input and options.token is None:
+        raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
+    key, lock = read_lock(options)
+    if lock is None or (not lock.holders and not lock.problem):
+        raise failure(f"Nobody holds {key!r}.", ExitCode.FREE)
+    holder = _holder(lock, options.token)
+    if not options.no_input:
+        _confirm(lock, holder)
+    with errors_as_exit_codes():
+        broken = operations.break_lock(
+            key,
+            guid=holder.guid,
+            token=holder.token,
+            reason=options.reason,
+            by=user(),
+            patience=options.patience,
+        )
+    if options.json:
+        write_json(out, {"key": key, "holder": contender_json(holder), "reason": broken.reason, "by": broken.by})
+    else:
+        write_line(out, f"Broken: {process_of(holder)} no longer holds {key}.")
+
+
+def _holder(lock: LockInfo, token: int | None) -> ContenderInfo:
+    """Return the holder that is to lose the lock. A waiter that may hold a permit must be named by its token."""
+    if lock.problem and not lock.holders:
+        raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
+    found = [each for each in lock.holders if token is None or each.token == token]
+    found += [each for each in lock.waiters if each.may_hold and each.token == token]
+    if not found:
+        raise failure(f"{lock.key!r} has changed hands: no holder has token {token}.", ExitCode.CHANGED)
+    if len(found) > 1:
+        tokens = ", ".join(str(each.token) for each in found)
+        raise failure(f"{lock.key!r} has {len(found)} holders. Choose one with --token: {tokens}.", ExitCode.USAGE)
+    return found[0]
+
+
+def _confirm(lock: LockInfo, holder: ContenderInfo) -> None:
+    following = lock.waiters[0] if lock.waiters else None
+    # The question goes to standard error, so that it is not mixed with the JSON.
+    sys.stderr.write(
+        QUESTION.format(
+            key=printable(lock.key),
+            who=printable(process_of(holder)),
+            age=duration(holder.age),
+            token=holder.token,
+            work=printable(work_of(holder)),
+            next=printable(f"Next is {process_of(following)}: {work_of(following)}.") if following else "Nobody waits.",
+        )
+    )
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != "yes":
+        raise failure("Nothing was changed.")

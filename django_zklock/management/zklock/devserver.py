@@ -1,0 +1,99 @@
+"""Run a ZooKeeper for development in the foreground. It needs no Java and keeps everything in memory."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from django_zklock import conf
+from django_zklock.conf import url
+from django_zklock.management.exit_codes import failure
+from django_zklock.management.output import Output, write_line
+from django_zklock.queue.printable import session_hex
+from django_zklock.testing.server import DevServer
+
+POLL_INTERVAL: Final = 0.2  # seconds between two reads of the sessions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--port", type=int, default=2181, help="0 takes any free port (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="keep the tree in this file over a restart")
+    parser.add_argument(
+        "--tick", type=float, default=2.0, help="seconds; session timeouts are 2 to 20 ticks (default: %(default)s)"
+    )
+    parser.add_argument("--force", action="store_true", help="run although settings.DEBUG is off")
+
+
+def run(out: Output, options: argparse.Namespace) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    if not conf.debug() and not options.force:
+        raise failure(
+            "settings.DEBUG is off, so this may be production. The dev server is one process without replicas: when "
+            "it ends, all locks end with it. Point ZKLOCK to a real ZooKeeper, or use --force."
+        )
+    data: Path | None = options.data
+    server = DevServer(options.port, host=options.host, tick=options.tick, data=data)
+    with _stop_signals() as stopped:
+        try:
+            server.start()
+        except (OSError, ValueError) as error:
+            raise failure(f"The dev server cannot start on {options.host}:{options.port}: {error}") from error
+        try:
+            _welcome(out, server, options.host, data)
+            _report_sessions(out, server, stopped)
+        finally:
+            server.stop()
+    write_line(out, "Stopped." if data is None else f"Stopped. The tree is kept in {data}")
+
+
+def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
+    out.write(f"ZooKeeper's dev server listens on {server.address}. For your settings:\n\n")
+    out.write(f'    ZKLOCK = {{"URL": "{server.url("myproject")}"}}\n\n')
+    if data is not None:
+        write_line(out, f"The tree will be kept in {data}")
+    if not url.is_loopback(host):
+        write_line(out, "Other machines can reach this server, and have full power over the locks.")
+    out.write("Ctrl-C (or SIGTERM) stops it.\n\n")
+    out.flush()
+
+
+def _report_sessions(out: Output, server: DevServer, stopped: threading.Event) -> None:
+    """Write a line for each session that opens or ends. One that is shorter than the interval is missed."""
+    known: set[int] = set()
+    while not stopped.wait(POLL_INTERVAL):
+        sessions = {session.id: session for session in server.sessions()}
+        now = time.strftime("%H:%M:%S")
+        for session_id in sorted(sessions.keys() - known):
+            session = sessions[session_id]
+            opened = f"opened by {session.client}, timeout {session.timeout:g} s"
+            write_line(out, f"{now}  session {session_hex(session_id)} {opened}")
+        for session_id in sorted(known - sessions.keys()):
+            write_line(out, f"{now}  session {session_hex(session_id)} is over; {len(sessions)} left")
+        known = set(sessions)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Let SIGINT and SIGTERM set an event instead of ending the process. Only the main thread gets signals."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: object) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

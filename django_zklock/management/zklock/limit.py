@@ -1,0 +1,47 @@
+"""Show the limit of a semaphore, or set it for all processes."""
+
+from __future__ import annotations
+
+import argparse
+
+from django_zklock import operations
+from django_zklock.conf.options import MOST_PERMITS, is_limit
+from django_zklock.inspection.serialize import limit_json
+from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
+from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.output import Output, limit_text, write_json, write_line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_name(parser)
+    parser.add_argument("permits", metavar="N", nargs="?", type=int, help="the new number of permits")
+    parser.add_argument("--clear", action="store_true", help="use the limit in the code of each process again")
+    add_reason(parser, "for the audit log, and shown with the limit; required with N or --clear")
+    add_answer(parser)
+
+
+def run(out: Output, options: argparse.Namespace) -> None:
+    """Show, set or clear the limit."""
+    permits = options.permits
+    if options.clear and permits is not None:
+        raise failure("Give either N or --clear.", ExitCode.USAGE)
+    if permits is not None and not is_limit(permits):
+        raise failure(f"N must be a number from 1 to {MOST_PERMITS}; got {permits}.", ExitCode.USAGE)
+    if options.clear or permits is not None:
+        require_reason(options.reason)
+    cleared = False
+    with errors_as_exit_codes():
+        key = key_of(options.name, dict(options.fields))
+        if permits is not None:
+            operations.set_limit(key, permits, reason=options.reason, by=user(), patience=options.patience)
+        elif options.clear:
+            cleared = operations.clear_limit(key, reason=options.reason, by=user(), patience=options.patience)
+        found = operations.limit_of(key, patience=options.patience)
+    if options.json:
+        write_json(out, {"key": key, "limit_set": limit_json(found)})
+    elif found is not None:
+        write_line(out, f"{key}: {limit_text(found)}")
+    else:
+        state = "The limit is cleared" if cleared else "No limit is set"
+        write_line(out, f"{key}: {state}. Each process uses the limit in its code.")

@@ -1,0 +1,100 @@
+"""List the locks that are held or waited for."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import time
+from typing import Final
+
+from django_zklock import inspection
+from django_zklock.inspection import LockInfo, Snapshot
+from django_zklock.inspection.serialize import snapshot_json
+from django_zklock.management.arguments import add_answer, seconds
+from django_zklock.management.exit_codes import errors_as_exit_codes
+from django_zklock.management.output import (
+    Output,
+    duration,
+    is_terminal,
+    kind,
+    over,
+    process_of,
+    work_of,
+    write_json,
+    write_line,
+    write_table,
+)
+from django_zklock.management.zklock.status import fail_if_incomplete, write_notes
+
+CLEAR: Final = "\x1b[H\x1b[J"  # to the top of the terminal, and nothing below
+HEAD: Final = ("lock", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
+NUMBERS: Final = ("held", "waiting", "longest wait", "token")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("pattern", nargs="?", default="*", help="only keys like this, such as 'orders/*'")
+    parser.add_argument("--contended", action="store_true", help="only locks with waiters")
+    parser.add_argument("--longer-than", type=seconds, default=0.0, metavar="TIME", help="only locks held for longer")
+    parser.add_argument(
+        "--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help="again every 2 s, or TIME, until Ctrl-C"
+    )
+    add_answer(parser, json="write JSON; with --watch, one line for each scan")
+
+
+def run(out: Output, options: argparse.Namespace) -> None:
+    """List the locks once, or repeatedly."""
+    if options.watch is None:
+        found = _scan(options.patience)
+        _write(out, found, options)
+        fail_if_incomplete(found)
+        return
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        while True:
+            found = _scan(options.patience)
+            if is_terminal(out) and not options.json:
+                out.write(CLEAR)
+            _write(out, found, options)
+            if found.problem and not options.json:
+                write_line(out, found.problem)
+            time.sleep(options.watch)
+
+
+def _scan(patience: float) -> Snapshot:
+    with errors_as_exit_codes():
+        return inspection.snapshot(patience=patience, max_age=0, max_waiters=0)
+
+
+def _write(out: Output, found: Snapshot, options: argparse.Namespace) -> None:
+    locks = [
+        lock
+        for lock in found.locks
+        if fnmatch.fnmatchcase(lock.key, options.pattern)
+        and (lock.contended or not options.contended)
+        and ((lock.held_for or 0.0) > options.longer_than or not options.longer_than)
+    ]
+    if options.json:
+        write_json(out, snapshot_json(found, locks), lines=options.watch is not None)
+        return
+    if locks:
+        write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS)
+    total = f" of {found.total}" if found.total != len(locks) else ""
+    age = f", as they were {found.age:.0f} s ago" if found.age > 1 else ""
+    write_line(out, f"{len(locks)}{total} locks{age}")
+    write_notes(out, found)
+
+
+def _row(lock: LockInfo) -> tuple[str, ...]:
+    holder = lock.holders[0] if lock.holders else None
+    more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
+    return (
+        lock.key,
+        kind(lock),
+        f"{process_of(holder)}{more}" if holder else f"? {lock.problem or '; '.join(map(over, lock.over))}",
+        work_of(holder) if holder else "",
+        "" if lock.held_for is None else duration(lock.held_for),
+        str(lock.waiting),
+        "" if lock.longest_wait is None else duration(lock.longest_wait),
+        str(holder.token) if holder else "",
+    )

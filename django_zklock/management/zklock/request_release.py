@@ -1,0 +1,55 @@
+"""Ask the holder of a lock to release it. No work is aborted."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from django_zklock import operations
+from django_zklock.exceptions import LockChangedHands
+from django_zklock.inspection.serialize import session_json
+from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
+from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.queue.printable import session_hex
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_name(parser)
+    add_reason(parser, "for the audit log, and for the holder; required")
+    parser.add_argument("--guid", default="", help="only the holder with this guid (default: all holders)")
+    parser.add_argument("--token", type=int, default=0, help="only the holder with this token")
+    add_answer(parser)
+
+
+def run(out: Output, options: argparse.Namespace) -> None:
+    """Ask the holders."""
+    require_reason(options.reason)
+    with errors_as_exit_codes():
+        key = key_of(options.name, dict(options.fields))
+        try:
+            asked = operations.request_release(
+                key,
+                options.reason,
+                by=user(),
+                guid=options.guid,
+                token=options.token,
+                patience=options.patience,
+            )
+        except LockChangedHands as error:
+            if options.guid or options.token:
+                raise
+            raise failure(str(error), ExitCode.FREE) from error
+    if options.json:
+        holders = []
+        for each in asked.holders:
+            holder = asdict(each)
+            session_id = holder.pop("session_id")
+            holders.append({**holder, "token": str(each.token), "session": session_json(session_id)})
+        write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})
+        return
+    for each in asked.holders:
+        process = f"{each.host}:{each.pid}" if each.host else f"session {session_hex(each.session_id)}"
+        work = f", which runs {each.what}" if each.what else ""
+        write_line(out, f"Asked: {process}{work} (token {each.token}) is asked to release {key}.")
