@@ -1,4 +1,4 @@
-"""A lock that is held for at least a time: nobody else gets it before, whatever becomes of the process."""
+"""The minimum hold: no other contender gets the lock before its time is over, also if the process has ended."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def ends(zoo: Zoo, key: str = "k") -> float:
 # --- nobody gets it before --------------------------------------------------------------------------------------------
 
 
-def test_nobody_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
-    """Neither who does not wait, nor who waits too short, nor the same owner; and they are told why."""
+def test_no_other_contender_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
+    """Neither a caller that does not wait, nor a waiter that times out, nor the same owner. The errors say why."""
     with Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     name, stat = rest(zoo)
@@ -69,15 +69,15 @@ def test_nobody_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
     eventually(lambda: zoo.children("k") == [name])  # who did not know the time had to enter the queue to learn it
 
 
-def test_the_release_is_as_quick_as_any(zoo: Zoo) -> None:
-    """Nobody waits for the end of the time, least of all the one who has done the work."""
+def test_the_release_takes_no_longer(zoo: Zoo) -> None:
+    """The block does not wait for the end of the time."""
     with within(1), zk_lock("k", min_hold=LONG):
         pass
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
-def test_who_waits_gets_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bool) -> None:
-    """Within a second, whether or not the process lives that had it; first come, first served."""
+def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bool) -> None:
+    """Within a second and in their order, whether or not the process lives that held it."""
     order: list[int] = []
     stamps: list[float] = []
 
@@ -112,8 +112,8 @@ def test_who_waits_gets_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead:
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.chaos)])
-def test_nobody_is_granted_in_between(zoo: Zoo, times: int) -> None:
-    """Who stood just behind, and knows that nobody else was ahead, does not take the end of a node for its turn."""
+def test_no_waiter_is_granted_when_the_hold_replaces_the_holder(zoo: Zoo, times: int) -> None:
+    """The first waiter does not take the delete of the holder's znode for its turn."""
     for number in range(times):
         key = f"k/{number}"
         got: list[float] = []
@@ -132,7 +132,7 @@ def test_nobody_is_granted_in_between(zoo: Zoo, times: int) -> None:
 
 
 def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
-    """And costs what any release costs."""
+    """It costs one delete, like any release."""
     with proxied(zoo) as proxy:
         connected()
         zoo.client.ensure_path(f"{zoo.base}/k")
@@ -143,8 +143,8 @@ def test_a_release_after_that_time_leaves_nothing(zoo: Zoo) -> None:
     assert zoo.children("k") == []
 
 
-def test_it_costs_no_round_trip_more(zoo: Zoo, proxy: Proxy) -> None:
-    """One to take the lock, and one to let go of it: the node goes and the other comes in one transaction."""
+def test_it_costs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
+    """One acquires the lock, and one transaction replaces the znode."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with zk_lock("k"):
         pass
@@ -155,7 +155,7 @@ def test_it_costs_no_round_trip_more(zoo: Zoo, proxy: Proxy) -> None:
     assert counted == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 0, DELETE: 0, MULTI: 1, SYNC: 0}
 
 
-async def test_a_task_lets_go_of_it_the_same_way(zoo: Zoo) -> None:
+async def test_it_works_in_coroutines(zoo: Zoo) -> None:
     async with zk_lock("k", min_hold=0.6):
         pass
     with pytest.raises(LockBusy):
@@ -165,7 +165,7 @@ async def test_a_task_lets_go_of_it_the_same_way(zoo: Zoo) -> None:
         await asyncio.sleep(0)
 
 
-def test_the_time_of_who_takes_it_again_is_that_of_the_first(zoo: Zoo) -> None:
+def test_an_inner_block_keeps_the_time_of_the_outermost_one(zoo: Zoo) -> None:
     with zk_lock("k", min_hold=LONG), zk_lock("k"):
         pass
     assert rest(zoo)
@@ -174,15 +174,15 @@ def test_the_time_of_who_takes_it_again_is_that_of_the_first(zoo: Zoo) -> None:
     assert zoo.children("j") == []
 
 
-def test_who_fails_keeps_it_as_long(zoo: Zoo) -> None:
-    """A job that fails was started, and is not to be started by another host right away."""
+def test_a_block_that_raises_keeps_the_time(zoo: Zoo) -> None:
+    """A job that has failed must not be started by another host right away."""
     with pytest.raises(ZeroDivisionError), zk_lock("k", min_hold=LONG):
         1 / 0  # noqa: B018
     assert rest(zoo)
 
 
-def test_who_gave_up_in_the_queue_leaves_nothing(zoo: Zoo) -> None:
-    """It never had the lock."""
+def test_a_waiter_that_times_out_leaves_nothing(zoo: Zoo) -> None:
+    """It never held the lock."""
     with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2, min_hold=LONG):
         pass
     eventually(lambda: zoo.children("k") == [])
@@ -191,8 +191,8 @@ def test_who_gave_up_in_the_queue_leaves_nothing(zoo: Zoo) -> None:
 # --- whoever else is in the queue -------------------------------------------------------------------------------------
 
 
-def test_readers_share_the_rest_of_one_who_read_and_a_writer_waits(zoo: Zoo) -> None:
-    """It stands in the queue as what it was."""
+def test_readers_share_the_minimum_hold_of_a_reader_and_a_writer_waits(zoo: Zoo) -> None:
+    """It has the kind of the holder."""
     with ReadWriteLock("k", min_hold=LONG).read():
         pass
     (name,) = zoo.children("k")
@@ -205,7 +205,7 @@ def test_readers_share_the_rest_of_one_who_read_and_a_writer_waits(zoo: Zoo) -> 
         pass
 
 
-def test_a_writer_that_reads_in_the_end_keeps_what_it_has_then(zoo: Zoo) -> None:
+def test_a_writer_that_has_downgraded_keeps_a_read_lock(zoo: Zoo) -> None:
     with ReadWriteLock("k", min_hold=LONG).write() as hold:
         hold.downgrade()
     with ReadWriteLock("k", timeout=5).read():
@@ -215,8 +215,8 @@ def test_a_writer_that_reads_in_the_end_keeps_what_it_has_then(zoo: Zoo) -> None
     assert [name for name in zoo.client.get_children(f"{zoo.base}/k") if name.startswith("!reads")] == []
 
 
-def test_a_permit_is_kept_as_a_permit(zoo: Zoo) -> None:
-    """The others go round as ever, one fewer."""
+def test_a_permit_is_kept(zoo: Zoo) -> None:
+    """The other permits are granted as before."""
     with zk_lock("k", limit=2, min_hold=2):
         pass
     end = time.monotonic() + 2
@@ -234,7 +234,7 @@ def test_a_permit_is_kept_as_a_permit(zoo: Zoo) -> None:
 # --- seen and ended by others -----------------------------------------------------------------------------------------
 
 
-def test_it_is_seen_as_a_hold_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
+def test_it_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
     with Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     info = look_at("k")
@@ -250,8 +250,8 @@ def test_it_is_seen_as_a_hold_with_its_reason_and_can_be_ended(zoo: Zoo) -> None
         pass
 
 
-def test_a_lock_that_was_lost_rests_not(zoo: Zoo) -> None:
-    """Broken, or with its session: its work may not have been done, so another host may begin at once."""
+def test_a_lost_lock_keeps_no_time(zoo: Zoo) -> None:
+    """Its work may not have been done, so another host may start at once."""
     with pytest.raises(LockLost), zk_lock("k", min_hold=LONG) as hold:
         child = nodes.parse(hold.path.rpartition("/")[2])
         assert child is not None
@@ -268,8 +268,8 @@ def test_a_lock_that_was_lost_rests_not(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_its_begin_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """Whether the transaction was carried out or not: there is one node, and nobody was granted."""
+def test_the_replacement_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+    """Whether or not the transaction was carried out, there is one hold in the end, and no waiter is granted before."""
     got: list[float] = []
 
     def take() -> None:
@@ -292,8 +292,8 @@ def test_its_begin_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
     assert zoo.children("k") == []
 
 
-def test_a_release_while_zookeeper_is_away_is_made_up_for(zoo: Zoo, proxy: Proxy) -> None:
-    """The node stays meanwhile, as the session does."""
+def test_a_release_without_a_connection_is_made_up_for(zoo: Zoo, proxy: Proxy) -> None:
+    """The znode stays meanwhile."""
     lock = zk_lock("k", min_hold=LONG)
     hold = lock.acquire()
     assert hold

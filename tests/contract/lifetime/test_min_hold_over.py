@@ -1,4 +1,4 @@
-"""A hold whose time is over, and whose process has ended: it stays in the queue, and nobody is told that it holds."""
+"""An operator hold that is over, and whose process has ended: it stays in the queue, but is not shown as a holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person steps in: a lock is broken, or held for a time, and nobody else is struck by it."""
+"""Breaking a lock, and operator holds."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def die() -> None:
 
 
 @pytest.mark.parametrize("held_for", [0.0, 0.5], ids=["at once", "after a while"])
-def test_who_loses_a_lock_learns_within_a_second_by_whom_and_why(zoo: Zoo, held_for: float) -> None:
-    """Its work is stopped, too."""
+def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why(zoo: Zoo, held_for: float) -> None:
+    """Its work is aborted."""
 
     def work() -> str:
         with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
@@ -96,7 +96,7 @@ def test_who_loses_a_lock_learns_within_a_second_by_whom_and_why(zoo: Zoo, held_
 
 
 def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
-    """And to nobody else before: who waits is not touched."""
+    """The other waiters keep their places."""
     order: list[int] = []
 
     def wait(number: int) -> None:
@@ -118,8 +118,8 @@ def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
     assert order == [0, 1, 2]
 
 
-def test_who_waits_cannot_be_broken(zoo: Zoo) -> None:
-    """Its turn may come in that very moment, and it would hold the lock beside another."""
+def test_a_waiter_cannot_be_broken(zoo: Zoo) -> None:
+    """It may be granted in that moment, and would hold the lock together with the next one."""
     with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k") as waiter:
         child = nodes.parse(waiter.rpartition("/")[2])
         assert child is not None
@@ -129,7 +129,7 @@ def test_who_waits_cannot_be_broken(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("change", [{"token": 1}, {"guid": str(uuid.uuid4())}], ids=["token", "guid"])
-def test_another_holder_than_was_named_keeps_the_lock(zoo: Zoo, change: dict[str, Any]) -> None:
+def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, Any]) -> None:
     """The page that was confirmed may be old."""
     with zk_lock("k") as hold:
         with pytest.raises(LockChangedHands):
@@ -140,8 +140,8 @@ def test_another_holder_than_was_named_keeps_the_lock(zoo: Zoo, change: dict[str
     assert not zoo.client.exists(break_record.directory(zoo.base))
 
 
-def test_a_reader_that_holds_beside_others_can_be_broken_and_a_writer_behind_cannot(zoo: Zoo) -> None:
-    """As Curator's read-write locks are held by many."""
+def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Zoo) -> None:
+    """Also of Curator's read-write locks."""
     made = []
     for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
         one = str(uuid.uuid4())
@@ -156,8 +156,8 @@ def test_a_reader_that_holds_beside_others_can_be_broken_and_a_writer_behind_can
         zoo.client.delete(path)
 
 
-def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Who, why, which lock, whose, and what it ran; in one line, whatever ZooKeeper holds."""
+def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """The record has the operator, the reason, the lock and the holder, in one printable line."""
     told: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
@@ -188,8 +188,8 @@ def test_a_break_is_audited_before_it_is_told(zoo: Zoo, caplog: pytest.LogCaptur
     assert (found.holder.pid, found.holder.token) == (7, token)
 
 
-def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever left them: the next break clears away what nobody has read."""
+def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next break deletes those that were left behind."""
     monkeypatch.setattr("django_zklock.operations.breaks.RECORDS_LAST", 0.0)
     notes = break_record.directory(zoo.base)
     for number in range(5):
@@ -206,7 +206,7 @@ def test_notes_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("change", [{"reason": " "}, {"by": ""}], ids=["reason", "by"])
-def test_nobody_breaks_a_lock_without_saying_who_and_why(zoo: Zoo, change: dict[str, str]) -> None:
+def test_a_break_and_a_hold_need_a_name_and_a_reason(zoo: Zoo, change: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="empty"):
         break_lock("k", guid="x", token=1, **{**WHY, **change})
     with pytest.raises(ValueError, match="empty"):
@@ -214,15 +214,15 @@ def test_nobody_breaks_a_lock_without_saying_who_and_why(zoo: Zoo, change: dict[
 
 
 @pytest.mark.parametrize("key", ["", "a//b", "../x", "!broken/x", "a\x00b", "/a", "a/_c_x-lock-0000000001"])
-def test_what_is_no_key_is_refused(zoo: Zoo, key: str) -> None:
-    """Before anything is sent; it might be a path to something else."""
+def test_a_text_that_cannot_be_a_key_is_refused(zoo: Zoo, key: str) -> None:
+    """It might be the path of another znode."""
     with pytest.raises(InvalidLockName):
         hold_lock(key, seconds=1, **WHY)
 
 
 @pytest.mark.parametrize("name", ["shelf/a b", "shelf/ü", "100%", "a%2f"])
-def test_what_no_lock_can_have_for_a_key_is_not_held_in_vain(zoo: Zoo, name: str) -> None:
-    """The name of a lock is escaped in its key, so a hold or a limit of the bare name would keep nobody out."""
+def test_a_key_that_is_not_escaped_is_refused(zoo: Zoo, name: str) -> None:
+    """No lock has such a key, so its hold or limit would have no effect."""
     key = zk_lock(name).key
     calls: list[Callable[[], object]] = [
         lambda: hold_lock(name, seconds=1, **WHY),
@@ -240,8 +240,8 @@ def test_what_no_lock_can_have_for_a_key_is_not_held_in_vain(zoo: Zoo, name: str
     end_hold(key, token=hold.token, by="anna")
 
 
-def test_a_queue_that_nobody_can_read_is_left_alone(zoo: Zoo) -> None:
-    """Nobody could tell who is first."""
+def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
+    """The first contender is unknown there."""
     zoo.client.create(f"{zoo.base}/k/strange-0000000001", b"", makepath=True)
     with pytest.raises(UnreadableQueue):
         break_lock("k", guid="x", token=1, **WHY)
@@ -253,8 +253,8 @@ def test_a_queue_that_nobody_can_read_is_left_alone(zoo: Zoo) -> None:
 # --- hold ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_hold_outlives_its_process_and_says_who_has_the_lock_and_why(zoo: Zoo) -> None:
-    """To who does not wait, and to who waits in vain, however far behind."""
+def test_a_hold_outlives_its_process_and_errors_name_the_operator_and_the_reason(zoo: Zoo) -> None:
+    """For a caller that does not wait, and for a waiter that times out, wherever it is in the queue."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
     words = "operator anna until .* UTC: the machine is on fire"
@@ -272,8 +272,8 @@ def test_a_hold_outlives_its_process_and_says_who_has_the_lock_and_why(zoo: Zoo)
         end_hold("k", token=hold.token, by="anna")
 
 
-def test_a_hold_comes_last_in_the_queue_and_first_come_is_first_served(zoo: Zoo) -> None:
-    """It waits for the holder, and those who come later wait for it."""
+def test_a_hold_queues_behind_the_holder_and_later_callers_wait_for_it(zoo: Zoo) -> None:
+    """First come, first served."""
     order: list[str] = []
 
     def operate() -> None:
@@ -314,7 +314,7 @@ def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> Non
 
 
 def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """With nobody behind it, it leaves nothing."""
+    """Without a waiter, it leaves nothing."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         hold_lock("k", seconds=0.3, **WHY)
         assert len(zoo.children("k")) == 1
@@ -324,7 +324,7 @@ def test_a_hold_ends_by_itself_while_its_process_lives(zoo: Zoo, caplog: pytest.
 
 
 def test_a_waiter_gets_the_lock_as_the_hold_of_a_dead_process_is_over(zoo: Zoo) -> None:
-    """Not before, and in its turn."""
+    """Not before."""
     began = time.monotonic()
     with within(2):
         hold_lock("k", seconds=1.0, **WHY)
@@ -334,8 +334,8 @@ def test_a_waiter_gets_the_lock_as_the_hold_of_a_dead_process_is_over(zoo: Zoo) 
 
 
 @pytest.mark.parametrize("timeout", [0, 5])
-def test_who_comes_after_the_end_of_a_dead_process_s_hold_is_not_kept(zoo: Zoo, timeout: float) -> None:
-    """Also if it does not wait: nobody would ever have the lock, else."""
+def test_a_hold_of_a_dead_process_that_is_over_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
+    """Also a caller that does not wait."""
     hold_lock("k", seconds=0.3, **WHY)
     die()
     time.sleep(0.4)
@@ -359,8 +359,8 @@ def test_a_hold_follows_one_that_is_over(zoo: Zoo, wait: float) -> None:
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
 
 
-def test_a_client_that_knows_no_operators_does_not_keep_the_queue_waiting_for_ever(zoo: Zoo) -> None:
-    """It stands just behind a hold that is over, and whoever comes next ends that."""
+def test_another_client_behind_a_hold_that_is_over_does_not_block_the_queue(zoo: Zoo) -> None:
+    """It does not end the hold, but the next contender of ours does."""
     hold_lock("k", seconds=0.3, **WHY)
     die()
     with zoo.hold_elsewhere("k") as foreign:
@@ -372,7 +372,7 @@ def test_a_client_that_knows_no_operators_does_not_keep_the_queue_waiting_for_ev
 
 @pytest.mark.chaos
 def test_a_process_that_dies_while_it_waits_to_hold_leaves_nothing(zoo: Zoo) -> None:
-    """Nobody would know of the hold, and its end would be far away."""
+    """A hold would be unknown to its operator, and last for long."""
     process_ = zoo.spawn(
         "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=60, reason='r', by='b')"
     )
@@ -384,7 +384,7 @@ def test_a_process_that_dies_while_it_waits_to_hold_leaves_nothing(zoo: Zoo) -> 
 
 
 def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
-    """Web workers are restarted in the very deploy that is drained."""
+    """A deploy restarts the web workers, one of which may have made the hold."""
     child = zoo.spawn(
         "from django_zklock.operations import hold_lock\n"
         "hold_lock('k', seconds=2, reason='r', by='b'); print('held'); input()"
@@ -405,8 +405,8 @@ def take_and_release() -> None:
         pass
 
 
-def test_an_ephemeral_node_is_nobody_s_hold(zoo: Zoo) -> None:
-    """Whatever it says of itself: it goes with its session, and nobody else deletes it."""
+def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
+    """Whatever its payload says: its session deletes it, and no other client."""
     hold = hold_lock("other", seconds=0.1, **WHY)
     data, _ = zoo.client.get(hold.path)
     zoo.wait_contenders("other", 0)
@@ -419,8 +419,8 @@ def test_an_ephemeral_node_is_nobody_s_hold(zoo: Zoo) -> None:
     zoo.client.delete(path)
 
 
-def test_the_hold_of_an_operator_can_be_broken_like_any(zoo: Zoo) -> None:
-    """The process that took it finds nothing to end, and that is all."""
+def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
+    """The process that made it finds nothing to end."""
     hold = hold_lock("k", seconds=0.5, **WHY)
     child = nodes.parse(hold.path.rpartition("/")[2])
     assert child is not None
@@ -430,7 +430,7 @@ def test_the_hold_of_an_operator_can_be_broken_like_any(zoo: Zoo) -> None:
 
 
 def test_a_wait_that_is_interrupted_leaves_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is gone, so nobody would end the hold."""
+    """The caller is gone, and does not know of a hold."""
 
     class Struck(BaseException):
         pass
@@ -456,7 +456,7 @@ def test_a_hold_has_an_end(zoo: Zoo, seconds: float) -> None:
 
 
 def test_any_one_holder_of_a_semaphore_can_be_broken_and_the_others_keep_theirs(zoo: Zoo) -> None:
-    """By what its own code says of the limit; the permit goes to the next."""
+    """By the limit in its own code. The next waiter gets the permit."""
     holds: list[Hold] = []
     done = threading.Event()
 
@@ -487,7 +487,7 @@ def test_any_one_holder_of_a_semaphore_can_be_broken_and_the_others_keep_theirs(
 
 
 def test_one_reader_can_be_broken_and_the_others_read_on(zoo: Zoo) -> None:
-    """As each of them is a holder."""
+    """Each of them is a holder."""
     holds: list[Hold] = []
 
     def read() -> None:
@@ -505,8 +505,8 @@ def test_one_reader_can_be_broken_and_the_others_read_on(zoo: Zoo) -> None:
         assert not other.lost
 
 
-def test_an_operator_waits_for_all_permits_and_keeps_out_who_comes(zoo: Zoo) -> None:
-    """A hold is one who shares with nobody, and nobody passes it."""
+def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:
+    """A hold is exclusive."""
 
     def take(number: int) -> None:
         with zk_lock("k", limit=2, timeout=20):
@@ -538,8 +538,8 @@ def test_an_operator_waits_for_all_permits_and_keeps_out_who_comes(zoo: Zoo) -> 
 
 
 @pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])
-def test_an_operator_keeps_out_readers_and_writers_of_curator_s(zoo: Zoo, prefix: str) -> None:
-    """Its hold is of the kind that they see; beside its plain locks it is one of those."""
+def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo: Zoo, prefix: str) -> None:
+    """It is a writer in the queue of a read-write lock, and a mutex in the queue of a mutex."""
     for kind, seen_as in ((prefix, "__WRIT__"), ("lock-", "lock-")):
         path = zoo.client.create(
             f"{zoo.base}/k/_c_{uuid.uuid4()}-{kind}", b"10.0.0.7", ephemeral=True, sequence=True, makepath=True
@@ -551,8 +551,8 @@ def test_an_operator_keeps_out_readers_and_writers_of_curator_s(zoo: Zoo, prefix
         end_hold("k", token=operator.result().token, by="anna")
 
 
-def test_an_operator_s_hold_is_of_the_kind_that_the_settings_say(zoo: Zoo) -> None:
-    """So those of Curator's who come later to read see it, too."""
+def test_an_operator_hold_has_the_kind_of_the_settings(zoo: Zoo) -> None:
+    """So readers of Curator's that come later see it, too."""
     with zoo.configured(LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}}):
         hold = hold_lock("rates/monday", seconds=LONG, **WHY)
         assert "__WRIT__" in hold.path

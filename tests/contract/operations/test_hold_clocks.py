@@ -1,4 +1,4 @@
-"""Whose clock it is that ends an operator's hold."""
+"""The clock of ZooKeeper's leader ends an operator hold, and no other clock."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def served(dev: DevServer) -> Iterator[Zoo]:
         yield zoo
 
 
-def test_an_own_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the server's counts."""
+def test_a_local_clock_that_jumps_ends_no_hold(real: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the clock of the server counts."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     told = time.time
     for jump in (1e6, -1e6):
@@ -61,8 +61,8 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     )
 
 
-def test_the_server_s_clock_is_what_ends_a_hold(served: Zoo, jump: Callable[[float], None]) -> None:
-    """Where it jumps ahead, whoever comes next sees so."""
+def test_the_clock_of_the_server_ends_a_hold(served: Zoo, jump: Callable[[float], None]) -> None:
+    """If it jumps ahead, the next contender ends the hold."""
     hold_lock("k", seconds=LONG, **WHY)
     process.reset()
     jump(LONG - 5)
@@ -73,7 +73,7 @@ def test_the_server_s_clock_is_what_ends_a_hold(served: Zoo, jump: Callable[[flo
         pass
 
 
-def test_a_server_s_clock_that_jumps_back_ends_nothing_early(served: Zoo, jump: Callable[[float], None]) -> None:
+def test_a_server_clock_that_jumps_back_ends_no_hold_early(served: Zoo, jump: Callable[[float], None]) -> None:
     """Nor does the process that made the hold. It ends once the clock is right again."""
     hold = hold_lock("k", seconds=0.6, **WHY)
     jump(-LONG)
@@ -85,8 +85,8 @@ def test_a_server_s_clock_that_jumps_back_ends_nothing_early(served: Zoo, jump: 
         pass
 
 
-def test_who_waits_ends_nothing_without_the_server_s_word(served: Zoo, jump: Callable[[float], None]) -> None:
-    """That the time has passed by its own count is a reason to ask, and no more."""
+def test_a_waiter_asks_the_server_for_the_time_first(served: Zoo, jump: Callable[[float], None]) -> None:
+    """The time that it has counted itself is a reason to ask, and no proof."""
 
     def take() -> None:
         with zk_lock("k", timeout=1.2):

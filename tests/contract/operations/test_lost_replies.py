@@ -1,4 +1,4 @@
-"""A connection that breaks while a person steps in: what was asked for happens once, or the person is told."""
+"""Operations over a connection that breaks: they are carried out once, or raise an error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_break_survives_a_cut(
     assert [record.name for record in caplog.records].count("zklock.audit") == 1
 
 
-def test_a_break_whose_answer_never_comes_is_audited_as_that(
+def test_a_break_whose_reply_never_comes_is_audited_as_possible(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock may be another's by then."""
@@ -77,7 +77,7 @@ def test_a_break_whose_answer_never_comes_is_audited_as_that(
 
 @pytest.mark.parametrize(("opcode", "when"), CUTS)
 def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """There is one node of it, whichever answer was lost; and none after its end."""
+    """It has one znode, whichever reply was lost, and none after its end."""
     fired = getattr(proxy, when)(opcode)
     hold = hold_lock("k", seconds=600, **WHY)
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
@@ -101,7 +101,7 @@ def test_the_begin_of_a_hold_that_waited_survives_a_cut(zoo: Zoo, proxy: Proxy, 
 
 
 def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: Proxy) -> None:
-    """While it waits it is a contender like any."""
+    """While it waits, it is a contender like any."""
     with zoo.hold_elsewhere("k"):
         operator = Elsewhere(lambda: hold_lock("k", seconds=600, wait=20, **WHY))
         name = zoo.wait_contenders("k", 2)[1]
@@ -112,8 +112,8 @@ def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: P
     end_hold("k", token=hold.token, by="anna")
 
 
-def test_nobody_waits_longer_than_was_said_while_zookeeper_is_away(zoo: Zoo, proxy: Proxy) -> None:
-    """And nothing is left of it when it is back."""
+def test_no_operation_takes_longer_than_its_patience_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
+    """Nothing of it is left when the connection is back."""
     proxy.refuse = True
     proxy.cut_all()
     for call in (
@@ -132,7 +132,7 @@ def test_nobody_waits_longer_than_was_said_while_zookeeper_is_away(zoo: Zoo, pro
 @pytest.mark.chaos
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("before", [0, 1], ids=["time", "delete"])
-def test_the_end_of_a_dead_process_s_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, before: int, when: str) -> None:
+def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo: Zoo, proxy: Proxy, before: int, when: str) -> None:
     """The waiter asks for the time, and deletes the hold; it tries again once it is connected."""
 
     def take() -> None:
@@ -151,8 +151,8 @@ def test_the_end_of_a_dead_process_s_hold_survives_a_cut(zoo: Zoo, proxy: Proxy,
     assert fired.is_set()
 
 
-def test_many_who_wait_for_the_end_of_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
-    """All of them may try to end it; nobody is granted beside another, and nobody's place is lost."""
+def test_many_waiters_behind_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
+    """They may all try to end it. There is one holder at a time, and they keep their order."""
     inside = threading.Semaphore(1)
     order: list[int] = []
 

@@ -100,7 +100,7 @@ def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: Neighbo
 
 
 def test_an_election_without_patterns_ignores_ours(zoo: Zoo, plain_kazoo: Neighbour) -> None:
-    """If ours have our own layout. This cannot be detected; the docs say so."""
+    """If ours have no compat="kazoo". This cannot be detected; the docs say so."""
     with zk_leader("a"):
         assert plain_kazoo.ask("2", "contenders", "election", f"{zoo.base}/a") == ""
         with leading(zoo, plain_kazoo, "election", "web-7"):
