@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from model.choices import Chance, Deviations, Point, Replay, described
-from model.judge import Violation
+from model.invariants import Violation
+from model.patches import Stage, stage
 from model.scenario import Scenario, drawn, rates
 from model.schedule import Played, play
-from model.seam import Stage, stage
 
 SHRINKS = 400  # runs that may be spent on a shorter schedule
 

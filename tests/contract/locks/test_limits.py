@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.primitives import watched
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -48,7 +48,7 @@ class Crowd:
         self._key = key
         self._limit = limit
         self._stops: list[threading.Event] = []
-        self._threads: list[Elsewhere[None]] = []
+        self._threads: list[BackgroundCall[None]] = []
 
     def come(self, many: int) -> None:
         """Have so many more come, one after the other."""
@@ -56,7 +56,7 @@ class Crowd:
             number = len(self._stops)
             self._stops.append(threading.Event())
             before = len(self._zoo.children(self._key))
-            self._threads.append(Elsewhere(lambda number=number: self._take(number)))  # type: ignore[misc]
+            self._threads.append(BackgroundCall(lambda number=number: self._take(number)))  # type: ignore[misc]
             self._zoo.wait_contenders(self._key, before + 1)
 
     def _take(self, number: int) -> None:
@@ -194,7 +194,7 @@ def test_who_has_not_heard_of_its_permit_has_it_all_the_same(zoo: Zoo) -> None:
             pass
 
     with zk_lock("k", limit=1) as hold:
-        thread = Elsewhere(take)
+        thread = BackgroundCall(take)
         waiting = zoo.wait_contenders("k", 2)[1]
         eventually(lambda: f"{zoo.base}/k" in watched(zoo))
         change = zoo.client.transaction()
@@ -487,7 +487,7 @@ def test_who_may_have_a_permit_still_is_shown_as_that_and_can_be_reached(zoo: Zo
 def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
     """The later one's."""
     with zk_lock("k", limit=2):
-        changes = [Elsewhere(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
+        changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
         for change in changes:
             change.result()
         (name,) = signs_of(zoo)

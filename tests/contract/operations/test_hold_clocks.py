@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, within
+from support.faults import BackgroundCall, within
 from support.zoo import Zoo, namespace
 
 from django_zklock import zk_lock
@@ -94,7 +94,7 @@ def test_who_waits_ends_nothing_without_the_server_s_word(served: Zoo, jump: Cal
 
     hold = hold_lock("k", seconds=0.6, **WHY)
     process.reset()
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     served.wait_contenders("k", 2)
     jump(-LONG)
     with pytest.raises(LockTimeout, match="operator anna"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, within
+from support.faults import BackgroundCall, within
 
 from django_zklock import zk_leader, zk_lock, zk_locks
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
@@ -32,7 +32,7 @@ def test_who_holds_and_who_waits_is_known(zklock: LockTester) -> None:
     with zk_lock("a"):
         zklock.assert_held("a")
         zklock.assert_waiting("a", 0)
-        others = [Elsewhere(work) for _ in range(2)]
+        others = [BackgroundCall(work) for _ in range(2)]
         zklock.assert_waiting("a", 2)
         queue = zklock.queue("a")
         assert len(queue) == 3
@@ -68,7 +68,7 @@ def test_a_lock_can_be_somebody_elses(zklock: LockTester) -> None:
         assert holder.payload.what == "nightly report"
         with pytest.raises(LockBusy), zk_lock("a", timeout=0):
             pass
-        waiting = Elsewhere(work)
+        waiting = BackgroundCall(work)
         zklock.assert_waiting("a")
     waiting.result()
 
@@ -165,7 +165,7 @@ def test_a_thread_is_stopped_too(zklock: LockTester) -> None:
                 threading.Event().wait(0.01)
 
     started = threading.Event()
-    thread = Elsewhere(work)
+    thread = BackgroundCall(work)
     assert started.wait(10)
     zklock.expire_session()
     with pytest.raises(LockLost):
@@ -238,7 +238,7 @@ def test_a_lock_of_any_kind_can_be_somebody_elses(zklock: LockTester, how: dict[
         zklock.assert_held("a", holders=1)
         with pytest.raises(LockBusy), zk_lock("a", timeout=0, **how):
             pass
-        waiting = Elsewhere(work)
+        waiting = BackgroundCall(work)
         zklock.assert_waiting("a")
     waiting.result()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from support.chaos.kinds import EXCLUSIVE, LOCK, READ
 
 if TYPE_CHECKING:
-    from support.chaos.harm import Force
+    from support.chaos.fault_events import Force
 
 Event: TypeAlias = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from support.chaos.harm import ENDS, settle
+from support.chaos.fault_events import ENDS, settle
 from support.chaos.holds import Call, Event, Hold, time_of
 from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, LimitChange
 

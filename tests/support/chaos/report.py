@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what does not use the harness's processes, where those take another lock than ours."""
     if config.option.lock == "zklock":
         return
-    kept = [item for item in items if "crew" in getattr(item, "fixturenames", ())]
+    kept = [item for item in items if "pool" in getattr(item, "fixturenames", ())]
     if left_out := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left_out)
     items[:] = kept

@@ -41,7 +41,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class LockFamily:
+class SharedLockModel:
     """
     All kinds of locks in one queue.
 
@@ -58,7 +58,7 @@ class LockFamily:
     fences: tuple[tuple[str, int], ...] = ()
     """The greatest so far, by kind."""
 
-    def step(self, op: Op) -> LockFamily | None:
+    def step(self, op: Op) -> SharedLockModel | None:
         if op.kind == "limit":
             return replace(self, limit=op.limit)
         mine = next((levels for levels in self.held if levels.hold == op.hold), None)
@@ -77,7 +77,7 @@ class LockFamily:
             return None
         return replace(self, held=others | {left} if left else others)
 
-    def _take(self, op: Op, mine: Levels | None, others: frozenset[Levels]) -> LockFamily | None:
+    def _take(self, op: Op, mine: Levels | None, others: frozenset[Levels]) -> SharedLockModel | None:
         if mine is not None:
             # The levels of one hold; nobody who only reads is let write.
             if not mine.excluding and mine.kind != op.mode:

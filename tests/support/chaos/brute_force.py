@@ -9,7 +9,7 @@ from support.chaos.operations import Op
 from support.chaos.search import Model
 
 
-def by_force(ops: Sequence[Op], model: Model) -> bool:
+def brute_force(ops: Sequence[Op], model: Model) -> bool:
     """Try all orders of all selections."""
     sure = [op for op in ops if op.certain]
     unsure = [op for op in ops if not op.certain]

@@ -63,7 +63,7 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Judge:
+class Invariants:
     """Watches over one simulation."""
 
     world: World
@@ -139,7 +139,7 @@ class Judge:
     # --- what must hold -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Judge what is held now."""
+        """Check what is held now."""
         valid: dict[str, list[Granted]] = {}
         excused: list[Granted] = []
         for each in [*self._live]:
