@@ -1,4 +1,4 @@
-"""Knows those who want locks: when they come, how long they wait and hold, and what they were told."""
+"""The callers that request locks: when they come, how long they wait and hold, and their results."""
 
 from __future__ import annotations
 

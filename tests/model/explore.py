@@ -1,5 +1,5 @@
 """
-Knows how to look for a schedule that breaks what must hold: by chance, or every one with few deviations.
+Search for a schedule that breaks an invariant: by chance, or through all with few deviations.
 
 A schedule found is run again with fewer deviations as long as it still breaks the same rule, and told short.
 """

@@ -1,4 +1,4 @@
-"""Knows the faults that strike a process, its server or its nodes."""
+"""The faults of a process, its server or its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows a person who changes how many permits there are, while others want them."""
+"""A person who changes the number of permits while others request them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows how one schedule is played from its start to its end: chaos, then peace, then everybody leaves."""
+"""Run one schedule from start to end: faults, then quiet, then all callers leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of faults share: the own session, work that waits to be stopped, a thread, a link to freeze."""
+"""Shared by tests of faults: the session of this process, calls in other threads, links that can be frozen."""
 
 from __future__ import annotations
 

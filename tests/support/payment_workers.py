@@ -1,4 +1,4 @@
-"""Workers that book payments for a test while their processes are killed, and the judgement on what they did."""
+"""Celery workers that book payments while their processes are killed, and the check of what they did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of locks, as the cases that all of them pass see them; those who take them, and those in their way."""
+"""The kinds of locks, for tests that run for each of them; takers of a lock, and foreign contenders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test knows of the ZooKeeper it runs on: a plain client beside the locks, the queues, other processes."""
+"""The namespace of a test: a plain client, the queues in it, and processes that use its locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether operations could have been those of a lock, found by trying all orders: slow, and without a doubt."""
+"""Check whether operations could be those of a lock by trying all orders: slow, but certain."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Knows what must hold in every history, and shows where it does not.
+Check what must hold in every history, and show where it does not.
 
 Each rule is a function that reads a run and yields violations. All are sound on one machine, whose processes share a
 clock: what may have happened in an allowed order is taken to have. Where that matters, and what would be a false

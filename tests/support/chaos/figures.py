@@ -1,4 +1,4 @@
-"""Knows what is measured in a history, beside what must hold: how many, how long, how far apart."""
+"""Measure a history: how many grants, how long, how far apart."""
 
 from __future__ import annotations
 

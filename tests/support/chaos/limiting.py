@@ -1,4 +1,4 @@
-"""Knows how the limit of a semaphore is set for all from outside: by a sign in its directory, which is written, too."""
+"""Set the limit of a semaphore for all processes, by a marker in its directory, and record it in the history."""
 
 from __future__ import annotations
 

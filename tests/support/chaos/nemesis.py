@@ -1,4 +1,4 @@
-"""Knows how to hurt a pool and its servers at random: one fault every few seconds, each undone after a while."""
+"""Inject a random fault into a pool of processes or its servers every few seconds, and undo it after a while."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Work under locks at random, for a soak: acquire, increment two counters of the store, release.
+Random work under locks, for a soak: acquire, increment two counters of the store, release.
 
 Who reads looks at the guarded counter twice, as does a writer that became a reader; who has a permit only works.
 

@@ -1,5 +1,5 @@
 """
-Knows how a history is read: which events make up a call and a hold, and what makes no sense.
+Read a history: which events form a call and a hold, and which make no sense.
 
 It knows no rule of locks. What it cannot read is told as malformed and left out.
 """

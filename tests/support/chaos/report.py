@@ -1,5 +1,5 @@
 """
-Knows what a run of the scenarios is told and what it reports: a pytest plugin.
+A pytest plugin: the options of a run of the scenarios, and the table of its results.
 
 Tests say by the marker `scenario` what they show, and by the fixture `figure` what they measured. A run with `--chaos`
 ends with a table of both. With `--lock=kazoo` the harness itself is on trial: it has to convict a lock that is known

@@ -1,4 +1,4 @@
-"""What is done to the servers of an ensemble beside starting and stopping them, and what a test asks of them."""
+"""Operations on an ensemble's servers other than start and stop, and what tests read from them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Knows what locks of all kinds are on one key, as a state machine: readers, writers, plain locks and permits.
+Locks of all kinds on one key as a state machine: readers, writers, exclusive locks and permits.
 
 For permits alone it is the model `AcquiredPermits` of the Jepsen suite of Hazelcast, with a limit that may change; for
 plain locks alone, a reentrant mutex with fences. Each hold is known by its number, so that nobody's release is taken

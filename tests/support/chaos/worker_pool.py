@@ -1,4 +1,4 @@
-"""Knows how a test directs processes that lock: hires them, tells them what to do, hurts them, judges what they did."""
+"""Start processes that use locks, send them commands, inject faults, and check their history."""
 
 from __future__ import annotations
 
