@@ -1,10 +1,10 @@
 """
-How long an uncontended acquire and release take, beside kazoo's Lock and beside a bare create and delete.
+Measure an uncontended acquire and release against kazoo's Lock and against a plain create and delete.
 
-Three real ZooKeeper servers, which sync every write to disk; all contestants talk to the same follower. They take turns
-in random order, a few each, in one process, so that what the machine does meanwhile hits all of them alike. That is
-done twice: straight over loopback, and through a proxy that adds 2 ms each way, as a network does. Through the proxy
-each request and each wait for a reply are counted as well; those numbers do not depend on the machine.
+There are three real ZooKeeper servers, which sync every write to disk. All candidates use the same follower. They run
+in one process and alternate in random order, so that the load of the machine affects all of them alike. There are two
+runs: directly over loopback, and through a proxy that adds 2 ms each way, like a network. The proxy also counts the
+requests and the round trips. These numbers do not depend on the machine.
 
 `--check` fails if a ratio of medians or a count is over its budget.
 """
@@ -62,7 +62,7 @@ LABELS = {
 
 
 def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Callable[[int], object]]:
-    """Return what is measured, by name; each takes the number of its turn, to make a new key of."""
+    """Return the candidates by name. Each is called with a number, from which it can make a new key."""
     client = KazooClient(address, timeout=20)
     client.start(timeout=20)
     stack.callback(client.close)
@@ -92,7 +92,7 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Call
 
 
 def our_contestants(address: str) -> dict[str, Callable[[int], object]]:
-    """Set Django up with nothing but the locks, and return what of ours is measured."""
+    """Set up Django with only this package, and return our candidates."""
     import django  # noqa: PLC0415 - neither needed nor set up to measure kazoo alone
     from django.conf import settings  # noqa: PLC0415, TID251 - a program of its own, not a part of the package
 
@@ -115,7 +115,7 @@ def our_contestants(address: str) -> dict[str, Callable[[int], object]]:
 
 
 def measure(runners: dict[str, Callable[[int], object]], rounds: int) -> dict[str, dict[str, float]]:
-    """Time the contestants, and return milliseconds."""
+    """Time the candidates; return milliseconds."""
     timed = [name for name in runners if "new key" not in name]
     times: dict[str, list[float]] = {name: [] for name in timed}
     shuffled = random.SystemRandom()
@@ -175,7 +175,7 @@ def run_route(route: str, address: str, rounds: int, *, ours: bool) -> dict[str,
 
 
 def run_route_apart(route: str, address: str, rounds: int, *, ours: bool) -> dict[str, Any]:
-    """Measure one route in a process of its own: the locks keep one connection a process, and there are two routes."""
+    """Measure one route in a new process, because the locks keep one connection in each process."""
     command = [sys.executable, __file__, "--route", route, "--address", address, "--rounds", str(rounds)]
     done = subprocess.run([*command, *([] if ours else ["--no-ours"])], stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
@@ -200,7 +200,7 @@ def judge(routes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def report(routes: dict[str, dict[str, Any]], verdicts: list[dict[str, Any]]) -> str:
-    """Lay the results out as text."""
+    """Return the results as text."""
     loopback, proxied = routes["loopback"]["times"], routes["proxy"]["times"]
     counts = routes["proxy"]["counts"]
 

@@ -48,7 +48,7 @@ BUDGETS = [
 
 
 async def handoffs(waiters: int) -> dict[str, float]:
-    """Compare the rate of hand-offs among a few with that in a crowd."""
+    """Compare the rate of hand-offs among few waiters with that among many."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
     async def pass_on(seconds: float) -> int:
@@ -88,7 +88,7 @@ async def handoffs(waiters: int) -> dict[str, float]:
 
 
 async def memory(waiters: int) -> dict[str, float]:
-    """Weigh the waiters, and as many bare tasks that wait with a timeout."""
+    """Measure the memory of the waiters, and of as many plain tasks that wait with a timeout."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
     async def once() -> None:
@@ -116,7 +116,7 @@ async def memory(waiters: int) -> dict[str, float]:
 
 
 async def dropped(waiters: int) -> dict[str, float]:
-    """Drop the connection under the crowd, and see when all is well again."""
+    """Cut the connection of the waiters, and measure the time until all wait again."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
     from django_zklock.zk import process  # noqa: PLC0415
 
@@ -153,7 +153,7 @@ async def dropped(waiters: int) -> dict[str, float]:
 
 
 async def deadlines(waiters: int) -> dict[str, float]:
-    """Have all of them give up at the same time."""
+    """Let all of them time out at the same moment."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
     from django_zklock.exceptions import LockTimeout  # noqa: PLC0415
 
@@ -173,7 +173,7 @@ async def deadlines(waiters: int) -> dict[str, float]:
 
 
 async def load(rate: int) -> dict[str, float]:
-    """Have so many acquisitions begin each second, far more than can be served."""
+    """Start many acquisitions a second, far more than can be served."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
     from django_zklock.exceptions import LockTimeout  # noqa: PLC0415
 
@@ -205,7 +205,7 @@ async def load(rate: int) -> dict[str, float]:
 
 
 async def until(condition: Callable[[], object], seconds: float) -> None:
-    """Wait for something, and no longer than so many seconds."""
+    """Wait for a condition, with a limit in seconds."""
     end = time.monotonic() + seconds
     for _ in itertools.count():
         if condition() or time.monotonic() > end:
@@ -214,7 +214,7 @@ async def until(condition: Callable[[], object], seconds: float) -> None:
 
 
 async def gathered(work: Callable[[], Awaitable[None]], count: int) -> list[asyncio.Task[None]]:
-    """Start so many tasks; return when they have begun and the process is at rest."""
+    """Start tasks; return when they have begun and the process is idle."""
     tasks = [asyncio.ensure_future(work()) for _ in range(count)]
     await asyncio.sleep(0)
     before, used = time.monotonic(), -1.0
@@ -228,7 +228,7 @@ async def gathered(work: Callable[[], Awaitable[None]], count: int) -> list[asyn
 
 
 async def disperse(crowd: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel those that still wait."""
+    """Cancel the tasks that still wait."""
     for task in crowd:
         task.cancel()
     await asyncio.gather(*crowd, return_exceptions=True)
@@ -236,7 +236,7 @@ async def disperse(crowd: Sequence[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def other_key() -> AsyncIterator[list[float]]:
-    """Take and release another lock again and again meanwhile; note how long each time took."""
+    """Acquire and release another lock repeatedly meanwhile, and record the durations."""
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
     took = [0.0]
@@ -304,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(part: str, address: str, waiters: int) -> bool:
-    """Measure one part in a process of its own, print its figures, and tell whether one is over its budget."""
+    """Measure one part in a new process, print its figures, and return whether one is over its budget."""
     command = [sys.executable, __file__, "--part", part, "--address", address, "--waiters", str(waiters)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if done.returncode:

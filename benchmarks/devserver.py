@@ -42,7 +42,7 @@ FIRST = 0.1  # seconds from the start of a dev server to the first lock
 
 @contextmanager
 def apart() -> Iterator[str]:
-    """Run a dev server in a process of its own; yields its hosts."""
+    """Run a dev server in a new process; yield its hosts."""
     script = (
         "from django_zklock.testing.server import DevServer; s = DevServer(); s.start(); print(s.hosts, flush=True)"
     )
@@ -82,7 +82,7 @@ def round_trips(hosts: dict[str, str], rounds: int) -> dict[str, list[float]]:
 
 
 def crowd(server: DevServer) -> str:
-    """Connect a thousand clients and have two hundred threads wait for one lock; return what came of it."""
+    """Connect a thousand clients and let two hundred threads wait for one lock; return the results."""
     wires = []
     began = time.perf_counter()
     for number in range(CLIENTS):

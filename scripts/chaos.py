@@ -1,8 +1,8 @@
 """
-Break things on purpose and see that the lock keeps its promises: the scenarios, and a soak under random faults.
+Test the promises of the lock under faults: the scenarios, and a soak with random faults.
 
-The run is put into network and mount namespaces of its own, so that firewall rules and mounts touch nothing else. Where
-that is not possible, the scenarios that need them are skipped, and say so. `make chaos` is this script.
+The run has its own network and mount namespaces, so that firewall rules and mounts affect nothing else. Where that is
+not possible, the scenarios that need them are skipped with a message. `make chaos` is this script.
 
     scripts/chaos.py                            all scenarios, and a soak of 60 seconds
     scripts/chaos.py --seconds=600 --seed=7     a soak of ten minutes, and nothing else
@@ -39,7 +39,7 @@ TOOLS = ((IPTABLES, ("iptables",)), (shutil.which(COMPILER.split()[0]), ("gcc", 
 
 
 def main(arguments: list[str]) -> None:
-    """Become pytest, by way of new namespaces if they can be had; its exit status is this script's."""
+    """Replace this process by pytest, in new namespaces if possible. The exit status is that of pytest."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,19 +85,19 @@ def main(arguments: list[str]) -> None:
 
 
 def become(command: list[str], env: Mapping[str, str]) -> None:
-    """Go on as another program, which gets Ctrl-C and gives the exit status."""
+    """Replace this process by another program, which receives Ctrl-C and sets the exit status."""
     os.chdir(ROOT)
     os.execvpe(command[0], command, {**os.environ, **env})  # noqa: S606 - without a shell is what is wanted
 
 
 def say(line: str) -> None:
-    """Print a line now: what is printed later than an exec is lost."""
+    """Print a line at once: buffered output would be lost at the exec."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def ensure_tools() -> None:
-    """Install what is missing where that is allowed, and say what is missing elsewhere."""
+    """Install missing tools if that is allowed; otherwise print the command that installs them."""
     missing = [package for tool, packages in TOOLS if tool is None for package in packages]
     if not missing or sys.platform != "linux":
         return

@@ -1,7 +1,7 @@
 """
 Run all tests several times, and print one line for each run. `make green` is this script.
 
-    scripts/green.py --runs=10           ten runs, each in an order of its own
+    scripts/green.py --runs=10           ten runs, each in another order
     scripts/green.py --runs=10 --busy    the same, while a process on each core computes
 
 The log of each run is kept in `.green`. The exit status is 1 if a run failed.
@@ -38,7 +38,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def run(number: int, busy: bool) -> bool:
-    """Run all tests once, print what came of it, and return whether all passed."""
+    """Run all tests once, print the result, and return whether all passed."""
     seed = secrets.randbelow(2**32)
     log = LOGS / f"{time.strftime('%m%d-%H%M%S')}-{seed}.log"
     began = time.monotonic()
@@ -66,7 +66,7 @@ def say(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests as often as told; return the exit status."""
+    """Run the tests several times; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10, help="how often (default: 10)")
     parser.add_argument("--busy", action="store_true", help="keep each core busy meanwhile")

@@ -48,7 +48,7 @@ RACES: dict[str, str] = {
 
 
 class One:
-    """One server, as kazoo's harness sees one of a cluster."""
+    """One server with the interface that kazoo's harness expects of a server in a cluster."""
 
     def __init__(self) -> None:
         if os.environ.get(SERVER) == "real":
@@ -67,7 +67,7 @@ class One:
         return str(self._server.address)
 
     def stop(self) -> None:
-        """Be gone for a while, as a server that is stopped; what it knows stays."""
+        """Behave like a stopped server. The data is kept."""
         self.running = False
         if hasattr(self._server, "refuse"):
             self._server.refuse = True
@@ -87,7 +87,7 @@ class One:
 
 
 class Cluster:
-    """What `kazoo.testing.harness.get_global_cluster` returns: here, one server."""
+    """The result of `kazoo.testing.harness.get_global_cluster`: here, one server."""
 
     def __init__(self) -> None:
         self._servers = [One()]
@@ -103,7 +103,7 @@ class Cluster:
             self._servers = [One()]
 
     def terminate(self) -> None:
-        """Nothing: the suite ends its cluster after each class, and one server serves all."""
+        """Do nothing. The suite stops its cluster after each class, but one server serves all."""
 
     def get_logs(self) -> list[str]:
         return []
@@ -117,7 +117,7 @@ class Cluster:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put one server in the place of kazoo's cluster."""
+    """Replace kazoo's cluster by one server."""
     for name in ("OpenSSL", "jks"):  # what only its TLS needs, and it imports at once
         sys.modules.setdefault(name, types.ModuleType(name))
     harness = importlib.import_module("kazoo.testing.harness")
@@ -127,7 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect what is listed to fail."""
+    """Mark the listed tests as expected failures."""
     for item in items:
         for name, reason in {**LISTED, **RACES}.items():
             if f"::{name}::" in f"{item.nodeid}::":
@@ -138,7 +138,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def fetch() -> Path:
-    """Return the directory of kazoo's sources, of the version that is installed."""
+    """Return the directory with the sources of the installed version of kazoo."""
     name = f"kazoo-{importlib.metadata.version('kazoo')}"
     if not (CACHE / name).exists():
         CACHE.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def fetch() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the suite and run it."""
+    """Download the suite and run it."""
     parser = argparse.ArgumentParser(description=main.__doc__, epilog="What is not known here goes to pytest.")
     parser.add_argument("--server", choices=["dev", "real"], default="dev")
     options, rest = parser.parse_known_args(arguments)

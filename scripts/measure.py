@@ -4,8 +4,6 @@ Measure the size and the structure of the code. `make measure` is this script.
     scripts/measure.py              lines, modules and names, in a few seconds
     scripts/measure.py --trace      also trace a lock, a Celery task and the admin's list on the dev server
     scripts/measure.py --privates   also list each use of another object's private attribute
-
-`django_zklock/testing/server` counts only in the line that names it.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ from celery import Celery
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_zklock"
 SERVER = PACKAGE / "testing" / "server"
-LONG_LINE = 140
 
 
 def sources() -> list[Path]:
-    """Return the modules of the package, without those of the dev server."""
+    """Return the modules of the package. The dev server does not count, except in the line that names it."""
     return [path for path in sorted(PACKAGE.rglob("*.py")) if SERVER not in path.parents]
 
 
@@ -58,7 +55,7 @@ def fullest_folder() -> str:
 def long_lines() -> int:
     """Return how many lines of the documentation are too long."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    return sum(len(line) > LONG_LINE for page in pages for line in page.read_text().splitlines())
+    return sum(len(line) > 140 for page in pages for line in page.read_text().splitlines())
 
 
 def untyped_callbacks() -> int:
@@ -123,7 +120,7 @@ def measures() -> Iterator[tuple[str, object]]:
     yield "modules in the largest cycle of imports", largest_cycle()
     yield "uses of another object's privates", len(foreign_privates())
     yield "callbacks whose reply has no type", untyped_callbacks()
-    yield f"lines over {LONG_LINE} characters in docs", long_lines()
+    yield "lines over 140 characters in docs", long_lines()
 
 
 class Trace:

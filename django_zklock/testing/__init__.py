@@ -1,8 +1,8 @@
 """
-For tests of code that takes locks, and for trying things out: servers, faults, and questions about queues.
+Tools for tests of code with locks: servers, injected faults, and assertions about queues.
 
-The names are resolved when they are first used: a server needs neither Django nor kazoo, and the pytest plugin, which
-is loaded with every run of pytest, needs none of this before a test asks for a lock.
+Each name is imported when it is first used. A server needs neither Django nor kazoo. pytest loads the plugin in every
+run, and a run without locks should not import all this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DevServer", "Ensemble", "LockTester", "ZkLockTestMixin"]
 
-_HOMES = {
+_MODULES = {
     "DevServer": "django_zklock.testing.server",
     "Ensemble": "django_zklock.testing.ensemble",
     "LockTester": "django_zklock.testing.tester",
@@ -26,13 +26,13 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # else a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value  # from now on found without this function
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value  # the next access does not call this function
         return value
 
 

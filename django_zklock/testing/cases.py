@@ -1,4 +1,4 @@
-"""The same for Django's own test runner: a mixin for test cases, with a dev server for each class."""
+"""A mixin for Django's test cases, with one dev server for each class."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ZkLockTestMixin(_TestCase):
 
         class CheckoutTests(ZkLockTestMixin, TestCase): ...
 
-    It stands before the test case among the bases, and a `setUp` of your own calls `super().setUp()` first. The server
-    starts and stops with the class, in the process that runs it, so `manage.py test --parallel` needs no more.
+    List it before the test case among the bases. If you override `setUp`, call `super().setUp()` first. The server
+    starts and stops with the class, in the process that runs it, so `manage.py test --parallel` works, too.
     """
 
     zklock_settings: ClassVar[Mapping[str, Any]] = {}
-    """Further keys of `settings.ZKLOCK` for the tests of this class."""
+    """More keys for `settings.ZKLOCK` for the tests of this class."""
 
     zk_server: ClassVar[DevServer]
     zklock: LockTester

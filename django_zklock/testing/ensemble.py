@@ -1,8 +1,8 @@
 """
-Real ZooKeeper servers on loopback, started from the jars on this machine; for tests, benchmarks and trying things out.
+Real ZooKeeper servers on loopback, started from the jars on this machine, for tests, benchmarks and development.
 
-It knows how to start, stop, kill and pause server processes and nothing about locks, Django or kazoo.
-Run `python -m django_zklock.testing.ensemble --nodes 3` to have an ensemble in the foreground.
+Servers can be started, stopped, killed and paused. This module imports nothing of locks, Django or kazoo.
+`python -m django_zklock.testing.ensemble --nodes 3` runs an ensemble in the foreground.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-#: All that Debian's ZooKeeper 3.8 loads as a server, alone or in a quorum; its many other dependencies stay untouched.
+#: The jars that Debian's ZooKeeper 3.8 needs as a server, alone or in a quorum.
 DEBIAN_JARS: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
 DEBIAN_DIRECTORY: Final = Path("/usr/share/java")
 HOMEBREW_DIRECTORIES: Final = (
@@ -41,10 +41,10 @@ HOMEBREW_DIRECTORIES: Final = (
     Path("/home/linuxbrew/.linuxbrew/opt/zookeeper/libexec"),
 )
 
-#: Small and quick to start: these servers hold a few kilobytes and often live for seconds.
+#: Small and quick to start: these servers store a few kilobytes and often run for seconds.
 JVM_OPTIONS: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
-#: ZooKeeper's releases log through logback, which writes every DEBUG line unless told otherwise.
+#: ZooKeeper's releases log through logback, which would write every DEBUG line by default.
 LOGBACK: Final = """\
 <configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
@@ -67,15 +67,15 @@ class ZooKeeperNotFound(RuntimeError):
 
 
 class ServerFailed(RuntimeError):
-    """A server ended, or did not serve in time. The message ends with the last lines of its log."""
+    """A server ended, or did not start in time. The message ends with the last lines of its log."""
 
 
 def find_classpath() -> list[Path]:
     """
     Find the jars that make a ZooKeeper server: `$ZOOKEEPER_HOME` if it is set, else Debian's package, else Homebrew's.
 
-    Raises ZooKeeperNotFound, which says what to install. A ZOOKEEPER_HOME without a server in it raises too: falling
-    back to another version than the one asked for would go unnoticed.
+    Raises ZooKeeperNotFound, which says what to install. A ZOOKEEPER_HOME without a server raises it, too: otherwise a
+    test would silently run against another version.
     """
     home = os.environ.get("ZOOKEEPER_HOME")
     if home:
@@ -128,11 +128,11 @@ def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
 
 def free_ports(count: int) -> list[int]:
     """
-    Pick free TCP ports of loopback, from below the range that outgoing connections take theirs from.
+    Return free TCP ports of loopback, below the range of outgoing connections.
 
-    A port from that range (as binding to port 0 gives) can be lost while its server is down, and a client that keeps
-    trying to connect to it may even end up connected to itself. The randomness is the system's: tests often seed
-    `random`, and two runs with one seed would pick the same ports.
+    Binding to port 0 would return a port of that range. Another connection can take it while its server is down, and a
+    client that tries to reconnect may even connect to itself. The ports come from the system's random numbers, because
+    tests often seed `random`, and two runs with one seed would choose the same ports.
     """
     lowest_outgoing = 32768
     with suppress(OSError, ValueError):
@@ -149,7 +149,7 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 candidate.close()
                 continue
-            taken.enter_context(candidate)  # held until all are picked, so that none is picked twice
+            taken.enter_context(candidate)  # stays open until all are chosen, so that none is chosen twice
             ports.append(candidate.getsockname()[1])
     raise OSError(f"found only {len(ports)} of {count} free ports on 127.0.0.1")
 
@@ -158,7 +158,7 @@ class Server:
     """
     One ZooKeeper server of an Ensemble, as a process that can be stopped, killed, paused and started again.
 
-    It keeps its port and its data over restarts. Not for use from several threads at once.
+    It keeps its port and its data over restarts. It is not thread-safe.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process, without waiting for it to serve; does nothing if it is running."""
+        """Start the process without waiting until it is ready. Do nothing if it is running."""
         if self.running:
             return
         with self.log.open("ab") as log:
@@ -208,10 +208,10 @@ class Server:
             self.kill()
 
     def terminate(self) -> None:
-        """Ask the process to end (SIGTERM), without waiting for it."""
+        """Send SIGTERM without waiting for the end."""
         if self._process is not None:
             self._process.terminate()
-            self._process.send_signal(signal.SIGCONT)  # a paused process would see the SIGTERM only when resumed
+            self._process.send_signal(signal.SIGCONT)  # a paused process receives SIGTERM only when it is resumed
 
     def kill(self) -> None:
         """End the process with SIGKILL, as a crash would, and wait until it is gone."""
@@ -221,7 +221,7 @@ class Server:
             self._process = None
 
     def pause(self) -> None:
-        """Stop the process where it is (SIGSTOP): connections stay open, nothing is answered."""
+        """Pause the process (SIGSTOP). Connections stay open; nothing is answered."""
         pid = self.pid
         os.kill(pid, signal.SIGSTOP)
         if sys.platform == "linux":
@@ -229,11 +229,11 @@ class Server:
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def mode(self) -> str | None:
-        """Return 'leader', 'follower' or 'standalone'; None while the server is not serving or not answering."""
+        """Return 'leader', 'follower' or 'standalone'; None while the server does not answer or is not ready."""
         with suppress(OSError):
             for line in four_letter("127.0.0.1", self.port, "srvr", timeout=1.0).splitlines():
                 if line.startswith("Mode: "):
@@ -242,7 +242,7 @@ class Server:
 
     def wait_ready(self, timeout: float = 30.0) -> str:
         """
-        Wait until the server serves clients, which in an ensemble takes a quorum, and return its mode.
+        Wait until the server accepts clients, which in an ensemble needs a quorum, and return its mode.
 
         Raises ServerFailed if the process ends or `timeout` seconds pass.
         """
@@ -255,7 +255,7 @@ class Server:
                 raise ServerFailed(f"server {self.number} ({self.address}) is not running{self._tail()}")
             if time.monotonic() > deadline:
                 raise ServerFailed(
-                    f"server {self.number} ({self.address}) did not serve in {timeout:g} s{self._tail()}"
+                    f"server {self.number} ({self.address}) was not ready within {timeout:g} s{self._tail()}"
                 )
             time.sleep(0.02)
 
@@ -273,17 +273,16 @@ class Ensemble:
             client = KazooClient(ensemble.hosts)
             ensemble.leader.kill()
 
-    `tick` is ZooKeeper's tickTime in seconds. Session timeouts lie between 2 and 20 ticks unless `min_session_timeout`
-    and `max_session_timeout` (seconds) say otherwise. `container_check` is how often, in seconds, empty container
-    znodes are swept. `fsync=False` acknowledges writes before they are on disk: faster, and all that a test needs, as
-    no test pulls the plug. `properties` are further lines for zoo.cfg, `java_options` further options of the JVM, `env`
-    further environment variables. `port` is the first server's client port; the others get the next ones.
+    `tick` is ZooKeeper's tickTime in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout`
+    and `max_session_timeout` (seconds) are given. `container_check` is how often, in seconds, empty container znodes
+    are deleted. With `fsync=False`, writes are acknowledged before they are on disk, which is faster. `properties` are
+    more lines for zoo.cfg, `java_options` more options of the JVM, and `env` more environment variables. `port` is the
+    first server's client port; the others get the next ones.
 
-    Without `directory`, data and logs live in a temporary directory, and `stop()` removes it: a second `start()` brings
-    up an empty ensemble on the same ports. With it they are left there. A single server keeps its data either way, as
-    long as only it is stopped and started.
+    Without `directory`, data and logs are in a temporary directory that `stop()` removes, and a second `start()` starts
+    an empty ensemble on the same ports. A server that is stopped and started alone keeps its data either way.
 
-    The servers end with this process: orderly at exit, and on Linux also when it is killed.
+    The servers end with this process: at its exit, and on Linux also when it is killed.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class Ensemble:
         self._quorum = list(zip(ports[nodes::2], ports[nodes + 1 :: 2], strict=True)) if nodes > 1 else []
         self._config = {
             "tickTime": f"{tick * 1000:.0f}",
-            "initLimit": "40",  # ticks; three JVMs that start at once on a small machine take their time
+            "initLimit": "40",  # ticks; three JVMs start slowly on a small machine
             "syncLimit": "5",
             "clientPortAddress": "127.0.0.1",
             "maxClientCnxns": "0",
@@ -345,15 +344,15 @@ class Ensemble:
 
     @property
     def leader(self) -> Server:
-        """The server that leads now. Raises ServerFailed if there is none."""
+        """The current leader. Raises ServerFailed if there is none."""
         for server in self.servers:
             if server.mode() in ("leader", "standalone"):
                 return server
-        raise ServerFailed(f"no server of {self.hosts} leads")
+        raise ServerFailed(f"no server of {self.hosts} is the leader")
 
     @property
     def followers(self) -> list[Server]:
-        """The servers that follow now."""
+        """The current followers."""
         return [server for server in self.servers if server.mode() == "follower"]
 
     def url(self, chroot: str = "") -> str:
@@ -362,9 +361,9 @@ class Ensemble:
 
     def start(self, timeout: float = 60.0) -> None:
         """
-        Start all servers and wait until each of them serves.
+        Start all servers and wait until each of them is ready.
 
-        Raises ZooKeeperNotFound, or ServerFailed if `timeout` seconds were not enough; nothing is left running then.
+        Raises ZooKeeperNotFound, or ServerFailed after `timeout` seconds. In both cases no server is left running.
         """
         if self.servers:
             return
@@ -386,12 +385,12 @@ class Ensemble:
             raise
 
     def stop(self) -> None:
-        """Stop all servers, and remove the data if it is in a temporary directory. Does nothing if none was started."""
-        if os.getpid() != self._owner:  # a forked child runs our exit handlers too, but the servers are its parent's
+        """Stop all servers, and remove the data if it is in a temporary directory."""
+        if os.getpid() != self._owner:  # a forked child runs the exit handlers, too, but its parent owns the servers
             return
         atexit.unregister(self.stop)
         for server in self.servers:
-            server.terminate()  # all at once: a quorum that loses one server would only start an election
+            server.terminate()  # all at once, so that the rest does not elect a leader first
         for server in self.servers:
             server.stop()
         self.servers = []
@@ -426,7 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=1, help="1 (default), 3 or more")
     parser.add_argument("--port", type=int, help="client port of the first server; the others get the next ones")
     parser.add_argument("--tick", type=float, default=2.0, help="tickTime in seconds (default: 2.0, as in production)")
-    parser.add_argument("--directory", help="keep the data here; without it they are removed at the end")
+    parser.add_argument("--directory", help="keep the data here; without it, the data is removed at the end")
     parser.add_argument("--print-url", action="store_true", help="print nothing but the URL")
     options = parser.parse_args(arguments)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Child processes that end with this one, on Linux even when it is killed, and that no Ctrl-C reaches."""
+"""Start child processes that end with this one, on Linux also when it is killed. Ctrl-C does not reach them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Final
 
-#: Becomes the command by exec, so that the process id stays; first asks Linux for a SIGKILL when the parent is gone
-#: (PR_SET_PDEATHSIG is 1). The parent may be gone already, hence the check after it.
+#: Asks Linux for a SIGKILL when the parent ends (PR_SET_PDEATHSIG is 1), and replaces itself by the command with exec,
+#: which keeps the process id. The parent may have ended before the request, so it is checked afterwards.
 DIE_WITH_PARENT: Final = """\
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -24,7 +24,7 @@ if os.getppid() == int(sys.argv[1]):
 
 def spawn(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     """
-    Start a process that ends when this one does, in a session of its own: Ctrl-C in the terminal does not reach it.
+    Start a process that ends when this one does, in its own session: Ctrl-C in the terminal does not reach it.
 
     On systems other than Linux it survives a SIGKILL of this process.
     """
@@ -43,8 +43,8 @@ class _Launcher:
     """
     The thread that starts the children.
 
-    Linux sends the parent-death signal when the *thread* that made the child ends, and a test may well start an
-    ensemble from a thread that ends before it. This one lasts as long as the process. A forked child gets its own.
+    Linux sends the parent-death signal when the *thread* that started the child ends, and tests start ensembles from
+    short-lived threads. This thread lives as long as the process. A forked child gets its own.
     """
 
     _current: _Launcher | None = None  # guarded by _lock

@@ -1,11 +1,11 @@
 """
-The pytest plugin: a dev server for the run, and for each test that asks a namespace of its own on it.
+The pytest plugin: one dev server for the run, and an empty namespace on it for each test that requests `zklock`.
 
-It is loaded by every run of pytest where this package is installed, so it imports nothing before a test asks for a
-lock. `-p no:django_zklock` leaves it out.
+pytest loads it in every run where this package is installed, so it imports nothing before a test needs it.
+`-p no:django_zklock` turns it off.
 
-A test that contacts ZooKeeper without the fixture `zklock` fails, as the server would be the one in the project's
-settings. The marker `zklock_real` allows it for a test, and the ini option `zklock_real` for a run.
+Without the fixture `zklock`, a test that contacts ZooKeeper fails: it would reach the server in the project's settings.
+The marker `zklock_real` allows this for a test, and the ini option `zklock_real` for all tests.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 FORBIDDEN = (
-    "This test takes a lock, or looks at one, without the fixture `zklock`, so it would contact the ZooKeeper in "
-    "settings.ZKLOCK. Ask for the fixture `zklock`, or derive the test case from ZkLockTestMixin, to have a server for "
+    "This test acquires or inspects a lock without the fixture `zklock`, so it would contact the ZooKeeper in "
+    "settings.ZKLOCK. Request the fixture `zklock`, or derive the test case from ZkLockTestMixin, to get a server for "
     "tests. To use the ZooKeeper in the settings, mark the test with @pytest.mark.zklock_real, or set "
     "zklock_real = true in the configuration of pytest."
 )
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Forbid contact with ZooKeeper until the end of the run."""
+    """Forbid connections to ZooKeeper until the end of the run."""
     config.addinivalue_line("markers", "zklock_real: let the test contact the ZooKeeper in settings.ZKLOCK.")
     if not config.getini("zklock_real"):
         permission.forbid(FORBIDDEN)
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
-    """Allow it to a marked test, and to its fixtures."""
+    """Allow connections to a marked test and to its fixtures."""
     marked = item.get_closest_marker("zklock_real") is not None
     if marked:
         permission.allow()
@@ -58,8 +58,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
 
 @pytest.fixture(scope="session")
 def zk_server() -> Iterator[DevServer]:
-    """A ZooKeeper for the run, in this process and on a port of its own; under pytest-xdist each worker has one."""
-    from django_zklock.testing.server import DevServer  # noqa: PLC0415 - costs nothing where it is not used
+    """A ZooKeeper server for the run, in this process. With pytest-xdist each worker process has its own."""
+    from django_zklock.testing.server import DevServer  # noqa: PLC0415 - not imported in runs that do not use it
 
     with DevServer() as server:
         yield server
@@ -67,16 +67,16 @@ def zk_server() -> Iterator[DevServer]:
 
 @pytest.fixture
 def zklock_settings() -> dict[str, Any]:
-    """Further keys of `settings.ZKLOCK` for a test; override this fixture to give some, as `{"SESSION_TIMEOUT": 2}`."""
+    """More keys for `settings.ZKLOCK`. Override this fixture to set some, for example `{"SESSION_TIMEOUT": 2}`."""
     return {}
 
 
 @pytest.fixture
 def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[LockTester]:
     """
-    Locks for a test: `settings.ZKLOCK` points to an empty namespace on the dev server, with the project's own locks.
+    Locks for a test: `settings.ZKLOCK` points to an empty namespace on the dev server, and keeps the project's locks.
 
-    At the end no contender may be left in any queue, and the session of this process is closed.
+    At the end the session of this process is closed. The test fails if a contender is left in a queue.
     """
     import django  # noqa: PLC0415
     from django.apps import apps  # noqa: PLC0415
@@ -85,11 +85,11 @@ def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[Lo
 
     if not conf.are_settings_known():
         raise pytest.UsageError(
-            "The fixture `zklock` needs the settings of a Django project: set DJANGO_SETTINGS_MODULE, in the "
-            "environment, or with pytest-django in the configuration of pytest."
+            "The fixture `zklock` needs the settings of a Django project. Set DJANGO_SETTINGS_MODULE in the "
+            "environment or, with pytest-django, in the configuration of pytest."
         )
     if not apps.ready:
-        django.setup()  # there is no pytest-django that did it
+        django.setup()  # pytest-django is not installed
     from django_zklock.testing.tester import LockTester  # noqa: PLC0415
 
     with LockTester(zk_server, settings=zklock_settings) as tester:
@@ -98,7 +98,7 @@ def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[Lo
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
-    """Show who is in line for which lock when a test has failed."""
+    """Add the queues of all locks to the report of a failed test."""
     outcome = yield
     tester: LockTester | None = getattr(item, "funcargs", {}).get("zklock")
     if tester is not None and call.when == "call" and call.excinfo is not None:

@@ -1,4 +1,4 @@
-"""Knows what a test of code with locks asks and breaks: who is in line for what, and a session, suspended or lost."""
+"""`LockTester`: a namespace for one test, faults to inject, and assertions about the queues of locks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from django_zklock.locks.lock import Lock
 from django_zklock.queue import names, operator_hold
 from django_zklock.queue.escaping import session_hex
 from django_zklock.queue.nodes import Payload
-from django_zklock.testing import lines
-from django_zklock.testing.bystander import Bystander
-from django_zklock.testing.lines import InLine
+from django_zklock.testing import queues
+from django_zklock.testing.foreign_client import ForeignClient
+from django_zklock.testing.queues import QueueEntry
 from django_zklock.zk import permission, process
 from django_zklock.zk.session import Session
 
@@ -33,49 +33,49 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SESSION_TIMEOUT: Final = 6.0
-"""Seconds; a lease is 0.4 of it, so a machine that is busy with tests may pause for 2.4 s."""
+"""Seconds. The lease is 0.4 of it, so a busy machine may pause for 2.4 s."""
 CONNECT_TIMEOUT: Final = 2.0
-"""Seconds until code under test is told that ZooKeeper is away."""
+"""Seconds until code under test gets an error because ZooKeeper is unreachable."""
 PATIENCE: Final = 2.0
-"""Seconds that an assertion gives to what happens in other threads, and a test's last contenders to be gone."""
+"""Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
 RECONNECT_PATIENCE: Final = 10.0
 
-_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT")  # of the project's own settings: all else says where ZooKeeper is
+_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT")  # of the project's settings; the others describe its ZooKeeper
 
 
 class LockTester:
     """
-    The locks of one test: an empty namespace on a dev server that `settings.ZKLOCK` points to, faults, and questions.
+    The locks of one test: an empty namespace on a dev server, faults to inject, and assertions about queues.
 
         with DevServer() as server, LockTester(server) as zklock:
             ...
 
-    `settings` are further keys for `settings.ZKLOCK`; `DEFAULTS` and `LOCKS` are the project's own unless given. At the
-    end nobody may be left in any queue of the namespace, or `AssertionError` shows who it is; the session of this
-    process is closed either way, and every fault is healed.
+    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it; `DEFAULTS` and `LOCKS` are the project's
+    unless given. At the end all faults are ended and the session of this process is closed. If a contender is left in a
+    queue, `AssertionError` shows the queues.
 
-    Django has to be set up. All methods may be called from any thread, but block: from a coroutine, use a thread.
+    Django must be set up. All methods are thread-safe and block. In a coroutine, call them in a thread.
     """
 
     def __init__(self, server: DevServer, *, settings: Mapping[str, Any] | None = None) -> None:
         self.server = server
-        """The server, with more faults than there are here."""
+        """The server. It has more faults than this class."""
         self.chroot = f"/test-{uuid.uuid4().hex[:12]}"
         self._settings = dict(settings or {})
         self._override: override_settings | None = None
-        self._bystander = Bystander(server.hosts)
-        self._base = ""  # of all queues; known once the settings are read
+        self._other = ForeignClient(server.hosts)
+        self._base = ""  # the path of all queues; set when the settings are read
 
     @property
     def url(self) -> str:
-        """The namespace as `settings.ZKLOCK["URL"]`, for other processes of a test."""
+        """The namespace as `settings.ZKLOCK["URL"]`, for other processes of the test."""
         query = f"session_timeout={SESSION_TIMEOUT:g}&connect_timeout={CONNECT_TIMEOUT:g}"
         return f"{self.server.url(self.chroot)}?{query}"
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Point `settings.ZKLOCK` to the namespace. Raises `ImproperlyConfigured` if it makes no sense."""
+        """Point `settings.ZKLOCK` to the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
         own = conf.raw()
         kept = {key: own[key] for key in _KEPT if key in own} if isinstance(own, Mapping) else {}
         override = override_settings(ZKLOCK={**kept, "URL": self.url, **self._settings})
@@ -89,20 +89,20 @@ class LockTester:
         permission.allow()
 
     def stop(self) -> None:
-        """Heal all faults, close the session and restore the settings; raise `AssertionError` if anybody is left."""
+        """End all faults, close the session, restore the settings. Raise `AssertionError` if a contender is left."""
         left = ""
         try:
             self.server.heal()
             left = self._left_behind()
         finally:
-            self._let_go_of_all()
+            self._release_all()
             override, self._override = self._override, None
             if override is not None:
                 permission.disallow()
                 override.disable()  # closes the session
-            self._bystander.close()
+            self._other.close()
         if left:
-            raise AssertionError(f"The test is over, and these are still in line for a lock:\n{left}")
+            raise AssertionError(f"The test has ended, and these contenders are left:\n{left}")
 
     def __enter__(self) -> Self:
         self.start()
@@ -114,24 +114,25 @@ class LockTester:
         try:
             self.stop()
         except AssertionError:
-            if error is None:  # else that is what the test has to tell
+            if error is None:  # otherwise the test's own error is more useful
                 raise
 
     def _left_behind(self) -> str:
         """
-        Return who is left in the queues when those on their way out had the time to go, "" if nobody is.
+        Return the queues if contenders are left after `PATIENCE` seconds, else "".
 
-        What stays of a hold with `min_hold` is meant to, and in nobody's way, as the next test has its own root.
+        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
+        wanted = lock.terms.kind  # first, because it refuses options that contradict each other
         """
-        if not self._leavers():
+        if not self._unexpected():
             return ""
         session = process.peek()
         if session is not None:
-            _wait_for(lambda: session.connected, RECONNECT_PATIENCE)  # a test may have ended under a fault
-        return "" if _wait_for(lambda: not self._leavers(), PATIENCE) else self.describe()
+            _wait_for(lambda: session.connected, RECONNECT_PATIENCE)  # the test may have ended during a fault
+        return "" if _wait_for(lambda: not self._unexpected(), PATIENCE) else self.describe()
 
-    def _leavers(self) -> list[str]:
-        """Return the paths of those who have to go before the end of the test."""
+    def _unexpected(self) -> list[str]:
+        """Return the paths of the contenders that must be gone at the end of the test."""
         paths = self._contenders()
         lasting = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
         resting = {
@@ -141,8 +142,8 @@ class LockTester:
         }
         return [path for path in paths if path not in resting]
 
-    def _let_go_of_all(self) -> None:
-        """Let go of what was acquired and never released, or its owner would still have it in the next test."""
+    def _release_all(self) -> None:
+        """Release what the test did not release. Otherwise its owner would still hold it in the next test."""
         session = process.peek()
         for held in table.held_locks.kept():
             if held.grant.session is session:
@@ -152,51 +153,58 @@ class LockTester:
 
     def expire_session(self) -> None:
         """
-        Have the server end the session of this process now, as if its time were over: its locks are free at once.
+        Let the server end the session of this process, as if it had timed out. Its locks are free at once.
 
-        The process learns of it a moment later, by itself. See `lost()`, which waits for that.
+        The process notices a moment later. `lost()` waits for that.
         """
         self._expire(self._connected().session_id)
 
     @contextmanager
     def lost(self) -> Iterator[None]:
         """
-        Have the session of this process expire, and run the block when the process has learnt of it.
+        Let the session of this process expire, and run the block when the process has noticed.
 
-        Its holds are lost then, for good. At the end of the block, a new session stands.
+        Its holds are lost then. After the block there is a new session.
         """
         session = self._connected()
         before = session.session_id
         self._expire(before)
-        self.eventually(lambda: session.session_id != before, RECONNECT_PATIENCE, "the process did not notice")
+        self.eventually(
+            lambda: session.session_id != before,
+            RECONNECT_PATIENCE,
+            "the process did not notice that its session expired",
+        )
         yield
         self._connected()
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """
-        Cut all connections, and refuse new ones while the block runs; the sessions live on.
+        Cut all connections, and refuse new ones while the block runs. The sessions continue.
 
-        The block runs when the process has noticed. If it takes longer than a lease (0.4 session timeouts), the locks
-        are lost, as they are in life. At the end of the block, the connection stands again.
+        The block runs when the process has noticed. If it takes longer than a lease (0.4 of the session timeout), the
+        holds are lost, as in production. After the block this process is connected again.
         """
         session = process.peek()
         try:
             self._refuse(True)
-            self.eventually(lambda: session is None or not session.connected, message="the process did not notice")
+            self.eventually(
+                lambda: session is None or not session.connected,
+                message="the process did not notice that it is disconnected",
+            )
             yield
         finally:
             self._refuse(False)
         if session is not None:
             self._connected()
 
-    # Shielded: the fault may stop the very work that causes it, and must not leave the server half way.
+    # Shielded: the fault may abort the work that injects it, and must still be injected completely.
 
     @abort.shielded
     def _expire(self, session_id: int | None) -> None:
         assert session_id is not None
         if not self.server.expire(session_id):
-            raise AssertionError(f"the server knows no session {session_hex(session_id)} of this process")
+            raise AssertionError(f"the server has no session {session_hex(session_id)} of this process")
 
     @abort.shielded
     def _refuse(self, refuse: bool) -> None:
@@ -208,35 +216,34 @@ class LockTester:
         name: str,
         fields: Mapping[str, object] | None = None,
         *,
-        what: str = "somebody else",
+        what: str = "another client",
         kind: KindOfLock = "lock",
         limit: int | None = None,
     ) -> Iterator[None]:
         """
-        Have another client hold a lock while the block runs; it is a contender like any other, with its own session.
+        Let another client, with its own session, hold a lock while the block runs.
 
-        It holds it alone, also where the lock is a semaphore or one side of a read-write lock; else say how, as to
-        `zk_lock`: with `kind="read"`, other readers may have it meanwhile, and with `limit=n` it has one of n permits.
+        It holds the lock alone, even if that is a semaphore or a read-write lock. With `kind="read"` it is a reader,
+        and with `limit=n` it holds one of n permits, as with `zk_lock`.
 
-        Raises `AssertionError` if the lock is not free for that, and `TimeoutError` if a fault keeps the other client
-        away, too.
+        Raises `AssertionError` if it does not get the lock at once. Raises `TimeoutError` if a fault stops this client.
         """
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
-        wanted = lock.terms.kind  # before anything is done: refuses what makes no sense
+        wanted = lock.terms.kind  # first, because it refuses options that contradict each other
         directory = self._directory(name, fields)
-        node = self._bystander.enter(directory, what, wanted, limit or 0)
+        node = self._other.enter(directory, what, wanted, limit or 0)
         try:
-            if not lines.kinds(self.server, directory).get(node, (False, ""))[0]:
+            if not queues.kinds(self.server, directory).get(node, (False, ""))[0]:
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
         finally:
-            self._bystander.leave(node)
+            self._other.leave(node)
 
-    # --- questions ----------------------------------------------------------------------------------------------
+    # --- assertions ----------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[InLine]:
-        """Return who is in line for a lock, those who hold it first."""
-        return self._read([lines.kinds(self.server, self._directory(name, fields))])
+    def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[QueueEntry]:
+        """Return the contenders of a lock, holders first."""
+        return self._read([queues.kinds(self.server, self._directory(name, fields))])
 
     def assert_held(
         self,
@@ -246,14 +253,16 @@ class LockTester:
         holders: int | None = None,
         timeout: float = PATIENCE,
     ) -> None:
-        """Fail unless somebody has the lock within `timeout` seconds; with `holders`, exactly so many share it."""
+        """Fail unless the lock has a holder within `timeout` seconds; with `holders`, exactly so many."""
         if holders is None:
-            self._assert(any, name, fields, timeout, "is held by nobody")
+            self._assert(any, name, fields, timeout, "has no holder")
         else:
-            self._assert(lambda found: sum(found) == holders, name, fields, timeout, f"is not held by {holders}")
+            self._assert(
+                lambda found: sum(found) == holders, name, fields, timeout, f"does not have {holders} holder(s)"
+            )
 
     def assert_free(self, name: str, fields: Mapping[str, object] | None = None, *, timeout: float = PATIENCE) -> None:
-        """Fail unless nobody has the lock, or waits for it, within `timeout` seconds."""
+        """Fail unless the lock has no holder and no waiter within `timeout` seconds."""
         self._assert(lambda found: not found, name, fields, timeout, "is not free")
 
     def assert_waiting(
@@ -264,29 +273,31 @@ class LockTester:
         *,
         timeout: float = PATIENCE,
     ) -> None:
-        """Fail unless exactly `count` contenders wait for the lock, behind all who hold it, within `timeout` s."""
-        self._assert(lambda found: found.count(False) == count, name, fields, timeout, f"is not awaited by {count}")
+        """Fail unless the lock has exactly `count` waiters within `timeout` seconds."""
+        self._assert(
+            lambda found: found.count(False) == count, name, fields, timeout, f"does not have {count} waiter(s)"
+        )
 
     def eventually(self, condition: Callable[[], _T], timeout: float = 5.0, message: str = "") -> _T:
-        """Return the first true value of `condition()`; fail when there is none within `timeout` seconds."""
+        """Return the first true value of `condition()`. Fail if there is none within `timeout` seconds."""
         value = _wait_for(condition, timeout)
         if not value:
             raise AssertionError(f"{message or condition}: not within {timeout:g} s\n{self.describe()}")
         return value
 
     def describe(self) -> str:
-        """Return the queues of all locks in the namespace, as text for people."""
+        """Return the queues of all locks in the namespace, as text."""
         directories = dict.fromkeys(path.rpartition("/")[0] for path in self._contenders())
-        queues: dict[str, list[InLine]] = {}
-        for each in self._read([lines.kinds(self.server, directory) for directory in directories]):
-            queues.setdefault(each.path.rpartition("/")[0], []).append(each)
+        found: dict[str, list[QueueEntry]] = {}
+        for each in self._read([queues.kinds(self.server, directory) for directory in directories]):
+            found.setdefault(each.path.rpartition("/")[0], []).append(each)
         text = []
-        for directory, queue in queues.items():
+        for directory, queue in found.items():
             text.append(names.key_of(self._base, directory))
             text += [f"  {'holds' if each.holds else 'waits'}  {each}" for each in queue]
-        return "\n".join(text) or "Nobody is in line for any lock."
+        return "\n".join(text) or "No lock has a contender."
 
-    # --- small parts --------------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------------
 
     def _assert(
         self,
@@ -298,7 +309,7 @@ class LockTester:
     ) -> None:
         directory = self._directory(name, fields)
         if not _wait_for(
-            lambda: condition([holds for holds, _ in lines.kinds(self.server, directory).values()]), timeout
+            lambda: condition([holds for holds, _ in queues.kinds(self.server, directory).values()]), timeout
         ):
             key = names.key_of(self._base, directory)
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
@@ -307,35 +318,37 @@ class LockTester:
         return Lock(name, fields=fields).terms.parent
 
     def _contenders(self) -> list[str]:
-        """Return the paths of all contenders, first come first; asks no network."""
-        return lines.contenders(self.server, self._base)
+        """Return the paths of all contenders, in order of arrival, without network requests."""
+        return queues.contenders(self.server, self._base)
 
-    def _read(self, queues: list[dict[str, tuple[bool, str]]]) -> list[InLine]:
-        """Return the contenders of some queues, with what they say of themselves, all of which is asked for at once."""
-        found = {path: each for queue in queues for path, each in queue.items()}
+    def _read(self, directories: list[dict[str, tuple[bool, str]]]) -> list[QueueEntry]:
+        """Return the contenders of some queues. All payloads are read together."""
+        found = {path: each for queue in directories for path, each in queue.items()}
         return [
-            InLine(path=path, payload=payload, holds=holds, kind=kind)
+            QueueEntry(path=path, payload=payload, holds=holds, kind=kind)
             for (path, (holds, kind)), payload in zip(found.items(), self._payloads([*found]), strict=True)
         ]
 
     def _payloads(self, paths: list[str]) -> list[Payload | None]:
-        return self._bystander.read(paths) if paths else []
+        return self._other.read(paths) if paths else []
 
     def _connected(self) -> Session:
-        """Return the session of this process when its connection stands; it is started if there is none."""
+        """Return the session of this process when it is connected. Start one if there is none."""
         session = process.current()
         self.eventually(
-            lambda: session.connected and session.session_id is not None, RECONNECT_PATIENCE, "there is no connection"
+            lambda: session.connected and session.session_id is not None,
+            RECONNECT_PATIENCE,
+            "the process is not connected",
         )
         return session
 
 
 def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:
-    """Return the first true value of `condition()`, or the last false one when `timeout` seconds are over."""
+    """Return the first true value of `condition()`, or the last false one after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.005)
     return value
 
 
-__all__ = ["InLine", "LockTester"]
+__all__ = ["LockTester", "QueueEntry"]

@@ -1,1 +1,1 @@
-"""Runs the shop: `python -m demo` shows it at work, `python -m demo.check` proves that it sells no piece twice."""
+"""Run the shop: `python -m demo` starts it with traffic, `python -m demo.check` proves that it sells nothing twice."""

@@ -1,4 +1,4 @@
-"""`python -m demo`: the shop at work, until Ctrl-C."""
+"""`python -m demo`: run the shop with traffic until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def named_zookeeper() -> str:
-    """Return ZKLOCK_URL if somebody answers there, else nothing."""
+    """Return ZKLOCK_URL if a server answers there, else ""."""
     url = os.environ.get("ZKLOCK_URL", "")
     if url and answers(url):
         say("ZooKeeper: the one in ZKLOCK_URL.")
@@ -51,7 +51,7 @@ def named_zookeeper() -> str:
 
 
 def started_zookeeper(stack: ExitStack) -> str:
-    """Return the URL of a real ZooKeeper that is started here if ZOOKEEPER=real asks for it, else nothing."""
+    """Start a real ZooKeeper and return its URL if ZOOKEEPER=real is set, else ""."""
     wanted = os.environ.get("ZOOKEEPER", "")
     if wanted not in ("", "real"):
         raise ServiceFailed(f"ZOOKEEPER is {wanted!r}. Say real, or nothing for the dev server.")
@@ -64,7 +64,7 @@ def started_zookeeper(stack: ExitStack) -> str:
 
 
 def open_shop(stack: ExitStack, site: Site) -> None:
-    """Migrate, start the web server and a worker, and let customers in."""
+    """Migrate, start the web server and a worker, and start the traffic."""
     site.join()
     site.manage("migrate", "--verbosity=0")
     site.start_web()

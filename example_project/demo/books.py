@@ -1,4 +1,4 @@
-"""Reads the shop's books: what came in, what went out, what is on the shelf, and which aborts left a receipt."""
+"""Read the shop's books: deliveries, orders, stock, and the receipts of aborts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shop.models import AbortReceipt, Delivery, Item, Order
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One item: what its ledgers say, and what its stock says."""
+    """One item: its deliveries, its orders and its stock."""
 
     sku: str
     delivered: int
@@ -22,19 +22,19 @@ class Shelf:
 
     @property
     def balances(self) -> bool:
-        """True if the stock is what is left of the deliveries, and not less than nothing."""
+        """True if the stock is deliveries minus orders, and not negative."""
         return self.delivered - self.sold == self.stock >= 0
 
 
 def open_items(skus: Iterable[str], pieces: int) -> None:
-    """Put new items on the shelf."""
+    """Create new items."""
     for sku in skus:
         item = Item.objects.create(sku=sku, stock=pieces)
         Delivery.objects.create(item=item, amount=pieces, ref=uuid.uuid4().hex)
 
 
 def shelves() -> list[Shelf]:
-    """Return all items as the books have them now."""
+    """Return the current books of all items."""
     delivered = dict(Delivery.objects.values_list("item").annotate(Sum("amount")))
     sold = dict(Order.objects.values_list("item").annotate(Sum("quantity")))
     return [
@@ -48,7 +48,7 @@ def orders(skus: Iterable[str]) -> int:
 
 
 def next_at_work(sku: str, after: datetime) -> datetime | None:
-    """Return when the first purchase of an item began that began after a moment; None if there is none yet."""
+    """Return when the first purchase of an item after a moment began; None if there is none yet."""
     first = Order.objects.filter(item=sku, began_at__gt=after).order_by("began_at").first()
     return first.began_at if first is not None else None
 

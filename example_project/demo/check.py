@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def variables(ensemble: Ensemble | None, *, unsafe: str) -> dict[str, str | None]:
-    """Return the environment of a shop that has everything for itself."""
+    """Return the environment of a shop with its own database, broker and namespace."""
     hosts = ensemble.hosts if ensemble else "127.0.0.1:1"  # nobody asks there: no locks
     return {
         "ZKLOCK_URL": f"zk://{hosts}/shop?session_timeout={SESSION:g}",

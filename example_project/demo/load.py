@@ -1,4 +1,4 @@
-"""Customers: they buy over HTTP or by a task, come back after a conflict or an abort, and leave when it is sold out."""
+"""Customers: they buy over HTTP or by a task, retry after a conflict or an abort, and stop when an item is sold out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GAVE_UP = "gave up"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one try of one customer came to, and after how many seconds."""
+    """The result of one attempt of a customer, and its duration in seconds."""
 
     door: str
     sku: str
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Tally:
-    """All answers so far; safe to use from several threads."""
+    """All answers so far. Thread-safe."""
 
     tell: Callable[[Answer], None] | None = None
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Tally:
             self.tell(answer)
 
     def count(self, result: str, *doors: str) -> int:
-        """Count the answers of one kind, through the doors named or through all."""
+        """Count the answers of one kind, for the named views or for all."""
         with self._mutex:
             return sum(n for (door, what), n in self._counts.items() if what == result and (not doors or door in doors))
 
@@ -60,7 +60,7 @@ class Tally:
 
 
 class Customers:
-    """Sends customers to the shop and tallies the answers they get."""
+    """Send customers to the shop and count their answers."""
 
     def __init__(self, port: int, tally: Tally, *, patience: float = 60.0) -> None:
         self.tally = tally
@@ -76,13 +76,13 @@ class Customers:
                 done.result()
 
     def buy(self, sku: str, door: str) -> None:
-        """Be one customer, who asks until the answer is final."""
+        """Act as one customer: repeat the request until the answer is final."""
         ref = uuid.uuid4().hex
         once = self._order if door == "task" else self._post
         self._insist(lambda: once(sku, door, ref), sku, door)
 
     def deliver(self, sku: str, amount: int) -> None:
-        """Bring goods, by a task, until they are taken in."""
+        """Send a delivery by a task; repeat it until it succeeds."""
         ref = uuid.uuid4().hex
         self._insist(lambda: self._result(restock.delay(sku, amount, ref)), sku, "delivery")
 

@@ -1,4 +1,4 @@
-"""The proof: several hundred customers, killed workers, a stopped ZooKeeper; then the books must balance."""
+"""The proof: several hundred customers, killed workers, a stopped ZooKeeper. At the end the books must balance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASE_LIMIT = 60.0  # seconds
 
 
 class Proof:
-    """Opens the shop for a day, makes trouble, and reads the books in the evening."""
+    """Run the shop, inject faults, and check the books at the end."""
 
     def __init__(self, site: Site, ensemble: Ensemble | None, *, session: float, tick: float) -> None:
         self._site = site
@@ -43,7 +43,7 @@ class Proof:
         self._problems: list[str] = []
 
     def run(self) -> list[str]:
-        """Return what is wrong in the end; nothing, if the locks did their work."""
+        """Return what is wrong at the end: nothing, if the locks worked."""
         books.open_items(SKUS, OPENING)
         with ExitStack() as stack:
             queues = None
@@ -60,7 +60,7 @@ class Proof:
         return self._problems
 
     def _sell(self, skus: list[str], event: str, make_trouble: Callable[[Queues], None], queues: Queues | None) -> None:
-        """Send the customers of some items, and make trouble meanwhile."""
+        """Send the customers of some items, and inject faults meanwhile."""
         crowd = skus * CUSTOMERS_PER_ITEM
         random.shuffle(crowd)
         over_http, by_task = crowd[::2], crowd[1::2]
@@ -103,7 +103,7 @@ class Proof:
                 done.result()
 
     def _sell_the_rest(self) -> None:
-        """Sell what came in after the last customer for it had gone."""
+        """Sell what was delivered after the last customer."""
         for _ in range(OPENING + DELIVERED):
             rest = [shelf.sku for shelf in books.shelves() if shelf.stock > 0]
             self._customers.crowd(rest, doors=("view",), at_once=HTTP_AT_ONCE)
@@ -125,7 +125,7 @@ class Proof:
         say("  ZooKeeper serves again")
 
     def _aborts(self) -> int:
-        """Count the aborts by what the views logged and the tasks ended with, which depends on no receipt."""
+        """Count the aborts in the logs of the views and the results of the tasks, independently of the receipts."""
         return self._site.count_in_logs(" was aborted: ") + self._tally.count("aborted")
 
     def _unless_unsafe(self, event: str) -> str:
@@ -177,7 +177,7 @@ class Proof:
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait until something is so, but no longer than some seconds."""
+    """Wait for a condition, with a limit in seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)

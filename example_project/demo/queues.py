@@ -1,4 +1,4 @@
-"""Looks at the locks from outside, with plain kazoo: who is in line for an item, and which znodes there are at all."""
+"""Read the locks from outside, with plain kazoo: the contenders for an item, and all znodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Contender:
 
 
 class Queues:
-    """A client of its own, so that what it sees does not depend on the code it checks."""
+    """An independent client: what it reads does not depend on the code under test."""
 
     def __init__(self, hosts: str, base: str) -> None:
         self._client = KazooClient(hosts, timeout=10)
@@ -39,7 +39,7 @@ class Queues:
         self._client.close()
 
     def line(self, sku: str) -> list[Contender]:
-        """Return who is in line for an item, the holder first."""
+        """Return the contenders for an item, the holder first."""
         directory = f"{self._base}/inventory/{sku}"
         line = []
         for name in sorted(self._children(directory), key=lambda name: int(name[-10:])):
@@ -51,7 +51,7 @@ class Queues:
         return line
 
     def exists(self, contender: Contender) -> bool:
-        """Tell whether a contender is still in line."""
+        """Return whether a contender is still in the queue."""
         return self._client.exists(contender.path) is not None
 
     def left(self) -> list[str]:

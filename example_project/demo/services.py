@@ -1,4 +1,4 @@
-"""The shop's processes: one web server and some workers, with one folder for their state and their logs."""
+"""The shop's processes: one web server and some workers, and the directory with their state and logs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ZOOKEEPER = "zookeeper"  # the name of its process and its log
 
 
 class ServiceFailed(RuntimeError):
-    """A process of the shop ended, or did not serve in time. Says where its log is."""
+    """A process of the shop ended, or was not ready in time. The message names its log."""
 
 
 def say(line: str) -> None:
-    """Print a line at once, even into a pipe."""
+    """Print a line without buffering."""
     print(line, flush=True)
 
 
@@ -49,7 +49,7 @@ def state_directory(name: str) -> Iterator[Path]:
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM and SIGHUP end us as Ctrl-C does, so that everything we started is stopped."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that all started processes are stopped."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
 
@@ -89,7 +89,7 @@ class Site:
         self.stop()
 
     def join(self) -> None:
-        """Make this process a part of the project too, so that it can send tasks and read the books."""
+        """Set up Django in this process, so that it can send tasks and read the books."""
         os.environ.clear()
         os.environ.update(self.env)
         django.setup()
@@ -144,7 +144,7 @@ class Site:
                 time.sleep(0.1)
 
     def is_worker_child(self, pid: int) -> bool:
-        """Tell whether a process is a child of one of our workers' main processes."""
+        """Return whether a process is a child of a worker's main process."""
         workers = {process.pid for name, process in self._processes.items() if name not in ("web", ZOOKEEPER)}
         try:
             return pid not in workers and os.getpgid(pid) in workers
@@ -157,12 +157,12 @@ class Site:
             self._must_run(name)
 
     def count_in_logs(self, text: str) -> int:
-        """Count the lines of the logs that hold a text."""
+        """Count the lines of the logs that contain a text."""
         logs = [log.read_text(errors="replace") for log in self.logs.glob("*.log")]
         return sum(text in line for log in logs for line in log.splitlines())
 
     def stop(self) -> None:
-        """Stop all, orderly, and kill what still runs 15 s later; ZooKeeper last, as the others give locks back."""
+        """Stop all processes; kill those that run 15 s later. ZooKeeper is last, as the others release locks."""
         for group in ([name for name in self._processes if name != ZOOKEEPER], list(self._processes)):
             self._stop([self._processes.pop(name) for name in group if name in self._processes])
 

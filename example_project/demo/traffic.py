@@ -1,4 +1,4 @@
-"""A little traffic for people to watch: a few customers who never tire, and deliveries when something is sold out."""
+"""Some traffic to watch: a few customers, and deliveries when something is sold out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CUSTOMERS = 6
 
 
 class Traffic:
-    """Customers in threads of their own, until `stop` is called."""
+    """Customers, each in its own thread, until `stop` is called."""
 
     def __init__(self, site: Site) -> None:
         self._customers = Customers(site.port, Tally(tell=self._tell))
 
     def start(self) -> None:
-        """Open the shop and let the first customers in."""
+        """Start the first customers."""
         if not User.objects.filter(username="demo").exists():
             User.objects.create_superuser("demo", password="demo")
         if not Item.objects.exists():
@@ -33,7 +33,7 @@ class Traffic:
             threading.Thread(target=work, daemon=True).start()
 
     def stop(self) -> None:
-        """Let nobody in any more, and be silent about those who are still in the shop."""
+        """Start no more customers, and print nothing about those that are still running."""
         self._customers.closed.set()
 
     def _buy(self) -> None:

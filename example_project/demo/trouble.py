@@ -1,4 +1,4 @@
-"""Makes trouble: kills a worker while it holds a lock, stops ZooKeeper for longer than a lease."""
+"""Inject faults: kill a worker while it holds a lock, and stop ZooKeeper for longer than a lease."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_zklock.testing.ensemble import Ensemble
 
 
 class NoChance(RuntimeError):
-    """The moment that was waited for did not come."""
+    """The expected moment did not come in time."""
 
 
 def kill_a_holder(site: Site, queues: Queues, skus: Sequence[str], *, within: float = 20.0) -> tuple[str, datetime]:
@@ -44,7 +44,7 @@ def kill_a_holder(site: Site, queues: Queues, skus: Sequence[str], *, within: fl
 
 
 def wait_of_the_next(sku: str, killed: datetime, *, within: float) -> float:
-    """Return the seconds from a kill until the next purchase of the item was at work."""
+    """Return the seconds from a kill until the next purchase of the item."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         if began := books.next_at_work(sku, killed):

@@ -1,4 +1,4 @@
-"""Serves the shop with a thread for each connection; ends on SIGTERM in order, so that its locks are let go at once."""
+"""Serve the shop with a thread for each connection. SIGTERM ends it in order, so its locks are released at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.management import execute_from_command_line
 
 
 def end(_number: int, _frame: object) -> None:
-    """Leave by way of the exit handlers; the default for SIGTERM would skip them."""
+    """Exit through the exit handlers. The default handler of SIGTERM would skip them."""
     sys.exit(0)
 
 

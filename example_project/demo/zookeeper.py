@@ -1,4 +1,4 @@
-"""Finds a ZooKeeper for the demo: one that answers, or jars to start one from, or the line that installs it."""
+"""Find a ZooKeeper for the demo: a running server, or jars to start one, or the command that installs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("libzookeeper-java", "default-jre-headless")
 
 
 def answers(url: str) -> bool:
-    """Tell whether a server of a `zk://` URL talks to us."""
+    """Return whether a server of a `zk://` URL answers."""
     for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
         name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "2181")
         try:
@@ -28,7 +28,7 @@ def answers(url: str) -> bool:
 
 
 def ensure_jars() -> None:
-    """Make sure that a server can be started here; install Debian's package where that is allowed."""
+    """Make sure that a server can be started here. Install Debian's package if that is allowed."""
     try:
         find_java()
         find_classpath()
@@ -48,12 +48,12 @@ def ensure_jars() -> None:
 
 
 def may_install() -> bool:
-    """Tell whether this is a machine with apt, and we are its administrator."""
+    """Return whether this machine has apt and this user is root."""
     return shutil.which("apt-get") is not None and os.geteuid() == 0
 
 
 def advice(problem: Exception) -> str:
-    """Return the command that fits this machine."""
+    """Return the install command for this machine."""
     lines = []
     if shutil.which("apt-get"):
         lines.append(f"sudo apt-get install {' '.join(PACKAGES)}")

@@ -1,4 +1,4 @@
-"""The Celery application, and a file system broker that several workers may share."""
+"""The Celery application, and a file system broker that several workers can share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings from the environment (django-environ); the defaults need no service beside ZooKeeper."""
+"""Settings from the environment (django-environ); the defaults need no service except ZooKeeper."""
 
 from __future__ import annotations
 

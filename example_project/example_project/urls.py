@@ -1,4 +1,4 @@
-"""The shop at the root, Django's admin beside it."""
+"""The shop at the root, and Django's admin."""
 
 from __future__ import annotations
 

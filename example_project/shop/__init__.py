@@ -1,1 +1,1 @@
-"""A shop that sells the last items: whoever reads the stock and writes it back must be alone with it."""
+"""A shop that sells its last items. Only one process at a time may read an item's stock and write it back."""

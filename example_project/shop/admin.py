@@ -16,7 +16,7 @@ class ItemAdmin(admin.ModelAdmin):
 
 @admin.register(Order)
 class OrderAdmin(admin.ModelAdmin):
-    """What was sold, and through which door."""
+    """Orders, with the view or task that sold them."""
 
     list_display = ("ref", "item", "quantity", "channel", "created_at")
     list_filter = ("channel", "item")
@@ -24,13 +24,13 @@ class OrderAdmin(admin.ModelAdmin):
 
 @admin.register(Delivery)
 class DeliveryAdmin(admin.ModelAdmin):
-    """What came in."""
+    """Deliveries."""
 
     list_display = ("ref", "item", "amount", "created_at")
 
 
 @admin.register(AbortReceipt)
 class AbortReceiptAdmin(admin.ModelAdmin):
-    """Work that was stopped."""
+    """Receipts of aborted work."""
 
     list_display = ("lock", "how", "stopped_after", "swallowed", "reason", "created_at")

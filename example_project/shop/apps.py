@@ -6,10 +6,10 @@ from django.apps import AppConfig
 
 
 class ShopConfig(AppConfig):
-    """Connects the receiver that keeps a receipt of every abort."""
+    """Connect the receiver that records every abort."""
 
     name = "shop"
 
     def ready(self) -> None:
-        """Import the receivers, which connect themselves."""
+        """Import the receivers; the import connects them."""
         from shop import receipts  # noqa: F401, PLC0415

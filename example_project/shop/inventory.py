@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class SoldOut(Exception):
-    """There are not that many left."""
+    """Too few are left."""
 
 
 def sell(sku: str, quantity: int, *, ref: str, channel: str) -> Order:
-    """Sell `quantity` of an item. The same `ref` sells once, however often it is asked for."""
+    """Sell `quantity` of an item. The same `ref` sells once, however often it is requested."""
     began_at = timezone.now()
     if done := Order.objects.filter(ref=ref).first():
         return done
@@ -38,7 +38,7 @@ def sell(sku: str, quantity: int, *, ref: str, channel: str) -> Order:
 
 
 async def asell(sku: str, quantity: int, *, ref: str, channel: str) -> Order:
-    """Do the same as `sell`, from async code."""
+    """Sell from async code; see `sell`."""
     began_at = timezone.now()
     if done := await Order.objects.filter(ref=ref).afirst():
         return done
@@ -48,7 +48,7 @@ async def asell(sku: str, quantity: int, *, ref: str, channel: str) -> Order:
 
 
 def receive(sku: str, amount: int, *, ref: str) -> Item:
-    """Put a delivery on the shelf. The same `ref` counts once."""
+    """Add a delivery to the stock. The same `ref` counts once."""
     item = Item.objects.get(pk=sku)
     if Delivery.objects.filter(ref=ref).exists():
         return item
@@ -87,5 +87,5 @@ def write_sale(item: Item, quantity: int, ref: str, channel: str, began_at: date
 
 
 def fenced(item: Item, under: Hold | None) -> Item:
-    """Return the item as it is now, and keep others from it to the end of the transaction; as given without a lock."""
+    """Return the current item, locked until the end of the transaction; without locks, return it unchanged."""
     return item if under is None else Item.objects.fenced(under).get(pk=item.pk)

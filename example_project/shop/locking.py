@@ -1,4 +1,4 @@
-"""The one place that knows whether the shop uses locks: `UNSAFE` takes them away, to show what they are for."""
+"""Turn the shop's locks off if `UNSAFE` is set, to show what happens without them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BROKEN = settings.SHOP_UNSAFE == "broken"
 
 
 def no_lock(_name: str, **_options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Take the place of `zk_locked` and change nothing."""
+    """Replace `zk_locked`; change nothing."""
     return lambda function: function
 
 
 def no_hold() -> Hold | None:
-    """Take the place of `current_hold`."""
+    """Replace `current_hold`."""
     return None
 
 
@@ -34,7 +34,7 @@ if BROKEN:
     from django_zklock.queue import rules
 
     def everybody(_queue: Sequence[Any], _me: str, /) -> rules.Verdict:
-        """Grant the lock to everybody at once; the tokens rise as ever."""
+        """Grant the lock to all callers at once. The tokens still rise."""
         return rules.Granted()
 
     rules.exclusive = everybody

@@ -1,4 +1,4 @@
-"""What the shop keeps: items, and the two ledgers (deliveries in, orders out) that say what the stock must be."""
+"""The shop's data: items, deliveries and orders. The stock must be deliveries minus orders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Item(FencedModel):
 
 
 class Delivery(models.Model):
-    """Goods that came in. `ref` makes a repeated request harmless."""
+    """Goods that were delivered. `ref` makes a repeated request harmless."""
 
     item = models.ForeignKey(Item, on_delete=models.CASCADE, related_name="deliveries")
     amount = models.PositiveIntegerField()
@@ -40,7 +40,7 @@ class Delivery(models.Model):
 
 
 class Order(models.Model):
-    """Goods that went out. `ref` makes a repeated request harmless; the work under the lock began at `began_at`."""
+    """Goods that were sold. `ref` makes a repeated request harmless; the work under the lock began at `began_at`."""
 
     item = models.ForeignKey(Item, on_delete=models.CASCADE, related_name="orders")
     quantity = models.PositiveIntegerField()
@@ -57,7 +57,7 @@ class Order(models.Model):
 
 
 class AbortReceipt(models.Model):
-    """Work that was stopped because its lock could no longer be trusted."""
+    """Work that was aborted because its lock could no longer be trusted."""
 
     lock = models.CharField(max_length=255)
     token = models.BigIntegerField()

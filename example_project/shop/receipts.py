@@ -1,4 +1,4 @@
-"""Keeps a row for every time that a lock was lost under work: why, and how the work was stopped."""
+"""Store a row for each lost lock: the reason, and how the work was stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @receiver(lock_lost)
 def keep_receipt(sender: object, lock: str, hold: Hold, reason: str, receipt: Receipt | None, **_more: Any) -> None:
-    """Write down what became of the work. Without a receipt it ended in the very moment, and had not to be stopped."""
+    """Store what happened to the work. Without an abort receipt, the work ended by itself at that moment."""
     try:
         AbortReceipt.objects.create(
             lock=lock,
@@ -28,4 +28,4 @@ def keep_receipt(sender: object, lock: str, hold: Hold, reason: str, receipt: Re
             swallowed=receipt.swallowed if receipt else False,
         )
     finally:
-        connection.close()  # signals come on a thread of their own, which no request ever ends
+        connection.close()  # signals run on their own thread, where no request closes the connection

@@ -1,4 +1,4 @@
-"""The shop's Celery tasks. A task whose worker is killed is delivered again; its `ref` keeps it from selling twice."""
+"""The shop's Celery tasks. If a worker is killed, its task is delivered again; `ref` prevents a second sale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shop.locking import locked
 @shared_task(bind=True, acks_late=True, reject_on_worker_lost=True)
 @locked("inventory", timeout=3)
 def process_order(self: Any, sku: str, quantity: int = 1, ref: str = "") -> str:
-    """Sell an item; wait up to 3 s for it, then free the worker and come back later."""
+    """Sell an item. Wait up to 3 s for the lock, then free the worker and retry later."""
     try:
         inventory.sell(sku, quantity, ref=ref or self.request.id, channel="task")
     except inventory.SoldOut:
@@ -24,5 +24,5 @@ def process_order(self: Any, sku: str, quantity: int = 1, ref: str = "") -> str:
 @shared_task(bind=True, acks_late=True, reject_on_worker_lost=True)
 @locked("inventory", timeout=1, on_conflict="retry", abort_on="lost")
 def restock(self: Any, sku: str, amount: int, ref: str = "") -> int:
-    """Receive a delivery; go on through a short disconnection, as long as the lease lasts."""
+    """Receive a delivery. Continue during a short disconnection, while the lease lasts."""
     return inventory.receive(sku, amount, ref=ref or self.request.id).stock

@@ -1,4 +1,4 @@
-"""The shop's pages: a sync view, an async view and a handler of a class-based view take turns on the same locks."""
+"""The shop's pages: a sync view, an async view and a class-based view share the same locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shop.models import AbortReceipt, Item, Order
 
 
 def answer(request: HttpRequest, text: str, *, status: int = 200) -> HttpResponse:
-    """Tell a program in JSON, and a person on the page they came from."""
+    """Answer programs with JSON, and browsers with a redirect to the previous page."""
     if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
         return JsonResponse({"result": text}, status=status)
     messages.info(request, text)
@@ -26,7 +26,7 @@ def answer(request: HttpRequest, text: str, *, status: int = 200) -> HttpRespons
 
 
 def ref_of(request: HttpRequest) -> str:
-    """Return the request's own reference, so that sending it again is harmless."""
+    """Return the request's reference, which makes a repeated request harmless."""
     return request.POST.get("ref") or str(uuid.uuid4())
 
 
@@ -50,25 +50,25 @@ def buy(request: HttpRequest, sku: str) -> HttpResponse:
     except inventory.SoldOut:
         return answer(request, "sold out", status=410)
     except StaleToken:
-        return answer(request, "somebody else was faster", status=409)
+        return answer(request, "another customer was faster", status=409)
     return answer(request, "sold")
 
 
 @require_POST
 @locked("inventory")
 async def abuy(request: HttpRequest, sku: str) -> HttpResponse:
-    """Do the same in an async view: waiting for the lock costs no thread."""
+    """Sell one in an async view: waiting for the lock needs no thread."""
     try:
         await inventory.asell(sku, 1, ref=ref_of(request), channel="async view")
     except inventory.SoldOut:
         return answer(request, "sold out", status=410)
     except StaleToken:
-        return answer(request, "somebody else was faster", status=409)
+        return answer(request, "another customer was faster", status=409)
     return answer(request, "sold")
 
 
 class DeliveryView(View):
-    """Goods come in. The lock belongs on the handler, where a GET would not need it."""
+    """Deliveries. The lock is on the handler, because a GET does not need it."""
 
     @locked("inventory")
     def post(self, request: HttpRequest, sku: str) -> HttpResponse:
@@ -79,6 +79,6 @@ class DeliveryView(View):
 
 @require_POST
 def order(request: HttpRequest, sku: str) -> HttpResponse:
-    """Leave the purchase to a worker."""
+    """Let a worker sell one."""
     tasks.process_order.delay(sku, 1, ref_of(request))
     return answer(request, "ordered", status=202)

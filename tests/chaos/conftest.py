@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos.crew import Crew
+from support.chaos.worker_pool import WorkerPool
 from support.proxy import Proxy
 from support.zoo import Zoo
 
@@ -35,11 +35,11 @@ def keys() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def crew(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_path: Path) -> Iterator[Crew]:
+def pool(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_path: Path) -> Iterator[WorkerPool]:
     """Processes that take the lock under test: ours, or the one that `--lock` names."""
-    crew = Crew(arena, request.config.getoption("--lock"), tmp_path, keys)
-    yield crew
-    crew.close()
+    pool = WorkerPool(arena, request.config.getoption("--lock"), tmp_path, keys)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture

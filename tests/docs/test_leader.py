@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.test import RequestFactory
 from support.docs import BLOCK, DOCS
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.project import SETTINGS, Project
 from support.zoo import Zoo, eventually
 
@@ -100,9 +100,9 @@ def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
         told = threading.Event()
         election = names["election"](f"{zoo.base}/lead", "web-7")
         with zk_leader("lead") as hold:
-            theirs = Elsewhere(lambda: election.run(lambda: told.wait(20)))
+            theirs = BackgroundCall(lambda: election.run(lambda: told.wait(20)))
             zoo.wait_contenders("lead", 2)
-            ours = Elsewhere(lambda: zk_leader("lead").run(lambda hold: hold.token))
+            ours = BackgroundCall(lambda: zk_leader("lead").run(lambda hold: hold.token))
             zoo.wait_contenders("lead", 3)
             assert [len(said) > 100 for said in election.contenders()] == [True, False, True]
             hold.check()

@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 from support.brokers import Redis
 from support.docs import BLOCK, DOCS
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -47,10 +47,10 @@ def _keeps_out(first: Restock, second: Restock) -> None:
         entered.set()
         assert leave.wait(20)
 
-    working = Elsewhere(lambda: first("4711", work))
+    working = BackgroundCall(lambda: first("4711", work))
     assert entered.wait(10)
-    waiting = Elsewhere(lambda: second("4711", lambda: done.append("second")))
-    Elsewhere(lambda: first("4712", lambda: done.append("another"))).result()
+    waiting = BackgroundCall(lambda: second("4711", lambda: done.append("second")))
+    BackgroundCall(lambda: first("4712", lambda: done.append("another"))).result()
     waiting.join(0.3)
     assert waiting.is_alive()
     assert done == ["another"]

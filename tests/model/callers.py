@@ -1,4 +1,4 @@
-"""Knows those who want locks: when they come, how long they wait and hold, and what they were told."""
+"""The callers that request locks: when they come, how long they wait and hold, and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_zklock.locks.terms import ANSWER_PATIENCE
 from django_zklock.queue import rules
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
-from model.judge import Judge, Violation
+from model.invariants import Invariants, Violation
 from model.process import Process
 
 BASE = "/zklock"
@@ -38,7 +38,7 @@ class Script:
 class Caller(GrantObserver):
     """One thread, say, that takes a lock again and again."""
 
-    def __init__(self, name: str, script: Script, process: Process, judge: Judge) -> None:
+    def __init__(self, name: str, script: Script, process: Process, invariants: Invariants) -> None:
         self.name = name
         self.script = script
         self.process = process
@@ -47,7 +47,7 @@ class Caller(GrantObserver):
         self.contender: Contender | None = None
         self.resting = False  # holds on, and does not give up
         self.times = script.times
-        self._judge = judge
+        self._invariants = invariants
         self._world = process.world
         self._turn = 0
         self._world.after(script.begins, process.on_loop, self._begin)
@@ -93,13 +93,13 @@ class Caller(GrantObserver):
         if self._world.writes_diary:
             self._world.note(f"{self.name} is told {outcome!r:.100}")
         if isinstance(outcome, Grant):
-            self._judge.granted(self.process, self, outcome)
+            self._invariants.granted(self.process, self, outcome)
             outcome.attach(self)
         if turn == self._turn:
             self._later(self._world.delay(CALLER, self.name), turn, self._on_told, outcome)
 
     def on_lost(self, reason: str) -> None:
-        self._judge.figures.losses += 1
+        self._invariants.figures.losses += 1
         if self._world.writes_diary:
             self._world.note(f"{self.name} loses the lock: {reason}")
         self._later(self._world.delay(CALLER, self.name), self._turn, self._leave)
@@ -114,7 +114,7 @@ class Caller(GrantObserver):
             if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
                 self._later(self.script.downgrades, self._turn, self._downgrade)
             return
-        self._judge.figures.refusals += 1
+        self._invariants.figures.refusals += 1
         if isinstance(outcome, ZkLockError) and not isinstance(outcome, ZooKeeperUnavailable):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
@@ -134,13 +134,13 @@ class Caller(GrantObserver):
         if self.resting:
             self._later(0.2, self._turn, self._on_deadline, True)
         elif self.waits:
-            self._judge.figures.give_ups += 1
+            self._invariants.figures.give_ups += 1
             self._world.note(f"{self.name} gives up")
             self._leave()
 
     def _downgrade(self) -> None:
         if self.grant is not None and self.contender is not None:
-            self._judge.figures.downgrades += 1
+            self._invariants.figures.downgrades += 1
             self._world.note(f"{self.name} only reads from now on")
             self.contender.share()
 

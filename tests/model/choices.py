@@ -1,5 +1,5 @@
 """
-Knows the points where a schedule may go one way or another, and who decides there: chance, or a list of deviations.
+The points where a schedule can take one of several ways, and what decides there: chance, or a list of deviations.
 
 Each point has a name that survives small changes before it: what is decided, about whom, and for the how-manieth time.
 So a schedule is described whole by where it deviates from the default, and may be run again, or with fewer deviations.

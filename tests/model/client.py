@@ -1,5 +1,5 @@
 """
-Knows how kazoo's client behaves, as far as a session can tell: what it tells when, and what becomes of requests.
+A simulation of kazoo's client, as far as a session can see it: its events, and the fate of requests.
 
 It stands in for `django_zklock.zk.client.Client`. What runs on kazoo's thread there runs by `run` here, which waits
 while the process is paused.

@@ -1,5 +1,5 @@
 """
-Knows what a leader knows: the log of transactions, the sessions and their time, who may ask what.
+The leader of the simulated ensemble: the log of transactions, the sessions and their timeouts, and permissions.
 
 A request that changes something is prepared against the state that all transactions before it will have left, becomes
 a proposal, waits for its commit behind those before it, and is then applied by each server in its own time.

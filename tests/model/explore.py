@@ -1,5 +1,5 @@
 """
-Knows how to look for a schedule that breaks what must hold: by chance, or every one with few deviations.
+Search for a schedule that breaks an invariant: by chance, or through all with few deviations.
 
 A schedule found is run again with fewer deviations as long as it still breaks the same rule, and told short.
 """
@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from model.choices import Chance, Deviations, Point, Replay, described
-from model.judge import Violation
+from model.invariants import Violation
+from model.patches import Stage, stage
 from model.scenario import Scenario, drawn, rates
 from model.schedule import Played, play
-from model.seam import Stage, stage
 
 SHRINKS = 400  # runs that may be spent on a shorter schedule
 

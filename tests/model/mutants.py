@@ -1,5 +1,5 @@
 """
-Knows how to break the protocol in one place at a time, as an experienced programmer might have written it.
+Break the protocol in one place at a time, in ways in which a programmer might have written it.
 
 The exploration has to find each of these; what finds no broken lock proves nothing about a sound one.
 """

@@ -1,4 +1,4 @@
-"""Knows the faults that strike a process, its server or its nodes."""
+"""The faults of a process, its server or its nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django_zklock.queue.guids import Mark
 from model.callers import Caller
 from model.choices import FAULT
 from model.ensemble import Ensemble
-from model.judge import Figures
+from model.invariants import Figures
 from model.process import Process
 
 STRAY = "-ffff-8fff-bfff-"  # in the guid of a node that the nemesis makes

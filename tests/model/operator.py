@@ -1,4 +1,4 @@
-"""Knows a person who changes how many permits there are, while others want them."""
+"""A person who changes the number of permits while others request them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from model import reference
 from model.ensemble import Ensemble
-from model.judge import Figures
+from model.invariants import Figures
 
 BASE = "/zklock"
 THINKS = 0.02  # seconds between the look at the queue and the change

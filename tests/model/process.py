@@ -1,4 +1,4 @@
-"""Knows one simulated process: its session with the real code in it, its threads as they take turns, and its pauses."""
+"""One simulated process: a session with the real code, its threads in turn, and its pauses."""
 
 from __future__ import annotations
 

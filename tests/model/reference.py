@@ -1,4 +1,4 @@
-"""Knows whose turn it is, written down once more: slowly, from the names alone, and from nothing of the product."""
+"""The rules of the queue, written a second time: slowly, from the names alone, without code of the package."""
 
 from __future__ import annotations
 

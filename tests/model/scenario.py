@@ -1,4 +1,4 @@
-"""Knows the settings that schedules are explored in: how many processes and callers, and what they want."""
+"""The settings that schedules explore: how many processes and callers, and what they request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows how one schedule is played from its start to its end: chaos, then peace, then everybody leaves."""
+"""Run one schedule from start to end: faults, then quiet, then all callers leave."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django_zklock.zk.client import SessionOptions
 from model.callers import BASE, Caller
 from model.choices import Chooser
 from model.ensemble import Ensemble
-from model.judge import Figures, Judge, Violation
+from model.invariants import Figures, Invariants, Violation
 from model.nemesis import STRAY, Nemesis
 from model.operator import Operator
+from model.patches import Stage
 from model.process import Process
 from model.scenario import TIMEOUT, Scenario
-from model.seam import Stage
 from model.world import START, World
 
 OPTIONS = SessionOptions(
@@ -52,18 +52,20 @@ class _Play:
             sync_limit=scenario.sync_limit,
             containers=scenario.containers,
         )
-        self.judge = Judge(world, self.ensemble)
-        self.judge.begin()
+        self.invariants = Invariants(world, self.ensemble)
+        self.invariants.begin()
         self.processes = [
             Process("ABCDEF"[number], number, self.ensemble, OPTIONS) for number in range(scenario.processes)
         ]
         self.callers = [
-            Caller(f"{self.processes[script.process].name}{index}", script, self.processes[script.process], self.judge)
+            Caller(
+                f"{self.processes[script.process].name}{index}", script, self.processes[script.process], self.invariants
+            )
             for index, script in enumerate(scenario.callers)
         ]
-        self.nemesis = Nemesis(self.ensemble, self.callers, self.judge.figures)
+        self.nemesis = Nemesis(self.ensemble, self.callers, self.invariants.figures)
         self.nemesis.spare = scenario.processes - 1
-        Operator(self.ensemble, self.judge.figures).plan(scenario.limits)
+        Operator(self.ensemble, self.invariants.figures).plan(scenario.limits)
 
     def play(self) -> None:
         self._chaos()
@@ -92,9 +94,9 @@ class _Play:
             if "no lock here knows of" not in complaint:
                 raise Violation("no failure", complaint)
             # A follower that lags may still show the audit a node that somebody else has deleted.
-            if STRAY not in complaint and not self.judge.robbed(complaint.rpartition(": ")[2]):
+            if STRAY not in complaint and not self.invariants.robbed(complaint.rpartition(": ")[2]):
                 raise Violation("no orphan", f"only the audit has found it: {complaint}")
-            self.judge.figures.strays += 1
+            self.invariants.figures.strays += 1
         self.stage.complaints.clear()
 
     def _chaos(self) -> None:
@@ -157,7 +159,7 @@ class _Play:
         wanted = [caller for caller in self.callers if caller.process.running and (caller.waits or caller.grant)]
         for key in {caller.script.key for caller in wanted}:
             held = {c.grant.path for c in wanted if c.grant and c.grant.why_invalid() is None}
-            entitled = self.judge.entitled(f"{BASE}/{key}")
+            entitled = self.invariants.entitled(f"{BASE}/{key}")
             if not entitled or entitled - held:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
@@ -229,4 +231,4 @@ def play(
     except Violation as found:
         violation = found
         violation.__traceback__ = None
-    return Played(game.judge.figures, violation, game.world.steps, diary or [])
+    return Played(game.invariants.figures, violation, game.world.steps, diary or [])

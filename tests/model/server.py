@@ -1,4 +1,4 @@
-"""Knows what one server does for its clients: their connections, the order of their requests, reads and watches."""
+"""What one server does for its clients: connections, the order of requests, reads and watches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 The lock protocol keeps its promises in every schedule that is tried, and an exploration finds one that does not.
 
-What must hold is in `model.judge` and at the end of `model.schedule`. To explore for longer: `python -m model --help`.
+What must hold is in `model.invariants` and at the end of `model.schedule`. For longer runs: `python -m model --help`.
 """
 
 from __future__ import annotations

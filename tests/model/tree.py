@@ -1,4 +1,4 @@
-"""Knows a tree of nodes, as one server has it in memory."""
+"""The tree of nodes that one server has in memory."""
 
 from __future__ import annotations
 

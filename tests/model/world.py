@@ -1,4 +1,4 @@
-"""Knows the time of a simulation, and what is to happen when."""
+"""The clock of a simulation, and its scheduled events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases beside the default one: SQLite in a file, and PostgreSQL, with the tables of the fenced models."""
+"""More databases than the default one: SQLite in a file, and PostgreSQL, with the tables of the fenced models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows how a server of Debian's packages comes to a machine that tests run on, and how it ends with the tests."""
+"""Find or install a server of Debian's packages, and stop it with the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that end in every possible way, some of them without releasing their locks."""
+"""Celery tasks that end in every possible way, some without releasing their locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of faults share: the own session, work that waits to be stopped, a thread, a link to freeze."""
+"""Shared by tests of faults: the session of this process, calls in other threads, links that can be frozen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_zklock.locks.protocol import contender
 from django_zklock.zk import process
 from django_zklock.zk.client import Client
 from django_zklock.zk.session import Session
-from support.chaos import thief
+from support.chaos import session_killer
 from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -115,10 +115,10 @@ def cut(proxy: Proxy) -> None:
 def expire(zoo: Zoo) -> None:
     """End the session of this process, as its time would: a second client takes it over and closes it."""
     victim = client()  # kazoo's own client_id is None while the connection is cut
-    thief.expire(zoo.all_hosts, victim._session_id, victim._session_passwd)
+    session_killer.expire(zoo.all_hosts, victim._session_id, victim._session_passwd)
 
 
-class Elsewhere(threading.Thread, Generic[T]):
+class BackgroundCall(threading.Thread, Generic[T]):
     """A thread that makes one call; `result()` gives what it returned or raises what it raised."""
 
     def __init__(self, call: Callable[[], T]) -> None:
@@ -216,7 +216,7 @@ def taken(
 
     holds: list[Hold] = []
     done = threading.Event()
-    threads = [Elsewhere(take) for _ in range(many)]
+    threads = [BackgroundCall(take) for _ in range(many)]
     try:
         eventually(lambda: len(holds) == inside)
         yield holds

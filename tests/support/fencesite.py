@@ -1,4 +1,4 @@
-"""A service whose views are closed to all but the newest holder of a lock: this module is its URLconf."""
+"""A service whose views accept only the newest holder of a lock. This module is its URLconf."""
 
 from __future__ import annotations
 

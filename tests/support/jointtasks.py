@@ -1,4 +1,4 @@
-"""Tasks that combine features: two options, two locks, or a task in a task."""
+"""Celery tasks that combine two options, two locks, or two tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that lead in turn; what each of them believed at which time, and whether that is possible."""
+"""Processes that are elected leader in turn, what each believed at which time, and a check of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite databases in files, of which a test sees when a transaction ends and what others can read."""
+"""SQLite databases in files. Tests see when a transaction ends and what others can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py zklock`, called in this process, or in one of its own: what it writes and how it exits."""
+"""Run `manage.py zklock`, in this process or in a new one, and return its output and exit status."""
 
 from __future__ import annotations
 

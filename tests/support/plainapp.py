@@ -1,4 +1,4 @@
-"""A Celery application without Django and without locks. What it loses, Celery and its broker have lost."""
+"""A Celery application without Django and locks. What it loses is lost by Celery or its broker."""
 
 from __future__ import annotations
 

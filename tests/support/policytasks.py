@@ -1,4 +1,4 @@
-"""Tasks for each policy: their lock is busy, is lost, or is held by a copy."""
+"""Celery tasks for each policy: for a busy lock, a lost lock, and a lock that the task holds itself."""
 
 from __future__ import annotations
 

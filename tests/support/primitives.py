@@ -1,4 +1,4 @@
-"""The kinds of locks, as the cases that all of them pass see them; those who take them, and those in their way."""
+"""The kinds of locks, for tests that run for each of them; takers of a lock, and foreign contenders."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.testing.ensemble import Ensemble, four_letter
 from django_zklock.testing.server import DevServer
-from support.chaos import thief
-from support.faults import Elsewhere
+from support.chaos import session_killer
+from support.faults import BackgroundCall
 from support.zoo import Zoo
 
 KEY = "warm/a"
@@ -92,7 +92,7 @@ class Taker:
         self.hold: Hold | None = None
         self._lock = lock
         self._leave = threading.Event()
-        self._thread = Elsewhere(self._take)
+        self._thread = BackgroundCall(self._take)
 
     def _take(self) -> None:
         with self._lock as hold:
@@ -137,7 +137,7 @@ def end_session(zoo: Zoo, session_id: int) -> None:
     if isinstance(zoo.ensemble, DevServer):
         assert zoo.ensemble.expire(session_id)
     else:
-        thief.expire(zoo.all_hosts, session_id)
+        session_killer.expire(zoo.all_hosts, session_id)
 
 
 def watched(zoo: Zoo) -> set[str]:

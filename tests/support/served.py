@@ -1,4 +1,4 @@
-"""The frame of a server that tests start from Debian's package: it has a directory of its own, and ends with them."""
+"""A server that tests start from Debian's package. It has its own directory and ends with the tests."""
 
 from __future__ import annotations
 

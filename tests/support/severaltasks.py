@@ -1,4 +1,4 @@
-"""Tasks with several locks, for the workers of `celeryapp` and for publishers."""
+"""Celery tasks that need several locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that share their lock, as readers or with permits, for the workers of `celeryapp`."""
+"""Celery tasks that share their lock, as readers or with permits of a semaphore."""
 
 from __future__ import annotations
 

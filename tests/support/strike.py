@@ -1,4 +1,4 @@
-"""Exceptions that strike at a chosen moment: at the n-th line of some functions, or when a timer fires."""
+"""Raise exceptions at a chosen moment: at the n-th line of some functions, or when a timer fires."""
 
 from __future__ import annotations
 

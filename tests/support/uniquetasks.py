@@ -1,4 +1,4 @@
-"""Unique tasks, for the workers of `celeryapp` and for publishers."""
+"""Celery tasks that are unique from their publication on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work to be done under a lock, and ways to take the lock away from it."""
+"""Work under a lock, and ways to make it lose the lock."""
 
 from __future__ import annotations
 

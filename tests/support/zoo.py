@@ -1,4 +1,4 @@
-"""What a test knows of the ZooKeeper it runs on: a plain client beside the locks, the queues, other processes."""
+"""The namespace of a test: a plain client, the queues in it, and processes that use its locks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
         time.sleep(min(0.05, max(0.005, waited / 10)))
 
 
-class _Meddler(KazooClient):  # type: ignore[misc]
+class _ThreadedClient(KazooClient):  # type: ignore[misc]
     """
     A plain client whose calls are made in a thread of its own, also when the test's own thread asks for them.
 
@@ -59,14 +59,14 @@ class _Meddler(KazooClient):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._maker = threading.Thread(target=self._make_calls, name="meddler", daemon=True)
+        self._maker = threading.Thread(target=self._make_calls, name="zoo-client", daemon=True)
         self._maker.start()
 
     def _make_calls(self) -> None:
         while call := self._calls.get():
             call()
 
-    def _elsewhere(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _in_thread(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if threading.current_thread() is self._maker:
             return call(*arguments, **options)
         told: ThreadWaiter[tuple[Any, Exception | None]] = ThreadWaiter()
@@ -85,22 +85,22 @@ class _Meddler(KazooClient):  # type: ignore[misc]
         return answer[0]
 
     def create(self, *arguments: Any, **options: Any) -> Any:
-        return self._elsewhere(super().create, *arguments, **options)
+        return self._in_thread(super().create, *arguments, **options)
 
     def delete(self, *arguments: Any, **options: Any) -> Any:
-        return self._elsewhere(super().delete, *arguments, **options)
+        return self._in_thread(super().delete, *arguments, **options)
 
     def get(self, *arguments: Any, **options: Any) -> Any:
-        return self._elsewhere(super().get, *arguments, **options)
+        return self._in_thread(super().get, *arguments, **options)
 
     def set(self, *arguments: Any, **options: Any) -> Any:
-        return self._elsewhere(super().set, *arguments, **options)
+        return self._in_thread(super().set, *arguments, **options)
 
     def exists(self, *arguments: Any, **options: Any) -> Any:
-        return self._elsewhere(super().exists, *arguments, **options)
+        return self._in_thread(super().exists, *arguments, **options)
 
     def get_children(self, *arguments: Any, **options: Any) -> Any:
-        return self._elsewhere(super().get_children, *arguments, **options)
+        return self._in_thread(super().get_children, *arguments, **options)
 
     def close(self) -> None:
         super().close()
@@ -144,7 +144,7 @@ class Zoo:
     def client(self) -> KazooClient:
         """A plain client, to look and to meddle; it takes part in no lock unless told."""
         if self._client is None:
-            self._client = _Meddler(hosts=self.all_hosts, timeout=10)
+            self._client = _ThreadedClient(hosts=self.all_hosts, timeout=10)
             self._client.start(timeout=30)
         return self._client
 

@@ -12,7 +12,7 @@ import pytest
 from support.brokers import RabbitMQ, Redis
 from support.chaos.checker import Verdict
 from support.chaos.report import Figures
-from support.fleet import Fleet, wait_booked
+from support.payment_workers import PaymentWorkers, wait_booked
 from support.trail import Trail
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -24,12 +24,12 @@ RETURN = 20.0  # seconds until Redis brings a task back; longer than a task that
 pytestmark = pytest.mark.zookeeper
 
 
-def report(figure: Figures, fleet: Fleet, verdict: Verdict, seconds: float) -> None:
+def report(figure: Figures, workers: PaymentWorkers, verdict: Verdict, seconds: float) -> None:
     """Note what a run did."""
-    for label, count in sorted({**fleet.done, **fleet.count_deliveries()}.items()):
+    for label, count in sorted({**workers.done, **workers.count_deliveries()}.items()):
         figure(label, count)
-    figure("tasks", len(fleet.results))
-    figure("booked by a run that was killed afterwards", fleet.count_in_vain())
+    figure("tasks", len(workers.results))
+    figure("booked by a run that was killed afterwards", workers.count_in_vain())
     figure("all done after", seconds, "s")
     figure.spread("hand-off", verdict.figures.handoffs)
 
@@ -38,13 +38,15 @@ def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -
     """The short form of the next one: a process is killed in the middle of its work."""
     redis.clear()
     chance = random.Random(6)
-    with Fleet(zoo, tmp_path, redis.conf, KEYS, workers=2, concurrency=4, session_timeout=2, chance=chance) as fleet:
-        fleet.send(60)
-        wait_booked(fleet, 10)
-        fleet.kill_process()
-        fleet.wait_done(40)
-        fleet.stop()
-        fleet.assert_kept()
+    with PaymentWorkers(
+        zoo, tmp_path, redis.conf, KEYS, workers=2, concurrency=4, session_timeout=2, chance=chance
+    ) as workers:
+        workers.send(60)
+        wait_booked(workers, 10)
+        workers.kill_process()
+        workers.wait_done(40)
+        workers.stop()
+        workers.assert_kept()
 
 
 @pytest.mark.chaos
@@ -66,15 +68,17 @@ def test_payments_survive_kills(
     with contextlib.ExitStack() as stack:
         trail = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
         chance = random.Random(seed)
-        fleet = stack.enter_context(
-            Fleet(zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, chance=chance, trail=trail)
+        workers = stack.enter_context(
+            PaymentWorkers(
+                zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, chance=chance, trail=trail
+            )
         )
-        fleet.send(500)
-        seconds = fleet.wait_done(300, every=EVERY)
-        fleet.stop()
-        verdict = fleet.assert_kept()
+        workers.send(500)
+        seconds = workers.wait_done(300, every=EVERY)
+        workers.stop()
+        verdict = workers.assert_kept()
         figure("seed", seed)
-        report(figure, fleet, verdict, seconds)
+        report(figure, workers, verdict, seconds)
 
 
 @pytest.mark.chaos
@@ -82,7 +86,7 @@ def test_payments_survive_kills(
 def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """The same tasks without a lock do run beside each other, and the history shows it."""
     redis.clear()
-    with Fleet(
+    with PaymentWorkers(
         zoo,
         tmp_path,
         redis.conf,
@@ -92,11 +96,11 @@ def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tm
         session_timeout=4,
         tasks=["pay_unguarded"],
         chance=random.Random(6),
-    ) as fleet:
-        fleet.send(20)
-        fleet.wait_done(40)
-        fleet.stop()
-        assert "exclusion" in fleet.judge().rules
+    ) as workers:
+        workers.send(20)
+        workers.wait_done(40)
+        workers.stop()
+        assert "exclusion" in workers.check_history().rules
 
 
 @pytest.mark.chaos

@@ -38,16 +38,18 @@ def play(zoo: Zoo, home: Path, *, done: bool, late: bool, seconds: float, seed: 
 @pytest.mark.timeout(120)
 def test_unique_tasks_under_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bool) -> None:
     """Whoever is killed at whatever moment."""
-    judge(play(zoo, tmp_path, done=done, late=late, seconds=20, seed=time.time_ns() % 1000), done=done, late=late)
+    check_history(
+        play(zoo, tmp_path, done=done, late=late, seconds=20, seed=time.time_ns() % 1000), done=done, late=late
+    )
 
 
 @pytest.mark.timeout(60)
 def test_a_few_kills(zoo: Zoo, tmp_path: Path) -> None:
     """The same in short."""
-    judge(play(zoo, tmp_path, done=True, late=True, seconds=2, seed=7), done=True, late=True)
+    check_history(play(zoo, tmp_path, done=True, late=True, seconds=2, seed=7), done=True, late=True)
 
 
-def judge(verdict: Verdict, *, done: bool, late: bool) -> None:
+def check_history(verdict: Verdict, *, done: bool, late: bool) -> None:
     verdict.assert_told_the_truth()
     if done:
         verdict.assert_one_at_a_time(late=late)

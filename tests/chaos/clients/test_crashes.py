@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.chaos.crew import Crew
+from support.chaos.worker_pool import WorkerPool
 from support.proxy import Proxy
 
 TICK = 0.5  # seconds, of the test's servers
 
 
 @pytest.mark.scenario("F1")
-def test_a_killed_holder_is_replaced_within_its_session_timeout(crew: Crew, figure: Callable[..., None]) -> None:
-    a, b = crew.hire("A", "B")
+def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Callable[..., None]) -> None:
+    a, b = pool.start("A", "B")
     a.take()
     call = b.acquire(timeout=20)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     killed = a.kill()
     answer = call.result(25)
     assert answer["granted"]
     figure("replaced after", answer["t"] - killed, "s")
     assert answer["t"] - killed <= a.session_timeout + 2 * TICK + 0.5
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F3")
 def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
-    crew: Crew, proxy: Proxy, figure: Callable[..., None]
+    pool: WorkerPool, proxy: Proxy, figure: Callable[..., None]
 ) -> None:
-    a = crew.hire_one("A", hosts=proxy.address)
-    b = crew.hire_one("B")
+    a = pool.start_one("A", hosts=proxy.address)
+    b = pool.start_one("B")
     a.take()
     a.tell("chatter", every=0.3).result()
     working = a.work()
     call = b.acquire(timeout=20)
-    crew.wait_contenders(2)
-    began = crew.note("blackhole", target="A")
+    pool.wait_contenders(2)
+    began = pool.note("blackhole", target="A")
     proxy.hang = True
     answer = call.result(25)
     assert answer["granted"]
@@ -47,4 +47,4 @@ def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted
     figure("told after", told["t"] - began, "s")
     figure("next holder after", answer["t"] - began, "s")
     proxy.heal()
-    crew.assert_kept()
+    pool.assert_kept()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 from support.chaos.checker import ROOM
-from support.chaos.crew import Crew, Hand
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE2, Proxy
 from support.zoo import eventually
 
@@ -32,18 +32,18 @@ def ours(request: pytest.FixtureRequest) -> None:
         pytest.skip("another lock has no named moments")
 
 
-def struck(hand: Hand, action: str) -> bool:
+def struck(worker: LockWorker, action: str) -> bool:
     """Tell whether the process has come by the moment."""
     if action == "kill":
-        return not hand.alive
+        return not worker.alive
     if action == "pause":
-        return bool(psutil.Process(hand.process.pid).status() == psutil.STATUS_STOPPED)
-    return bool(hand.ask("struck"))
+        return bool(psutil.Process(worker.process.pid).status() == psutil.STATUS_STOPPED)
+    return bool(worker.ask("struck"))
 
 
-def queued(crew: Crew, hand: Hand, count: int) -> bool:
+def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
     """Tell whether a process has so many contenders, all of them in the queue."""
-    known, names = hand.ask("known"), crew.zoo.children("k")
+    known, names = worker.ask("known"), pool.zoo.children("k")
     return len(known) == count and all(any(guid in name for name in names) for guid in known)
 
 
@@ -52,33 +52,33 @@ def queued(crew: Crew, hand: Hand, count: int) -> bool:
 @pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
 def test_a_contender_struck_at_any_moment_harms_nobody(
-    crew: Crew, figure: Callable[..., None], point: Faultpoint, action: str
+    pool: WorkerPool, figure: Callable[..., None], point: Faultpoint, action: str
 ) -> None:
     """One holds; the one to be struck waits for it, and a third one waits behind; each works and releases."""
-    victim, other = crew.hire("A", "B", session_timeout=T)
+    victim, other = pool.start("A", "B", session_timeout=T)
     other.take(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()
     patience = 12.0
     began = time.monotonic()
     first = victim.tell("turn", **{"as": "main"}, key="k", timeout=patience, seconds=0.3)
     if point in WAKING + LEAVING:
-        crew.wait_contenders(2)
+        pool.wait_contenders(2)
     else:
         eventually(lambda: struck(victim, action), 5, "the moment did not come")
     second = other.tell("turn", **{"as": "behind"}, key="k", timeout=patience, seconds=0.3)
-    eventually(lambda: queued(crew, other, 2), 5)
+    eventually(lambda: queued(pool, other, 2), 5)
     released = time.monotonic()
     other.release(owner="ahead").result()
     eventually(lambda: struck(victim, action), 5, "the moment did not come")
 
     if action == "pause":
-        crew.note("pause", target="A")
+        pool.note("pause", target="A")
         until = time.monotonic() + T + 1
         eventually(lambda: second.done() or time.monotonic() > until, EXPIRED)
         time.sleep(max(0.0, until - time.monotonic()))
         victim.resume()
     if action == "kill":
-        crew.note("kill", target="A")
+        pool.note("kill", target="A")
     else:
         answer = first.result(patience + ROOM + T + 1)
         if action == "raise":
@@ -90,16 +90,16 @@ def test_a_contender_struck_at_any_moment_harms_nobody(
     assert answer["granted"], f"the one behind was refused: {answer}"
     figure("the one behind served after", answer["t"] - released, "s")
 
-    crew.zoo.assert_empty(EXPIRED if action == "kill" else LEFT_BEHIND)
+    pool.zoo.assert_empty(EXPIRED if action == "kill" else LEFT_BEHIND)
     if action != "kill":
         rest = {"members": 0, "guids": 0, "departures": 0, "kept": 0}
         eventually(lambda: rest.items() <= victim.ask("gauge").items(), LEFT_BEHIND, f"{victim.ask('gauge')}")
         victim.take()
         victim.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
-def failing(victim: Hand, point: Faultpoint, *before: tuple[Faultpoint, str]) -> None:
+def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, str]) -> None:
     """Have the protocol fail at a moment, after it was struck at others."""
     victim.tell("strike", point=point, action="raise").result()
     for earlier, action in reversed(before):
@@ -107,25 +107,25 @@ def failing(victim: Hand, point: Faultpoint, *before: tuple[Faultpoint, str]) ->
 
 
 @pytest.mark.scenario("FAULTPOINTS")
-def test_a_failure_as_the_session_is_proven_is_told(crew: Crew) -> None:
+def test_a_failure_as_the_session_is_proven_is_told(pool: WorkerPool) -> None:
     """The lease is over when the turn comes, so it is a heartbeat's answer that brings the grant."""
-    victim, other = crew.hire("A", "B", session_timeout=T)
+    victim, other = pool.start("A", "B", session_timeout=T)
     other.take()
     failing(victim, "before_grant", ("on_wake", "sleep"))
     waiting = victim.acquire(timeout=None)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     behind = other.acquire(owner="behind")
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     other.release().result()
     assert waiting.result(5)["error"] == "ZkLockError"
     assert behind.result(5)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("FAULTPOINTS")
-def test_a_failure_as_the_connection_comes_back_is_told(crew: Crew, proxy: Proxy) -> None:
+def test_a_failure_as_the_connection_comes_back_is_told(pool: WorkerPool, proxy: Proxy) -> None:
     """The one of two that fails to go on is told, and the other goes on."""
-    victim = crew.hire_one("A", hosts=proxy.address, session_timeout=T)
+    victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
     proxy.refuse = True
     proxy.cut_all()
     eventually(lambda: not victim.ask("connected"), 5)
@@ -135,18 +135,18 @@ def test_a_failure_as_the_connection_comes_back_is_told(crew: Crew, proxy: Proxy
     proxy.heal()
     answers = [call.result(10) for call in waiting]
     assert sorted(answer.get("error", "") for answer in answers) == ["", "ZkLockError"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("FAULTPOINTS")
 @pytest.mark.parametrize("point", LEAVING)
-def test_a_failure_as_a_release_is_made_up_for_delays_it(crew: Crew, proxy: Proxy, point: Faultpoint) -> None:
+def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy: Proxy, point: Faultpoint) -> None:
     """A release during an outage is carried out when that is over, and after a failure once more."""
-    victim = crew.hire_one("A", hosts=proxy.address, session_timeout=10)
-    other = crew.hire_one("B")
+    victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
+    other = pool.start_one("B")
     victim.take()
     waiting = other.acquire()
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     proxy.refuse = True
     proxy.cut_all()
     eventually(lambda: not victim.ask("connected"), 5)
@@ -156,35 +156,35 @@ def test_a_failure_as_a_release_is_made_up_for_delays_it(crew: Crew, proxy: Prox
     proxy.heal()
     assert waiting.result()["t"] - healed < 5
     assert victim.ask("struck")
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("FAULTPOINTS")
-def test_a_failure_as_a_lost_place_is_taken_anew_is_told(crew: Crew) -> None:
+def test_a_failure_as_a_lost_place_is_taken_anew_is_told(pool: WorkerPool) -> None:
     """Somebody deletes the node of a waiter, which a heartbeat finds out."""
-    victim, other = crew.hire("A", "B", session_timeout=T)
+    victim, other = pool.start("A", "B", session_timeout=T)
     other.take()
     waiting = victim.acquire(timeout=None)
-    _, place = crew.wait_contenders(2)
+    _, place = pool.wait_contenders(2)
     failing(victim, "before_create")
-    crew.note("delete", path=f"{crew.zoo.base}/k/{place}", key="k", token=0)
-    crew.zoo.client.delete(f"{crew.zoo.base}/k/{place}")
+    pool.note("delete", path=f"{pool.zoo.base}/k/{place}", key="k", token=0)
+    pool.zoo.client.delete(f"{pool.zoo.base}/k/{place}")
     assert waiting.result(5)["error"] == "ZkLockError"
     other.release().result()
     victim.take()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("FAULTPOINTS")
-def test_a_failure_at_the_late_node_of_one_who_left_leaves_nothing(crew: Crew, proxy: Proxy) -> None:
+def test_a_failure_at_the_late_node_of_one_who_left_leaves_nothing(pool: WorkerPool, proxy: Proxy) -> None:
     """The create is answered after its caller gave up."""
-    victim = crew.hire_one("A", hosts=proxy.address, session_timeout=10)
-    crew.zoo.client.ensure_path(f"{crew.zoo.base}/k")  # so that there is but one create
+    victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
+    pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create
     proxy.delay_op(CREATE2, 1.3)
     failing(victim, "after_create_reply")
     assert victim.acquire(timeout=0.1).result()["error"] == "ZooKeeperUnavailable"
     eventually(lambda: victim.ask("struck"), 5)
-    crew.zoo.assert_empty(LEFT_BEHIND)
+    pool.zoo.assert_empty(LEFT_BEHIND)
     proxy.heal()
     victim.take()
-    crew.assert_kept()
+    pool.assert_kept()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.chaos.crew import Crew, Hand, WorkerFailed
-from support.faults import Elsewhere
+from support.chaos.worker_pool import LockWorker, WorkerFailed, WorkerPool
+from support.faults import BackgroundCall
 from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
 from support.zoo import Zoo, eventually
 
@@ -25,24 +25,24 @@ Figure = Callable[..., None]
 
 
 @pytest.mark.scenario("F59")
-def test_a_holder_whose_node_is_deleted_is_told(crew: Crew, figure: Figure) -> None:
+def test_a_holder_whose_node_is_deleted_is_told(pool: WorkerPool, figure: Figure) -> None:
     """Somebody breaks the lock while its holder works, and the next one has it."""
-    a, b = crew.hire("A", "B")
+    a, b = pool.start("A", "B")
     token = a.take()["token"]
     working = a.work()
-    [name] = crew.wait_contenders(1)
+    [name] = pool.wait_contenders(1)
     waiting = b.acquire()
-    crew.wait_contenders(2)
-    path = f"{crew.zoo.base}/k/{name}"
-    deleted = crew.note("delete", path=path, key="k", token=token)
-    crew.zoo.client.delete(path)
+    pool.wait_contenders(2)
+    path = f"{pool.zoo.base}/k/{name}"
+    deleted = pool.note("delete", path=path, key="k", token=token)
+    pool.zoo.client.delete(path)
     assert waiting.result()["granted"]
     eventually(working.done, TOLD + 2, "the holder works on, and nobody tells it")
     told = working.result()
     assert told["lost"]
     figure("told after", told["t"] - deleted, "s")
     assert told["t"] - deleted <= TOLD
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F64")
@@ -70,7 +70,7 @@ def test_a_callback_that_fails_or_blocks_holds_nobody_up(zoo: Zoo, figure: Figur
     hold.add_lost_callback(block)
     try:
         with pytest.raises(LockLost), zk_lock("b") as other:
-            waiter = Elsewhere(take_next)
+            waiter = BackgroundCall(take_next)
             zoo.wait_contenders("a", 2)
             deleted = time.monotonic()
             zoo.client.delete(hold.path)
@@ -106,9 +106,9 @@ HOSTILE: dict[str, Any] = {
 HARMLESS = {"slash", "parent", "number"}  # as the value of a field, where it is escaped
 
 
-def try_name(hand: Hand, key: Any, **options: Any) -> str:
+def try_name(worker: LockWorker, key: Any, **options: Any) -> str:
     """Have a process take a lock of this name and let go of it; return how that ended."""
-    call = hand.tell("turn", **{"as": "other"}, key=key, timeout=1, seconds=0.0, **options)
+    call = worker.tell("turn", **{"as": "other"}, key=key, timeout=1, seconds=0.0, **options)
     eventually(call.done, 10, f"a call for the lock {ascii(key)[:20]} does not end")
     try:
         answer = call.result()
@@ -119,17 +119,17 @@ def try_name(hand: Hand, key: Any, **options: Any) -> str:
 
 @pytest.mark.scenario("F65")
 @pytest.mark.chaos
-def test_a_hostile_name_harms_no_other_lock(crew: Crew, proxy: Proxy) -> None:
+def test_a_hostile_name_harms_no_other_lock(pool: WorkerPool, proxy: Proxy) -> None:
     """It is refused before anything is sent, and what the process holds besides is held for longer than a session."""
-    a, b = crew.hire_one("A", hosts=proxy.address, session_timeout=T), crew.hire_one("B")
+    a, b = pool.start_one("A", hosts=proxy.address, session_timeout=T), pool.start_one("B")
     a.take()
     working = a.work()
     waiting = b.acquire(timeout=60)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     proxy.reset()
     for what, name in HOSTILE.items():
         answer = try_name(a, name)
-        if crew.lock == "zklock":
+        if pool.lock == "zklock":
             assert answer == "InvalidLockName", f"{what}: {answer}"
             answer = try_name(a, "key/{value}", fields={"value": name})
             expected = "granted" if what in HARMLESS else "InvalidLockName"
@@ -146,4 +146,4 @@ def test_a_hostile_name_harms_no_other_lock(crew: Crew, proxy: Proxy) -> None:
     assert a.check()
     a.release().result()
     assert waiting.result()["granted"]
-    crew.assert_kept()
+    pool.assert_kept()

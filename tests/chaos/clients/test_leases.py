@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.chaos.crew import Crew, Hand
 from support.chaos.report import Figures
-from support.faults import Elsewhere
+from support.chaos.worker_pool import LockWorker, WorkerPool
+from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock.testing.ensemble import Ensemble
@@ -37,7 +37,7 @@ def keys() -> tuple[str, ...]:
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
-    crew: Crew, ensemble: Ensemble, arena: Zoo, figure: Figures
+    pool: WorkerPool, ensemble: Ensemble, arena: Zoo, figure: Figures
 ) -> None:
     """
     A process that was paused for about its session timeout takes a lock as it goes on, and is paused again.
@@ -45,20 +45,20 @@ def test_a_lease_taken_just_before_the_session_is_given_up_ends_first(
     Its write is carried out if it comes just in time, but does not restart the leader's timer: that is done by what the
     follower says up to half a tick later, which may be too late.
     """
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("kazoo's Lock has no leases")
     assert arena.client.connected
     spare: list[float] = []
     for number in range(ROUNDS):
         names = [f"{key}-{number}" for key in KEYS]
-        hands = crew.hire(*names, hosts=ensemble.followers[0].address, session_timeout=T)
+        workers = pool.start(*names, hosts=ensemble.followers[0].address, session_timeout=T)
         trials = [
-            Elsewhere(functools.partial(seconds_to_spare, crew, arena, hand, key, pause))
-            for hand, key, pause in zip(hands, KEYS, pauses(number), strict=True)
+            BackgroundCall(functools.partial(seconds_to_spare, pool, arena, worker, key, pause))
+            for worker, key, pause in zip(workers, KEYS, pauses(number), strict=True)
         ]
         spare += [trial.result(60) for trial in trials]
-        for hand in hands:
-            hand.kill()
+        for worker in workers:
+            worker.kill()
     figure.spread("from the end of the lease to that of the session", spare)
     assert min(spare) > 0, "a lease outlived its session"
 
@@ -68,23 +68,23 @@ def pauses(number: int) -> list[float]:
     return [T + EARLIEST + STEP * (ROUNDS * index + number) for index in range(len(KEYS))]
 
 
-def seconds_to_spare(crew: Crew, arena: Zoo, hand: Hand, key: str, pause: float) -> float:
+def seconds_to_spare(pool: WorkerPool, arena: Zoo, worker: LockWorker, key: str, pause: float) -> float:
     """Pause, take the lock, pause for good; return how long after the lease the session ended."""
-    hand.take(key)
-    hand.release(key).result()
-    hand.pause()
-    call = hand.acquire(key, 10)
+    worker.take(key)
+    worker.release(key).result()
+    worker.pause()
+    call = worker.acquire(key, 10)
     time.sleep(pause)  # what is tried
-    hand.resume()
+    worker.resume()
     answer = call.result(20)
-    hand.pause()
+    worker.pause()
     assert answer["granted"]
     arena.client.sync(arena.base)  # or a server that lags behind would not show the node yet
     eventually(lambda: not arena.children(key), 4 * T)
     gone = time.monotonic()
     until = next(
         float(event["until"])
-        for event in crew.history()
-        if event["e"] == "granted" and event["p"] == hand.name and event["token"] == answer["token"]
+        for event in pool.history()
+        if event["e"] == "granted" and event["p"] == worker.name and event["token"] == answer["token"]
     )
     return gone - until

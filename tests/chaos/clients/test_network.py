@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.chaos import firewall
 from support.chaos.checker import ROOM
-from support.chaos.crew import Crew, Hand
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CONNECT, CREATE, CREATE2, DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -56,7 +56,9 @@ def lose_reply(proxy: Proxy, *opcodes: int) -> list[threading.Event]:
     return [proxy.kill_after_op(opcode) for opcode in opcodes]
 
 
-def told_before_the_next(crew: Crew, a: Hand, b: Hand, link: contextlib.AbstractContextManager[None]) -> list[float]:
+def told_before_the_next(
+    pool: WorkerPool, a: LockWorker, b: LockWorker, link: contextlib.AbstractContextManager[None]
+) -> list[float]:
     """
     Cut off A, which holds and works, and have B take over; A has to know by then.
 
@@ -64,8 +66,8 @@ def told_before_the_next(crew: Crew, a: Hand, b: Hand, link: contextlib.Abstract
     """
     working = a.work()
     call = b.acquire(timeout=20)
-    crew.wait_contenders(2)
-    began = crew.note("blackhole", target=a.name)
+    pool.wait_contenders(2)
+    began = pool.note("blackhole", target=a.name)
     with link:
         answer = call.result(30)
         assert answer["granted"]
@@ -84,47 +86,47 @@ def told_before_the_next(crew: Crew, a: Hand, b: Hand, link: contextlib.Abstract
 @pytest.mark.scenario("F2")
 @pytest.mark.parametrize("link", [swallowed, pytest.param(dropped, marks=firewall.needs_firewall)])
 def test_an_idle_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
-    crew: Crew, proxy: Proxy, figure: Figure, link: Link
+    pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
 ) -> None:
-    a = crew.hire_one("A", hosts=proxy.address)
-    b = crew.hire_one("B")
+    a = pool.start_one("A", hosts=proxy.address)
+    b = pool.start_one("B")
     a.take(abort_on="lost")  # which is told last of all
-    told, granted = told_before_the_next(crew, a, b, link(proxy))
+    told, granted = told_before_the_next(pool, a, b, link(proxy))
     figure("told after", told, "s")
     figure("next holder after", granted, "s")
-    if crew.lock == "zklock":
+    if pool.lock == "zklock":
         assert told <= LEASE_SHARE * a.session_timeout + LATER
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F3")
 @firewall.needs_firewall
 def test_a_busy_holder_whose_packets_are_dropped_is_told_before_the_next_one_is_granted(
-    crew: Crew, proxy: Proxy, figure: Figure
+    pool: WorkerPool, proxy: Proxy, figure: Figure
 ) -> None:
     """Not even the kernel learns that nothing arrives: what the holder sends is buffered and sent again."""
-    a = crew.hire_one("A", hosts=proxy.address)
-    b = crew.hire_one("B")
+    a = pool.start_one("A", hosts=proxy.address)
+    b = pool.start_one("B")
     a.take(abort_on="lost")
     a.tell("chatter", every=0.3).result()
-    told, granted = told_before_the_next(crew, a, b, dropped(proxy))
+    told, granted = told_before_the_next(pool, a, b, dropped(proxy))
     figure("told after", told, "s")
     figure("next holder after", granted, "s")
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F30")
-def test_writes_whose_replies_are_lost_extend_no_lease(crew: Crew, proxy: Proxy, figure: Figure) -> None:
+def test_writes_whose_replies_are_lost_extend_no_lease(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
     """They keep the session alive as the server sees it, which the holder cannot know; so it stops in time."""
-    a = crew.hire_one("A", hosts=proxy.address)
-    b = crew.hire_one("B")
+    a = pool.start_one("A", hosts=proxy.address)
+    b = pool.start_one("B")
     a.take(abort_on="lost")
     working = a.work()
     call = b.acquire(timeout=30)
-    crew.wait_contenders(2)
-    began = crew.note("half-open", target="A")
+    pool.wait_contenders(2)
+    began = pool.note("half-open", target="A")
     proxy.drop_replies = True
     time.sleep(2 * a.session_timeout)  # of fault
     if not working.done():
@@ -132,36 +134,36 @@ def test_writes_whose_replies_are_lost_extend_no_lease(crew: Crew, proxy: Proxy,
     told = working.result()
     assert told["lost"], "nobody told the holder"
     figure("told after", told["t"] - began, "s")
-    if crew.lock == "zklock":
+    if pool.lock == "zklock":
         assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
     proxy.heal()
     a.release().result()
     answer = call.result(40)
     assert answer["granted"]
     assert told["t"] < answer["t"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F18")
 @pytest.mark.timeout(90)
-def test_a_lease_goes_by_the_session_timeout_that_was_granted(crew: Crew, proxy: Proxy, figure: Figure) -> None:
+def test_a_lease_goes_by_the_session_timeout_that_was_granted(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
     """Of 60 seconds asked for, the server grants 20 of its ticks."""
     granted = 20 * TICK
-    a = crew.hire_one("A", hosts=proxy.address, session_timeout=60)
-    b = crew.hire_one("B")
+    a = pool.start_one("A", hosts=proxy.address, session_timeout=60)
+    b = pool.start_one("B")
     a.take(abort_on="lost")
-    if crew.lock == "zklock":
+    if pool.lock == "zklock":
         assert a.ask("session")["timeout"] == granted
-        event = next(event for event in crew.history() if event["e"] == "granted")
+        event = next(event for event in pool.history() if event["e"] == "granted")
         assert event["until"] - event["t"] <= LEASE_SHARE * granted
-    told, next_one = told_before_the_next(crew, a, b, swallowed(proxy))
+    told, next_one = told_before_the_next(pool, a, b, swallowed(proxy))
     figure("told after", told, "s")
     figure("next holder after", next_one, "s")
     assert next_one <= granted + 2 * TICK + LATER
-    if crew.lock == "zklock":
+    if pool.lock == "zklock":
         assert told <= LEASE_SHARE * granted + LATER
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 # --- an outage --------------------------------------------------------------------------------------------------------
@@ -178,29 +180,29 @@ def answered_since(moment: float, opcode: int, *proxies: Proxy, timeout: float =
 
 
 @contextlib.contextmanager
-def outage(crew: Crew, proxy: Proxy) -> Iterator[float]:
+def outage(pool: WorkerPool, proxy: Proxy) -> Iterator[float]:
     """Cut the connection and refuse new ones, for the length of the block; yields when it began."""
-    began = crew.note("outage", target="A")
+    began = pool.note("outage", target="A")
     proxy.refuse = True
     proxy.cut_all()
     yield began
-    crew.note("heal", target="A")
+    pool.note("heal", target="A")
     proxy.heal()
 
 
 @pytest.mark.scenario("F4")
 @pytest.mark.parametrize("session_timeout", [6, pytest.param(10, marks=pytest.mark.chaos)])
 def test_an_outage_shorter_than_the_lease_costs_neither_the_lock_nor_the_work(
-    crew: Crew, arena: Zoo, proxy: Proxy, figure: Figure, session_timeout: float
+    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure, session_timeout: float
 ) -> None:
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("kazoo leaves it to the application whether work may outlast a break of the connection")
-    a = crew.hire_one("A", hosts=proxy.address, session_timeout=session_timeout)
+    a = pool.start_one("A", hosts=proxy.address, session_timeout=session_timeout)
     token = a.take(abort_on="lost")["token"]
     before = arena.children("k")
     working = a.work()
     answered_since(time.monotonic(), MULTI, proxy)  # so that all of the lease is left
-    with outage(crew, proxy):
+    with outage(pool, proxy):
         time.sleep(0.3 * session_timeout)
     healed = time.monotonic()
     figure("vouched for after", answered_since(healed, MULTI, proxy) - healed, "s")
@@ -211,46 +213,46 @@ def test_an_outage_shorter_than_the_lease_costs_neither_the_lock_nor_the_work(
     assert arena.children("k") == before
     assert arena.client.exists(f"{arena.base}/k/{before[0]}").czxid == token
     a.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F5")
 def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_anew_after_it(
-    crew: Crew, proxy: Proxy, figure: Figure
+    pool: WorkerPool, proxy: Proxy, figure: Figure
 ) -> None:
-    a = crew.hire_one("A", hosts=proxy.address, session_timeout=3)
+    a = pool.start_one("A", hosts=proxy.address, session_timeout=3)
     before = a.take(abort_on="lost", same_object=True)
     working = a.work()
-    with outage(crew, proxy) as began:
+    with outage(pool, proxy) as began:
         time.sleep(3 * a.session_timeout)
         assert working.done(), "the outage ended before the holder was told"
         told = working.result()
         assert told["lost"]
         figure("told after", told["t"] - began, "s")
-        if crew.lock == "zklock":
+        if pool.lock == "zklock":
             assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
-    crew.wait_contenders(0)
+    pool.wait_contenders(0)
     assert not a.check(), "the hold came back to life"
     a.release().result()
     after = a.take(timeout=5, same_object=True)
     assert after["token"] > before["token"]
     a.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F10")
 @pytest.mark.parametrize("lasting", [False, True], ids=["until healed", "past the session"])
 def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
-    crew: Crew, proxy: Proxy, figure: Figure, lasting: bool
+    pool: WorkerPool, proxy: Proxy, figure: Figure, lasting: bool
 ) -> None:
-    a = crew.hire_one("A", hosts=proxy.address)
-    b = crew.hire_one("B")
+    a = pool.start_one("A", hosts=proxy.address)
+    b = pool.start_one("B")
     a.take()
     call = b.acquire(timeout=30)
-    crew.wait_contenders(2)
-    with outage(crew, proxy) as began:
+    pool.wait_contenders(2)
+    with outage(pool, proxy) as began:
         released = a.release().result(ROOM + LATER)
         figure("released after", released["t"] - began, "s")
         assert released["t"] - began <= ROOM
@@ -265,27 +267,27 @@ def test_a_release_during_an_outage_returns_in_time_and_frees_the_lock(
     figure("next holder after", answer["t"] - (began if lasting else healed), "s")
     if not lasting:
         assert answer["t"] - healed <= LEFT_BEHIND
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F28")
 @pytest.mark.timeout(120)
 def test_after_a_long_outage_the_session_is_back_within_a_quarter_of_its_timeout(
-    crew: Crew, arena: Zoo, proxy: Proxy, figure: Figure
+    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
 ) -> None:
     """With sessions of 2 seconds, 20 seconds are what some minutes are with those of 20 or 30."""
     timeout = 2
     lasts = 10 * timeout
-    a = crew.hire_one("A", hosts=proxy.address, session_timeout=timeout)
+    a = pool.start_one("A", hosts=proxy.address, session_timeout=timeout)
     a.take()
     a.release().result()
-    began = crew.note("outage", target="A")
+    began = pool.note("outage", target="A")
     proxy.upstream = "127.0.0.1:1"  # accepts and resets, so that attempts are seen
     proxy.cut_all()
     attempts = list(connecting(proxy, began + lasts))
     proxy.upstream = arena.address
-    healed = crew.note("heal", target="A")
+    healed = pool.note("heal", target="A")
     back = answered_since(healed, CONNECT, proxy, timeout=60)
     figure("attempts", len(attempts))
     figure("longest pause", max(after - before for before, after in itertools.pairwise(attempts)), "s")
@@ -293,7 +295,7 @@ def test_after_a_long_outage_the_session_is_back_within_a_quarter_of_its_timeout
     assert back - healed <= timeout / 4 + LATER, f"away for {back - healed:.2f} s after the heal"
     assert a.take(timeout=1)
     a.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 def connecting(proxy: Proxy, until: float) -> Iterator[float]:
@@ -313,35 +315,35 @@ def connecting(proxy: Proxy, until: float) -> Iterator[float]:
 @pytest.mark.scenario("F6")
 @pytest.mark.parametrize("busy", [False, True], ids=["free", "held"])
 def test_a_create_whose_reply_is_lost_leaves_one_contender_that_is_granted_once(
-    crew: Crew, arena: Zoo, proxy: Proxy, figure: Figure, busy: bool
+    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure, busy: bool
 ) -> None:
     arena.client.ensure_path(f"{arena.base}/k")  # or the first create is one without a parent
-    a, b = crew.hire_one("A"), crew.hire_one("B", hosts=proxy.address)
+    a, b = pool.start_one("A"), pool.start_one("B", hosts=proxy.address)
     if busy:
         a.take()
     faults = lose_reply(proxy, CREATE, CREATE2)
-    began = crew.note("lose the reply to a create", target="B")
+    began = pool.note("lose the reply to a create", target="B")
     call = b.acquire(timeout=10)
     hit(*faults)
     if busy:
         eventually(lambda: proxy.connections == 1)
-        crew.wait_contenders(2)
+        pool.wait_contenders(2)
         a.release().result()
     answer = call.result(15)
     assert answer["granted"]
     figure("granted after", answer["t"] - began, "s")
-    assert len(crew.wait_contenders(1)) == 1
+    assert len(pool.wait_contenders(1)) == 1
     assert b.check()
     b.release().result()
-    crew.wait_contenders(0, timeout=LEFT_BEHIND)
-    crew.assert_kept()
+    pool.wait_contenders(0, timeout=LEFT_BEHIND)
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F8")
 def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
-    crew: Crew, arena: Zoo, proxy: Proxy, figure: Figure
+    pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure
 ) -> None:
-    a, b = crew.hire_one("A"), crew.hire_one("B", hosts=proxy.address)
+    a, b = pool.start_one("A"), pool.start_one("B", hosts=proxy.address)
     a.take()
     fault = proxy.kill_before_op(DELETE)
     answer = b.acquire(timeout=1).result()
@@ -352,17 +354,17 @@ def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
     )
     figure("gone after", time.monotonic() - answer["t"], "s")
     a.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F9")
-def test_a_release_whose_reply_is_lost_is_a_release(crew: Crew, proxy: Proxy, figure: Figure) -> None:
-    a, b = crew.hire_one("A", hosts=proxy.address), crew.hire_one("B")
+def test_a_release_whose_reply_is_lost_is_a_release(pool: WorkerPool, proxy: Proxy, figure: Figure) -> None:
+    a, b = pool.start_one("A", hosts=proxy.address), pool.start_one("B")
     a.take()
     call = b.acquire(timeout=10)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     fault = proxy.kill_after_op(DELETE)
-    began = crew.note("lose the reply to a delete", target="A")
+    began = pool.note("lose the reply to a delete", target="A")
     releasing = a.release()
     answer = call.result(15)
     hit(fault)
@@ -373,8 +375,8 @@ def test_a_release_whose_reply_is_lost_is_a_release(crew: Crew, proxy: Proxy, fi
     assert not released["error"]
     assert released["t"] - began <= ROOM
     b.release().result()
-    crew.wait_contenders(0, timeout=LEFT_BEHIND)
-    crew.assert_kept()
+    pool.wait_contenders(0, timeout=LEFT_BEHIND)
+    pool.assert_kept()
 
 
 # --- those ahead ------------------------------------------------------------------------------------------------------
@@ -383,19 +385,19 @@ def test_a_release_whose_reply_is_lost_is_a_release(crew: Crew, proxy: Proxy, fi
 @pytest.mark.chaos
 @pytest.mark.scenario("F27")
 def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
-    crew: Crew, arena: Zoo, figure: Figure
+    pool: WorkerPool, arena: Zoo, figure: Figure
 ) -> None:
-    b = crew.hire_one("B")
+    b = pool.start_one("B")
     ahead = [
         arena.client.create(f"{arena.base}/k/{uuid.uuid4().hex}__lock__", ephemeral=True, sequence=True, makepath=True)
         for _ in range(7)  # as kazoo's lock names them, which ours respects
     ]
     call = b.acquire(timeout=1.5)
-    crew.wait_contenders(8)
-    began = next(event["t"] for event in crew.history() if event["e"] == "invoke")
+    pool.wait_contenders(8)
+    began = next(event["t"] for event in pool.history() if event["e"] == "invoke")
     for place, gone in enumerate(reversed(ahead[1:]), start=1):
         time.sleep(max(0.0, began + place * 0.7 - time.monotonic()))  # a pace, from the nearest to the second
-        crew.note("vanish", path=gone)
+        pool.note("vanish", path=gone)
         arena.client.delete(gone)
     answer = call.result()
     took = answer["t"] - began
@@ -403,7 +405,7 @@ def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
     assert not answer["granted"]
     assert 1.5 <= took <= 1.5 + ROOM, f"waited for {took:.2f} s, not for 1.5 s"
     arena.client.delete(ahead[0])
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 # --- a host that is dead ----------------------------------------------------------------------------------------------
@@ -413,23 +415,23 @@ def test_those_ahead_may_vanish_one_by_one_without_moving_a_waiters_deadline(
 @pytest.mark.scenario("F19")
 @pytest.mark.timeout(90)
 @firewall.needs_firewall
-def test_a_dead_host_in_the_list_costs_no_session(crew: Crew, arena: Zoo, proxy: Proxy, figure: Figure) -> None:
+def test_a_dead_host_in_the_list_costs_no_session(pool: WorkerPool, arena: Zoo, proxy: Proxy, figure: Figure) -> None:
     """Its packets are dropped, so that each try to connect to it takes as long as it is given."""
     timeout = 8
     with firewall.dead_host("127.9.9.1") as dead, Proxy(arena.address) as other:
-        a = crew.hire_one("A", hosts=f"127.9.9.1:2181,{proxy.address},{other.address}", session_timeout=timeout)
+        a = pool.start_one("A", hosts=f"127.9.9.1:2181,{proxy.address},{other.address}", session_timeout=timeout)
         a.take(abort_on="lost")
         session = a.ask("session")["id"]
         before = arena.children("k")
         slowest = 0.0
         for _ in range(5):
-            cut = crew.note("cut", target="A")
+            cut = pool.note("cut", target="A")
             proxy.cut_all()
             other.cut_all()
             back = answered_since(cut, CONNECT, proxy, other, timeout=3 * timeout)
             slowest = max(slowest, back - cut)
             assert back - cut <= timeout / 2, f"{back - cut:.2f} s without a connection"
-            if crew.lock == "zklock":
+            if pool.lock == "zklock":
                 assert a.check()
             time.sleep(timeout / 4)  # for the lease to be whole again
         if not dead.hits:
@@ -438,4 +440,4 @@ def test_a_dead_host_in_the_list_costs_no_session(crew: Crew, arena: Zoo, proxy:
         assert a.ask("session")["id"] == session
         assert arena.children("k") == before
         a.release().result()
-        crew.assert_kept()
+        pool.assert_kept()

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.chaos.checker import ROOM
 from support.chaos.clocks import ClockShim
-from support.chaos.crew import Crew
 from support.chaos.preload import needs_compiler
 from support.chaos.report import Figures
 from support.chaos.servers import serving
 from support.chaos.slowdisk import write_whole
 from support.chaos.website import Website
+from support.chaos.worker_pool import WorkerPool
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -293,7 +293,7 @@ def ahead() -> Iterator[ClockShim]:
 
 @pytest.fixture
 def ensemble(ahead: ClockShim) -> Iterator[Ensemble]:
-    """What the crew plays on."""
+    """What the pool plays on."""
     with Ensemble(nodes=1, env=ahead.env) as ensemble:
         yield ensemble
 
@@ -302,23 +302,23 @@ def ensemble(ahead: ClockShim) -> Iterator[Ensemble]:
 @pytest.mark.chaos
 @needs_compiler
 @pytest.mark.timeout(120)
-def test_wall_clocks_that_are_an_hour_off_mean_nothing(crew: Crew, ahead: ClockShim, figure: Figures) -> None:
+def test_wall_clocks_that_are_an_hour_off_mean_nothing(pool: WorkerPool, ahead: ClockShim, figure: Figures) -> None:
     """Neither the server's, which is ahead and then set back, nor that of one of its clients, which is behind."""
     with ClockShim() as behind:
         behind.jump(realtime=-HOUR)
-        (a,) = crew.hire("A", hosts=None, session_timeout=SESSION_TIMEOUT, **behind.env)
-        b = crew.hire_one("B")
+        (a,) = pool.start("A", hosts=None, session_timeout=SESSION_TIMEOUT, **behind.env)
+        b = pool.start_one("B")
         for _ in range(10):
-            for hand in (a, b):
-                hand.take()
-                hand.release().result()
+            for worker in (a, b):
+                worker.take()
+                worker.release().result()
 
         a.take()
-        (node,) = crew.zoo.contenders()
-        created = crew.zoo.client.get(node)[1].ctime / 1000
+        (node,) = pool.zoo.contenders()
+        created = pool.zoo.client.get(node)[1].ctime / 1000
         assert created - time.time() > HOUR - 100, "the server's clock is not ahead"
         waiting = b.acquire(timeout=30)
-        crew.wait_contenders(2)
+        pool.wait_contenders(2)
         ahead.jump(realtime=-2 * HOUR)
         assert not a.work(seconds=SESSION_TIMEOUT * 1.5).result()["lost"]
         assert not waiting.done()
@@ -335,4 +335,4 @@ def test_wall_clocks_that_are_an_hour_off_mean_nothing(crew: Crew, ahead: ClockS
         answer = a.take(timeout=20)
         assert answer["t"] - killed < SESSION_TIMEOUT + 2 * TICK + ROOM
         figure("dead holder replaced after", answer["t"] - killed, "s")
-        crew.assert_kept()
+        pool.assert_kept()

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from support.chaos.checker import ROOM
 from support.chaos.clocks import ClockShim
-from support.chaos.crew import Crew
 from support.chaos.preload import needs_compiler
+from support.chaos.worker_pool import WorkerPool
 from support.proxy import DELETE, Proxy
 from support.zoo import Zoo, eventually
 
@@ -28,18 +28,18 @@ Figure = Callable[..., None]
 
 
 @pytest.mark.scenario("F11")
-def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(crew: Crew, figure: Figure) -> None:
+def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, figure: Figure) -> None:
     """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
-    a, b = crew.hire("A", "B")
+    a, b = pool.start("A", "B")
     b.take(owner="ahead")
     waiting = a.acquire(timeout=30)
-    _, mine = crew.wait_contenders(2)
+    _, mine = pool.wait_contenders(2)
     behind = b.acquire(timeout=10, owner="behind")
-    crew.wait_contenders(3)
-    struck = crew.note("alarm", target="A")
+    pool.wait_contenders(3)
+    struck = pool.note("alarm", target="A")
     a.tell("alarm", after=0.05).result()
     assert waiting.result(5)["error"] == "Struck"
-    eventually(lambda: mine not in crew.zoo.children("k"), LEFT_BEHIND, "the one that was struck is still in the queue")
+    eventually(lambda: mine not in pool.zoo.children("k"), LEFT_BEHIND, "the one that was struck is still in the queue")
     figure("left the queue after", time.monotonic() - struck, "s")
     released = b.release(owner="ahead").result()["t"]
     answer = behind.result(15)
@@ -47,27 +47,27 @@ def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(crew: Crew, figure: 
     figure("the one behind served after", max(0.0, answer["t"] - released), "s")
     b.release(owner="behind").result()
     a.take()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F12")
 @pytest.mark.chaos
 @pytest.mark.parametrize("when", ["the server is slow", "there is no connection"])
 def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
-    crew: Crew, proxy: Proxy, figure: Figure, when: str
+    pool: WorkerPool, proxy: Proxy, figure: Figure, when: str
 ) -> None:
     """Nobody calls release again, so what was begun is carried through."""
-    a, b = crew.hire_one("A", hosts=proxy.address, session_timeout=10), crew.hire_one("B")
+    a, b = pool.start_one("A", hosts=proxy.address, session_timeout=10), pool.start_one("B")
     a.take()
     waiting = b.acquire(timeout=15)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     if when == "the server is slow":
         proxy.delay_op(DELETE, 0.8)
     else:
         proxy.refuse = True
         proxy.cut_all()
         eventually(lambda: not a.ask("connected"), 5)
-    crew.note("alarm", target="A")
+    pool.note("alarm", target="A")
     a.tell("release", **{"as": "main"}, key="k", alarm=0.3).result(5)
     healed = time.monotonic()
     proxy.heal()
@@ -75,7 +75,7 @@ def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
     answer = waiting.result()
     assert answer["granted"]
     figure("next holder after", answer["t"] - healed, "s")
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 # --- processes that do not run ----------------------------------------------------------------------------------------
@@ -83,14 +83,16 @@ def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
 
 @pytest.mark.scenario("F34")
 @pytest.mark.chaos
-def test_a_holder_that_was_stopped_past_its_session_learns_of_it_at_its_first_check(crew: Crew, figure: Figure) -> None:
+def test_a_holder_that_was_stopped_past_its_session_learns_of_it_at_its_first_check(
+    pool: WorkerPool, figure: Figure
+) -> None:
     """The next one has the lock meanwhile; what the stopped one writes late is refused by the fence."""
-    a, b = crew.hire("A", "B", session_timeout=T)
+    a, b = pool.start("A", "B", session_timeout=T)
     a.take()
     value = a.tell("claim", **{"as": "main"}, key="k").result()
     working = a.work()
     waiting = b.acquire(timeout=20)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     stopped = a.pause()
     answer = waiting.result(20)
     assert answer["granted"]
@@ -106,21 +108,21 @@ def test_a_holder_that_was_stopped_past_its_session_learns_of_it_at_its_first_ch
     assert not a.tell("write", **{"as": "main"}, key="k", value=value + 1).result(), "a stale write was taken"
     assert b.tell("write", **{"as": "main"}, key="k", value=value + 1).result()
     assert b.check()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F35")
 @pytest.mark.chaos
 @pytest.mark.parametrize("hog", ["main", "another"])
 def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its_first_check(
-    crew: Crew, figure: Figure, hog: str
+    pool: WorkerPool, figure: Figure, hog: str
 ) -> None:
     """One call into C, by the holder or by another thread of its process, lets no thread of the protocol run."""
-    a, b = crew.hire("A", "B", session_timeout=T)
+    a, b = pool.start("A", "B", session_timeout=T)
     a.take()
     waiting = b.acquire(timeout=30)
-    crew.wait_contenders(2)
-    crew.note("hog", target="A")
+    pool.wait_contenders(2)
+    pool.note("hog", target="A")
     hogging = a.tell("hog", **{"as": hog}, seconds=T + 1)
     working = a.work()
     answer = waiting.result(30)
@@ -131,7 +133,7 @@ def test_a_holder_that_kept_the_interpreter_past_its_session_learns_of_it_at_its
     assert told["lost"]
     assert kept["t"] > answer["t"], "the next one was to be granted the lock while the interpreter was kept"
     figure("told after", max(0.0, told["t"] - kept["t"]) * 1000, "ms")
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F36")
@@ -174,15 +176,15 @@ except LockLost:
 @pytest.mark.scenario("F51")
 @pytest.mark.chaos
 def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing_after_it(
-    crew: Crew, figure: Figure
+    pool: WorkerPool, figure: Figure
 ) -> None:
     """It is at the head of the queue when it is stopped; once it goes on it queues again, in its new session."""
-    a, stopped = crew.hire("A", "B", session_timeout=T)
+    a, stopped = pool.start("A", "B", session_timeout=T)
     a.take(owner="ahead")
     waiting = stopped.acquire(timeout=30)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     behind = a.acquire(timeout=20, owner="behind")
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     paused = stopped.pause()
     a.release(owner="ahead").result()
     answer = behind.result(20)
@@ -191,7 +193,7 @@ def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing
     assert answer["t"] - paused <= EXPIRED
     time.sleep(max(0.0, paused + T + 2 - time.monotonic()))
     stopped.resume()
-    crew.wait_contenders(2)  # it is in the queue again
+    pool.wait_contenders(2)  # it is in the queue again
     with contextlib.suppress(AssertionError):
         eventually(waiting.done, 1)
     assert not waiting.done(), f"a grant on a session that was over: {waiting.result()}"
@@ -199,7 +201,7 @@ def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing
     a.release(owner="behind").result()
     assert waiting.result()["granted"]
     assert stopped.check()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 # --- clocks that jump -------------------------------------------------------------------------------------------------
@@ -207,15 +209,17 @@ def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing
 
 @pytest.mark.scenario("F48")
 @needs_compiler
-def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(crew: Crew, figure: Figure) -> None:
+def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(
+    pool: WorkerPool, figure: Figure
+) -> None:
     """The monotonic clock stands still while a machine is suspended, and a lease measured by it would look good."""
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("the servers of this test did not sleep: a lock that has no lease lost nothing")
     with ClockShim() as clocks:
-        a = crew.hire_one("A", session_timeout=T, **clocks.env)
+        a = pool.start_one("A", session_timeout=T, **clocks.env)
         a.take()
         assert a.check()
-        crew.note("suspend", target="A", seconds=100)
+        pool.note("suspend", target="A", seconds=100)
         with clocks.suspended(a.process.pid, 100):
             pass
         resumed = time.monotonic()
@@ -225,23 +229,25 @@ def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(c
         a.take()
         assert a.check()
         a.release().result()
-        crew.assert_kept()
+        pool.assert_kept()
 
 
 @pytest.mark.scenario("F49")
 @pytest.mark.chaos
 @needs_compiler
 @pytest.mark.parametrize("hour", [3600, -3600])
-def test_the_wall_clock_may_jump_while_a_lock_is_held_and_waited_for(crew: Crew, figure: Figure, hour: int) -> None:
+def test_the_wall_clock_may_jump_while_a_lock_is_held_and_waited_for(
+    pool: WorkerPool, figure: Figure, hour: int
+) -> None:
     """The hold stays good for longer than a lease from then on, and a wait ends when it was to end."""
     with ClockShim() as clocks:
-        a, b = crew.hire("A", "B", session_timeout=T, **clocks.env)
+        a, b = pool.start("A", "B", session_timeout=T, **clocks.env)
         a.take()
         working = a.work()
         began = time.monotonic()
         waiting = b.acquire(timeout=1.5)
-        crew.wait_contenders(2)
-        crew.note("jump", seconds=hour)
+        pool.wait_contenders(2)
+        pool.note("jump", seconds=hour)
         clocks.jump(realtime=hour)
         answer = waiting.result(10)
         waited = answer["t"] - began
@@ -251,8 +257,8 @@ def test_the_wall_clock_may_jump_while_a_lock_is_held_and_waited_for(crew: Crew,
         a.stop_work()
         assert not working.result()["lost"], "the holder was told that its lock was lost"
         waiting = b.acquire(timeout=5)
-        crew.wait_contenders(2)
+        pool.wait_contenders(2)
         clocks.jump(realtime=-hour)
         a.release().result()
         assert waiting.result()["granted"]
-        crew.assert_kept()
+        pool.assert_kept()

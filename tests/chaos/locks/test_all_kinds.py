@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 from support.chaos.checker import Verdict
-from support.chaos.churn import PERMITS, READ_WRITE, SHARED, Wish
-from support.chaos.crew import Call, Crew, Hand
 from support.chaos.kinds import READ, SEMAPHORE
 from support.chaos.limiting import Operator
 from support.chaos.nemesis import Nemesis
+from support.chaos.random_work import PERMITS, READ_WRITE, SHARED, Wish
 from support.chaos.report import Figures
+from support.chaos.worker_pool import Call, LockWorker, WorkerPool
 from support.proxy import Proxy
 
 from django_zklock.testing.ensemble import Ensemble
@@ -42,11 +42,11 @@ def test_readers_and_writers_on_an_ensemble_under_faults(
     request: pytest.FixtureRequest,
     ensemble: Ensemble,
     proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
-    crew: Crew,
+    pool: WorkerPool,
     figure: Figures,
 ) -> None:
     chance = random.Random(request.config.getoption("--soak-seed"))
-    verdict = hurt(crew, ensemble, proxies, READ_WRITE, chance, figure)
+    verdict = hurt(pool, ensemble, proxies, READ_WRITE, chance, figure)
     show(figure, verdict)
     assert verdict.figures.together[READ] > 1, "no two readers had the lock at a time"
     assert verdict.figures.downgrades
@@ -57,20 +57,20 @@ def test_permits_on_an_ensemble_under_faults(
     request: pytest.FixtureRequest,
     ensemble: Ensemble,
     proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
-    crew: Crew,
+    pool: WorkerPool,
     figure: Figures,
 ) -> None:
     """While somebody raises, lowers and clears the limit."""
     chance = random.Random(request.config.getoption("--soak-seed"))
-    operator = Operator(crew, "k", PERMITS, chance=random.Random(chance.random()), every=1.0)
-    verdict = hurt(crew, ensemble, proxies, SHARED, chance, figure, operator)
+    operator = Operator(pool, "k", PERMITS, chance=random.Random(chance.random()), every=1.0)
+    verdict = hurt(pool, ensemble, proxies, SHARED, chance, figure, operator)
     show(figure, verdict)
     figure("limits set", operator.changes)
     assert verdict.figures.together[SEMAPHORE] > 1, "no two had a permit at a time"
 
 
 def hurt(
-    crew: Crew,
+    pool: WorkerPool,
     ensemble: Ensemble,
     proxies: list[Proxy],
     wishes: Sequence[Wish],
@@ -79,42 +79,42 @@ def hurt(
     meanwhile: AbstractContextManager[object] = NOTHING,
 ) -> Verdict:
     """Have a crowd take one key while faults are drawn, and while the leader goes at the end; judge what it did."""
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("the kinds of locks of kazoo's do not share a queue")
     hosts = ",".join(proxy.address for proxy in proxies)
     names = iter(f"P{number}" for number in range(1, 10**6))
     under_way: list[Call] = []
 
-    def hire() -> Hand:
-        hand = crew.hire_one(next(names), hosts=hosts, session_timeout=T)
+    def start() -> LockWorker:
+        worker = pool.start_one(next(names), hosts=hosts, session_timeout=T)
         under_way.extend(
-            hand.tell("churn", **{"as": owner}, keys={"k": wishes}, seconds=10**6, seed=chance.randrange(10**9))
+            worker.tell("random_work", **{"as": owner}, keys={"k": wishes}, seconds=10**6, seed=chance.randrange(10**9))
             for owner in OWNERS
         )
-        return hand
+        return worker
 
     with meanwhile:
-        mortals = [hire() for _ in range(PROCESSES)]
-        nemesis = Nemesis(crew, ensemble, proxies, mortals, hire, disk=None, chance=chance)
+        mortals = [start() for _ in range(PROCESSES)]
+        nemesis = Nemesis(pool, ensemble, proxies, mortals, start, disk=None, chance=chance)
         nemesis.run(SECONDS)
         leader = ensemble.leader
-        crew.note("kill server", number=leader.number)
+        pool.note("kill server", number=leader.number)
         leader.kill()
         for server in ensemble.servers:
             if server is not leader:
                 server.wait_ready()
         leader.start()
         leader.wait_ready()
-        crew.note("heal")
-    for hand in crew.hands:
-        if hand.alive:
-            hand.tell("end_churn").result()
+        pool.note("heal")
+    for worker in pool.workers:
+        if worker.alive:
+            worker.tell("end_random_work").result()
     for call in under_way:
-        if call.hand.alive:
+        if call.worker.alive:
             call.result(PATIENCE)
     for fault, count in sorted(nemesis.done.items()):
         figure(fault, count)
-    return crew.assert_kept()
+    return pool.assert_kept()
 
 
 def show(figure: Figures, verdict: Verdict) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.chaos import wrap
-from support.chaos.crew import Crew
+from support.chaos.worker_pool import WorkerPool
 from support.zoo import Zoo, eventually
 
 from django_zklock.queue.order import LAST_SEQUENCE
@@ -53,38 +53,38 @@ def keys() -> tuple[str, ...]:
 
 @pytest.mark.scenario("F57")
 @pytest.mark.parametrize("key", WORN)
-def test_a_key_whose_numbers_are_used_up_is_closed(crew: Crew, key: str) -> None:
+def test_a_key_whose_numbers_are_used_up_is_closed(pool: WorkerPool, key: str) -> None:
     """Of three that come at once none is granted the lock, and each is told what is wrong and leaves."""
-    hands = crew.hire("A", "B", "C")
-    calls = [hand.acquire(key, timeout=3) for hand in hands]
+    workers = pool.start("A", "B", "C")
+    calls = [worker.acquire(key, timeout=3) for worker in workers]
     answers = [call.result(20) for call in calls]
-    holders = [hand for hand, answer in zip(hands, answers, strict=True) if answer["granted"]]
-    checks = [hand.check(key) for hand in holders]
+    holders = [worker for worker, answer in zip(workers, answers, strict=True) if answer["granted"]]
+    checks = [worker.check(key) for worker in holders]
     assert sum(checks) <= 1, f"{sum(checks)} of 3 processes hold the lock"
-    if crew.lock == "zklock":
+    if pool.lock == "zklock":
         told = [answer.get("error") for answer in answers].count("UnreadableQueue")
         assert told == 3 or (told and key == "across"), f"told by {told} of 3: {answers}"
-    for hand in holders:
-        hand.release(key).result()
-    eventually(lambda: not crew.zoo.children(key), 2, "a contender is left behind")
-    crew.assert_kept()
+    for worker in holders:
+        worker.release(key).result()
+    eventually(lambda: not pool.zoo.children(key), 2, "a contender is left behind")
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F57")
-def test_a_key_is_good_to_its_last_number_and_can_be_begun_anew(crew: Crew) -> None:
+def test_a_key_is_good_to_its_last_number_and_can_be_begun_anew(pool: WorkerPool) -> None:
     """An operator deletes the empty directory; the numbers begin at 0, and the tokens go on rising."""
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("only our lock knows a last number")
-    a, b = crew.hire("A", "B")
+    a, b = pool.start("A", "B")
     [key] = FRESH
     tokens = []
     for _ in range(3):
         tokens.append(a.take(key)["token"])
         a.release(key).result()
     assert b.acquire(key).result()["error"] == "UnreadableQueue"
-    crew.zoo.client.delete(f"{crew.zoo.base}/{key}")
+    pool.zoo.client.delete(f"{pool.zoo.base}/{key}")
     tokens.append(b.take(key)["token"])
-    assert [int(name[-10:]) for name in crew.zoo.children(key)] == [0]
+    assert [int(name[-10:]) for name in pool.zoo.children(key)] == [0]
     assert tokens == sorted(tokens)
     b.release(key).result()  # or it would be there in the next test, until the session of the killed process is over
-    crew.assert_kept()
+    pool.assert_kept()

@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 import pytest
-from support.chaos.checker import judge
+from support.chaos.checker import check_history
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.load import Load, Start
@@ -56,7 +56,7 @@ def test_a_mixed_history_is_that_of_one_lock(
     before = load.grants.copy()
     load.run(SECONDS)
     events = load.end()
-    verdict = judge(events)
+    verdict = check_history(events)
     assert verdict.ok, verdict.short()
     print(f"{which} {theirs} and ours {ours}: {dict(load.grants)}")
     gone_on = load.grants - before
@@ -86,7 +86,7 @@ def test_a_code_base_moves_from_kazoo_without_a_gap(
         load.dismiss(old)
         load.add(new, start_ours, kinds)
     load.run(SECONDS / 2)
-    verdict = judge(load.end())
+    verdict = check_history(load.end())
     assert verdict.ok, verdict.short()
     assert load.grants.keys() == {"kazoo-1", "kazoo-2", "between-1", "between-2", "own-1", "own-2"}
     print(dict(load.grants))
@@ -99,4 +99,4 @@ def test_the_checker_sees_what_two_clients_do_that_do_not_see_each_other(zoo: Zo
     load.add("theirs", start_theirs, ["lock"])
     load.add("ours", start_ours, ["lock"])
     load.run(SECONDS)
-    assert "exclusion" in judge(load.end()).rules
+    assert "exclusion" in check_history(load.end()).rules

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.chaos.crew import Crew
 from support.chaos.report import Figures
-from support.chaos.thief import expire
+from support.chaos.session_killer import expire
+from support.chaos.worker_pool import WorkerPool
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -19,32 +19,34 @@ AT_ONCE = 1.0  # second, for what asks nobody
 
 
 @pytest.fixture(autouse=True)
-def _has_two_sides(crew: Crew) -> None:
-    if crew.lock != "zklock":
+def _has_two_sides(pool: WorkerPool) -> None:
+    if pool.lock != "zklock":
         pytest.skip("kazoo's read-write locks are others than its Lock")
 
 
 @pytest.mark.scenario("F60")
-def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_reader(crew: Crew, figure: Figures) -> None:
+def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_reader(
+    pool: WorkerPool, figure: Figures
+) -> None:
     """CURATOR-621. The reader that stands before it comes in at once, and the one behind it waits with it."""
-    first, second, before, behind = crew.hire("A", "B", "C", "D")
+    first, second, before, behind = pool.start("A", "B", "C", "D")
     token = first.take(kind="write")["token"]
     reading = before.acquire(kind="read")
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     writing = second.acquire(kind="write", timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     late = behind.acquire(kind="read", timeout=30)
-    crew.wait_contenders(4)
+    pool.wait_contenders(4)
     downgraded = first.downgrade().result()
     assert (downgraded["kind"], downgraded["error"]) == ("read", "")
     granted = reading.result(SOON)
     assert granted["granted"]
     figure("the next reader comes in after", granted["t"] - downgraded["t"], "s")
-    for hand in (first, before):
-        assert not hand.work(seconds=0.3).result()["lost"]
+    for worker in (first, before):
+        assert not worker.work(seconds=0.3).result()["lost"]
     assert not writing.done()
     assert not late.done()
-    assert crew.zoo.payloads("k")[0] is not None, "nobody can see who reads"
+    assert pool.zoo.payloads("k")[0] is not None, "nobody can see who reads"
     first.release().result()
     assert before.check()
     assert not writing.done(), "another one reads still"
@@ -53,20 +55,20 @@ def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_read
     assert not late.done()
     second.release().result()
     assert late.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F60")
 @pytest.mark.chaos
-def test_who_lets_go_of_writing_first_reads_on_without_a_gap(crew: Crew) -> None:
-    first, second, reader = crew.hire("A", "B", "C")
+def test_who_lets_go_of_writing_first_reads_on_without_a_gap(pool: WorkerPool) -> None:
+    first, second, reader = pool.start("A", "B", "C")
     token = first.take(kind="write")["token"]
     again = first.take(kind="read")
     assert (again["token"], again["kind"]) == (token, "read")
     reading = reader.acquire(kind="read")
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     writing = second.acquire(kind="write", timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     assert not reading.done()
     first.release(outermost=True).result()
     assert reading.result(SOON)["granted"]
@@ -76,20 +78,20 @@ def test_who_lets_go_of_writing_first_reads_on_without_a_gap(crew: Crew) -> None
     assert not writing.done()
     first.release().result()
     assert writing.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F60")
 @pytest.mark.chaos
-def test_readers_and_a_plain_lock_of_one_key_keep_each_other_out(crew: Crew) -> None:
+def test_readers_and_a_plain_lock_of_one_key_keep_each_other_out(pool: WorkerPool) -> None:
     """A program that knows nothing of sides takes part in the queue."""
-    first, second, plain, late = crew.hire("A", "B", "C", "D")
+    first, second, plain, late = pool.start("A", "B", "C", "D")
     first.take(kind="read")
     second.take(kind="read")
     locking = plain.acquire(timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     reading = late.acquire(kind="read", timeout=30)
-    crew.wait_contenders(4)
+    pool.wait_contenders(4)
     first.release().result()
     assert not locking.done()
     second.release().result()
@@ -98,111 +100,113 @@ def test_readers_and_a_plain_lock_of_one_key_keep_each_other_out(crew: Crew) -> 
     assert not reading.done()
     plain.release().result()
     assert reading.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F60")
-def test_a_reader_that_wants_to_write_is_refused_at_once(crew: Crew) -> None:
+def test_a_reader_that_wants_to_write_is_refused_at_once(pool: WorkerPool) -> None:
     """Two of them would wait for each other for ever; each reads on, and nothing of theirs is left in the queue."""
-    first, second = crew.hire("A", "B")
-    for hand in (first, second):
-        hand.take(kind="read")
-    for hand in (first, second):
+    first, second = pool.start("A", "B")
+    for worker in (first, second):
+        worker.take(kind="read")
+    for worker in (first, second):
         for kind in ("write", "lock"):
             asked = time.monotonic()
-            answer = hand.acquire(kind=kind, timeout=None).result(SOON)
+            answer = worker.acquire(kind=kind, timeout=None).result(SOON)
             assert answer["error"] == "LockUpgradeRefused"
             assert answer["t"] - asked < AT_ONCE
-    crew.wait_contenders(2)
-    for hand in (first, second):
-        assert hand.check()
-        hand.release().result()
+    pool.wait_contenders(2)
+    for worker in (first, second):
+        assert worker.check()
+        worker.release().result()
     assert first.take(kind="write")["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F60")
 @pytest.mark.chaos
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(proxy: Proxy, crew: Crew, when: str) -> None:
-    first = crew.hire_one("A", hosts=proxy.address)
-    second, reader = crew.hire("B", "C")
+def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(
+    proxy: Proxy, pool: WorkerPool, when: str
+) -> None:
+    first = pool.start_one("A", hosts=proxy.address)
+    second, reader = pool.start("B", "C")
     first.take(kind="write", abort_on="lost")
     reading = reader.acquire(kind="read", timeout=30)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     writing = second.acquire(kind="write", timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     lost = (proxy.kill_before_op if when == "before" else proxy.kill_after_op)(MULTI)
-    crew.note("lose", target="A", how=when)
+    pool.note("lose", target="A", how=when)
     first.downgrade().result()
     assert lost.wait(SOON)
     assert reading.result(SOON)["granted"]
     assert first.check()
     assert not writing.done()
-    for hand in (first, reader):
-        hand.release().result()
+    for worker in (first, reader):
+        worker.release().result()
     assert writing.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("READERS")
 @pytest.mark.chaos
 @pytest.mark.parametrize("downgraded", [False, True])
-def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(crew: Crew, downgraded: bool) -> None:
-    first, second, writer = crew.hire("A", "B", "C", session_timeout=T)
+def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(pool: WorkerPool, downgraded: bool) -> None:
+    first, second, writer = pool.start("A", "B", "C", session_timeout=T)
     first.take(kind="write" if downgraded else "read")
     if downgraded:
         first.downgrade().result()
     second.take(kind="read")
     writing = writer.acquire(kind="write", timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     killed = first.kill()
     second.release().result()
     answer = writing.result(3 * T)
     assert answer["granted"]
     assert answer["t"] - killed < T + 2
-    assert crew.zoo.reading("k") == [], "the sign of a reader that is gone"
-    crew.assert_kept()
+    assert pool.zoo.reading("k") == [], "the sign of a reader that is gone"
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("READERS")
 @pytest.mark.chaos
-def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(crew: Crew, arena: Zoo) -> None:
+def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(pool: WorkerPool, arena: Zoo) -> None:
     """CURATOR-595, for readers: a loss is told, the writer comes in with the last of them, and not before."""
-    first, second, writer = crew.hire("A", "B", "C", session_timeout=T)
-    for hand in (first, second):
-        hand.take(kind="read")
+    first, second, writer = pool.start("A", "B", "C", session_timeout=T)
+    for worker in (first, second):
+        worker.take(kind="read")
     working = first.work()
     writing = writer.acquire(kind="write", timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     session = first.ask("session")
-    crew.note("expire", target="A")
+    pool.note("expire", target="A")
     expire(arena.all_hosts, session["id"])
-    crew.note("done", of="expire", target="A")
+    pool.note("done", of="expire", target="A")
     assert working.result(SOON)["lost"]
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     assert second.check()
     assert not writing.done()
     second.release().result()
     assert writing.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("READERS")
 @pytest.mark.chaos
-def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(crew: Crew, arena: Zoo) -> None:
+def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(pool: WorkerPool, arena: Zoo) -> None:
     """CURATOR-211, -307: who is not in the queue takes its place for the first, or fails; here it queues anew."""
-    holder, waiter, reader = crew.hire("A", "B", "C")
+    holder, waiter, reader = pool.start("A", "B", "C")
     holder.take(kind="write")
     for waiting, kind in ((waiter, "read"), (reader, "write")):
         acquiring = waiting.acquire(kind=kind, timeout=30)
-        name = crew.wait_contenders(2)[-1]
+        name = pool.wait_contenders(2)[-1]
         path = f"{arena.base}/k/{name}"
-        crew.note("delete", key="k", path=path, token=arena.client.get(path)[1].czxid)
+        pool.note("delete", key="k", path=path, token=arena.client.get(path)[1].czxid)
         arena.client.delete(path)
-        eventually(lambda name=name: crew.zoo.children("k")[-1:] != [name] and len(crew.zoo.children("k")) == 2)  # type: ignore[misc]
+        eventually(lambda name=name: pool.zoo.children("k")[-1:] != [name] and len(pool.zoo.children("k")) == 2)  # type: ignore[misc]
         assert not acquiring.done()
         holder.release().result()
         assert acquiring.result(SOON)["granted"]
         holder = waiting
-    crew.assert_kept()
+    pool.assert_kept()

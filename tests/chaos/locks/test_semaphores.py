@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.chaos.crew import Crew, Hand
 from support.chaos.report import Figures
-from support.chaos.thief import expire
+from support.chaos.session_killer import expire
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE2, Proxy
 from support.zoo import Zoo, eventually
 
@@ -17,30 +17,30 @@ PERMITS = 2
 
 
 @pytest.fixture(autouse=True)
-def _has_one_queue(crew: Crew) -> None:
-    if crew.lock != "zklock":
+def _has_one_queue(pool: WorkerPool) -> None:
+    if pool.lock != "zklock":
         pytest.skip("kazoo's semaphore is another than its Lock")
 
 
-def holding(crew: Crew, *names: str, limit: int = PERMITS) -> list[Hand]:
+def holding(pool: WorkerPool, *names: str, limit: int = PERMITS) -> list[LockWorker]:
     """Processes that each have a permit."""
-    hands = crew.hire(*names, session_timeout=T)
-    for hand in hands:
-        assert hand.take(limit=limit)["kind"] == "semaphore"
-    return hands
+    workers = pool.start(*names, session_timeout=T)
+    for worker in workers:
+        assert worker.take(limit=limit)["kind"] == "semaphore"
+    return workers
 
 
 @pytest.mark.scenario("PERMITS")
-def test_the_one_too_many_waits_for_whoever_lets_go_first(crew: Crew, figure: Figures) -> None:
+def test_the_one_too_many_waits_for_whoever_lets_go_first(pool: WorkerPool, figure: Figures) -> None:
     """Not for the one just ahead, nor for the first; and those behind it come after it."""
-    holders = holding(crew, "A", "B")
-    for hand in holders:
-        hand.work()  # so that one who comes in beside them is seen to
-    third, fourth = crew.hire("C", "D")
+    holders = holding(pool, "A", "B")
+    for worker in holders:
+        worker.work()  # so that one who comes in beside them is seen to
+    third, fourth = pool.start("C", "D")
     waiting = third.acquire(limit=PERMITS, timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     behind = fourth.acquire(limit=PERMITS, timeout=30)
-    crew.wait_contenders(4)
+    pool.wait_contenders(4)
     for holder, call, next_one in ((holders[1], waiting, third), (holders[0], behind, fourth)):
         assert not call.done()
         holder.stop_work()
@@ -50,90 +50,90 @@ def test_the_one_too_many_waits_for_whoever_lets_go_first(crew: Crew, figure: Fi
         figure("hand-off", granted["t"] - released, "s")
         assert next_one.check()
         next_one.work()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
-def test_a_limit_that_is_raised_lets_the_next_in_at_once(crew: Crew, figure: Figures) -> None:
-    hands = [*holding(crew, "A", "B"), *crew.hire("C", "D")]
-    waiting = [hand.acquire(limit=PERMITS, timeout=30) for hand in hands[2:]]
-    crew.wait_contenders(PERMITS + 2)
-    changed = crew.set_limit("k", PERMITS + 1)
+def test_a_limit_that_is_raised_lets_the_next_in_at_once(pool: WorkerPool, figure: Figures) -> None:
+    workers = [*holding(pool, "A", "B"), *pool.start("C", "D")]
+    waiting = [worker.acquire(limit=PERMITS, timeout=30) for worker in workers[2:]]
+    pool.wait_contenders(PERMITS + 2)
+    changed = pool.set_limit("k", PERMITS + 1)
     eventually(lambda: any(call.done() for call in waiting), SOON)
     first = next(call for call in waiting if call.done())
     figure("raised limit heard of after", first.result()["t"] - changed, "s")
     other = next(call for call in waiting if call is not first)
     assert not other.done()
-    crew.set_limit("k", PERMITS + 2)
+    pool.set_limit("k", PERMITS + 2)
     assert other.result(SOON)["granted"]
-    assert all(hand.check() for hand in hands)
-    crew.assert_kept()
+    assert all(worker.check() for worker in workers)
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
 @pytest.mark.chaos
-def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enough_are_back(crew: Crew) -> None:
+def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enough_are_back(pool: WorkerPool) -> None:
     """Once it is cleared, what each brings along counts again."""
-    holders = holding(crew, "A", "B")
-    third, fourth = crew.hire("C", "D")
-    crew.set_limit("k", 1)
+    holders = holding(pool, "A", "B")
+    third, fourth = pool.start("C", "D")
+    pool.set_limit("k", 1)
     waiting = third.acquire(limit=PERMITS, timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     holders[0].release().result()
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     assert holders[1].check()
     assert not waiting.done()
     behind = fourth.acquire(limit=PERMITS, timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     holders[1].release().result()
     assert waiting.result(SOON)["granted"]
     assert not behind.done()
-    crew.set_limit("k", None)
+    pool.set_limit("k", None)
     assert behind.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
 @pytest.mark.chaos
-def test_a_permit_that_is_lost_with_its_session_is_the_next_ones(crew: Crew, arena: Zoo) -> None:
+def test_a_permit_that_is_lost_with_its_session_is_the_next_ones(pool: WorkerPool, arena: Zoo) -> None:
     """CURATOR-595: its holder is told, and the others keep theirs."""
-    first, second = holding(crew, "A", "B")
-    third = crew.hire_one("C")
+    first, second = holding(pool, "A", "B")
+    third = pool.start_one("C")
     working = first.work()
     waiting = third.acquire(limit=PERMITS, timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     session = first.ask("session")
-    crew.note("expire", target="A")
+    pool.note("expire", target="A")
     expire(arena.all_hosts, session["id"])
-    crew.note("done", of="expire", target="A")
+    pool.note("done", of="expire", target="A")
     assert waiting.result(SOON)["granted"]
     assert working.result(SOON)["lost"]
     assert second.check()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
-def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, crew: Crew) -> None:
+def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, pool: WorkerPool) -> None:
     """CURATOR-335, -315: a lease that nobody knew of was left behind."""
-    first = crew.hire_one("A", hosts=proxy.address)
-    (second,) = crew.hire("B")
+    first = pool.start_one("A", hosts=proxy.address)
+    (second,) = pool.start("B")
     proxy.kill_after_op(CREATE2)
-    crew.note("lose", target="A")
+    pool.note("lose", target="A")
     assert first.take(limit=PERMITS)["granted"]
     assert second.take(limit=PERMITS)["granted"]
-    assert len(crew.zoo.children("k")) == 2
-    crew.assert_kept()
+    assert len(pool.zoo.children("k")) == 2
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
 @pytest.mark.chaos
-def test_permits_and_a_lock_of_one_key_keep_each_other_out(crew: Crew) -> None:
-    first, second = holding(crew, "A", "B", limit=PERMITS + 1)
-    locker, late = crew.hire("C", "D")
+def test_permits_and_a_lock_of_one_key_keep_each_other_out(pool: WorkerPool) -> None:
+    first, second = holding(pool, "A", "B", limit=PERMITS + 1)
+    locker, late = pool.start("C", "D")
     locking = locker.acquire(timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     waiting = late.acquire(limit=PERMITS + 1, timeout=30)
-    crew.wait_contenders(4)
+    pool.wait_contenders(4)
     first.release().result()
     assert not locking.done()
     second.release().result()
@@ -141,33 +141,33 @@ def test_permits_and_a_lock_of_one_key_keep_each_other_out(crew: Crew) -> None:
     assert not waiting.done(), "it came past the lock, as there were permits"
     locker.release().result()
     assert waiting.result(SOON)["granted"]
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
 @pytest.mark.chaos
-def test_a_permit_of_a_process_that_is_killed_is_free_after_its_session(crew: Crew, figure: Figures) -> None:
-    first, second = holding(crew, "A", "B")
-    third = crew.hire_one("C")
+def test_a_permit_of_a_process_that_is_killed_is_free_after_its_session(pool: WorkerPool, figure: Figures) -> None:
+    first, second = holding(pool, "A", "B")
+    third = pool.start_one("C")
     waiting = third.acquire(limit=PERMITS, timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     killed = first.kill()
     answer = waiting.result(3 * T)
     assert answer["granted"]
     figure("replaced after", answer["t"] - killed, "s")
     assert answer["t"] - killed < T + 2
     assert second.check()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")
 @pytest.mark.chaos
-def test_a_holder_that_is_paused_past_its_session_has_no_permit_any_more(crew: Crew) -> None:
-    first, second = holding(crew, "A", "B")
-    third = crew.hire_one("C")
+def test_a_holder_that_is_paused_past_its_session_has_no_permit_any_more(pool: WorkerPool) -> None:
+    first, second = holding(pool, "A", "B")
+    third = pool.start_one("C")
     first.pause()
     assert third.take(limit=PERMITS, timeout=3 * T)["granted"]
     first.resume()
     assert not first.check()
     assert second.check()
-    crew.assert_kept()
+    pool.assert_kept()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.chaos.crew import Crew
+from support.chaos.worker_pool import WorkerPool
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -25,17 +25,19 @@ def keys() -> tuple[str, ...]:
 
 @pytest.mark.scenario("F56")
 @pytest.mark.parametrize("hurt", ["nobody is hurt", "killed", "stopped"])
-def test_takers_of_overlapping_sets_all_come_to_an_end(crew: Crew, figure: Callable[..., None], hurt: str) -> None:
+def test_takers_of_overlapping_sets_all_come_to_an_end(
+    pool: WorkerPool, figure: Callable[..., None], hurt: str
+) -> None:
     """They wait for ever if need be, name the locks in any order, and leave those who live nothing to wait for."""
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("this lock takes one at a time")
     chance = random.Random(7)
-    victims = crew.hire("V1", "V2", session_timeout=T)
-    takers = crew.hire("A", "B", "C", session_timeout=T)
+    victims = pool.start("V1", "V2", session_timeout=T)
+    takers = pool.start("A", "B", "C", session_timeout=T)
     began = time.monotonic()
     calls = [
-        hand.tell("churn_sets", **{"as": owner}, keys=KEYS, rounds=ROUNDS, seed=number, timeout=None)
-        for number, (hand, owner) in enumerate((hand, owner) for hand in (*takers, *victims) for owner in OWNERS)
+        worker.tell("random_sets", **{"as": owner}, keys=KEYS, rounds=ROUNDS, seed=number, timeout=None)
+        for number, (worker, owner) in enumerate((worker, owner) for worker in (*takers, *victims) for owner in OWNERS)
     ]
     for victim in victims:
         if hurt == "nobody is hurt":
@@ -52,4 +54,4 @@ def test_takers_of_overlapping_sets_all_come_to_an_end(crew: Crew, figure: Calla
     figure("sets taken a second", sum(each["granted"] for each in counts) / (time.monotonic() - began), "")
     assert not any(each["refused"] for each in counts)
     assert all(each["granted"] + each["lost"] == ROUNDS for each in counts)
-    crew.assert_kept()
+    pool.assert_kept()

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from support.chaos import preload
-from support.chaos.churn import MIXED, PERMITS, READ_WRITE, SHARED, Wish
-from support.chaos.crew import Call, Crew, Hand
 from support.chaos.kinds import READ, SEMAPHORE
 from support.chaos.limiting import Operator
 from support.chaos.nemesis import Nemesis
+from support.chaos.random_work import MIXED, PERMITS, READ_WRITE, SHARED, Wish
 from support.chaos.report import Figures
 from support.chaos.slowdisk import SlowDisk
+from support.chaos.worker_pool import Call, LockWorker, WorkerPool
 from support.proxy import Proxy
 from support.zoo import eventually
 
@@ -65,7 +65,7 @@ def test_every_promise_is_kept_through_random_faults(
     request: pytest.FixtureRequest,
     ensemble: Ensemble,
     proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
-    crew: Crew,
+    pool: WorkerPool,
     disk: SlowDisk | None,
     figure: Figures,
 ) -> None:
@@ -73,31 +73,31 @@ def test_every_promise_is_kept_through_random_faults(
     seed: int = request.config.getoption("--soak-seed")
     chance = random.Random(seed)
     hosts = ",".join(proxy.address for proxy in proxies)
-    wishes = WISHES if crew.lock == "zklock" else {key: [{}] for key in WISHES}
+    wishes = WISHES if pool.lock == "zklock" else {key: [{}] for key in WISHES}
     names = iter(f"P{number}" for number in range(1, 10**6))
-    veterans = crew.hire(*(next(names) for _ in range(VETERANS)), hosts=hosts, session_timeout=T)
-    at_first = [at_rest(hand, churn(hand, wishes, 2.0, chance)) for hand in veterans]
+    veterans = pool.start(*(next(names) for _ in range(VETERANS)), hosts=hosts, session_timeout=T)
+    at_first = [at_rest(worker, random_work(worker, wishes, 2.0, chance)) for worker in veterans]
     soaking: list[Call] = []
 
-    def hire() -> Hand:
-        hand = crew.hire_one(next(names), hosts=hosts, session_timeout=T)
-        soaking.extend(churn(hand, wishes, 10**6, chance))
-        return hand
+    def start() -> LockWorker:
+        worker = pool.start_one(next(names), hosts=hosts, session_timeout=T)
+        soaking.extend(random_work(worker, wishes, 10**6, chance))
+        return worker
 
-    for hand in veterans:
-        soaking += churn(hand, wishes, seconds, chance)
-    mortals = [hire() for _ in range(MORTALS)]
-    nemesis = Nemesis(crew, ensemble, proxies, mortals, hire, disk=disk, chance=chance)
-    with Operator(crew, ("d", "e"), PERMITS, chance=random.Random(seed)) as operator:
+    for worker in veterans:
+        soaking += random_work(worker, wishes, seconds, chance)
+    mortals = [start() for _ in range(MORTALS)]
+    nemesis = Nemesis(pool, ensemble, proxies, mortals, start, disk=disk, chance=chance)
+    with Operator(pool, ("d", "e"), PERMITS, chance=random.Random(seed)) as operator:
         nemesis.run(seconds)
-    for hand in crew.hands:
-        if hand.alive:
-            hand.tell("end_churn").result()
-    at_last = [at_rest(hand, soaking[2 * number : 2 * number + 2]) for number, hand in enumerate(veterans)]
+    for worker in pool.workers:
+        if worker.alive:
+            worker.tell("end_random_work").result()
+    at_last = [at_rest(worker, soaking[2 * number : 2 * number + 2]) for number, worker in enumerate(veterans)]
     for call in soaking:
-        if call.hand.alive:
+        if call.worker.alive:
             call.result(REST)
-    verdict = crew.assert_kept()
+    verdict = pool.assert_kept()
     figure("seed", seed)
     for fault, count in sorted(nemesis.done.items()):
         figure(fault, count)
@@ -118,26 +118,26 @@ def test_every_promise_is_kept_through_random_faults(
     # A lock that grants little, or late, breaks none of the rules above.
     assert sum(nemesis.done.values()) >= seconds / 10, "hardly a fault was done"
     assert verdict.figures.grants >= GRANTS * seconds, "hardly a lock was granted"
-    if crew.lock == "zklock":
+    if pool.lock == "zklock":
         assert min(verdict.figures.together[kind] for kind in (READ, SEMAPHORE)) > 1, "nobody shared a lock"
     assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "who waits is served late"
 
 
-def churn(hand: Hand, wishes: dict[str, list[Wish]], seconds: float, chance: random.Random) -> list[Call]:
+def random_work(worker: LockWorker, wishes: dict[str, list[Wish]], seconds: float, chance: random.Random) -> list[Call]:
     """Have all owners of a process work under locks for so long."""
     return [
-        hand.tell("churn", **{"as": owner}, keys=wishes, seconds=seconds, seed=chance.randrange(10**9))
+        worker.tell("random_work", **{"as": owner}, keys=wishes, seconds=seconds, seed=chance.randrange(10**9))
         for owner in OWNERS
     ]
 
 
-def at_rest(hand: Hand, calls: list[Call]) -> dict[str, int]:
+def at_rest(worker: LockWorker, calls: list[Call]) -> dict[str, int]:
     """Return the sizes of what might leak, when the work is done and nothing is under way any more."""
     for call in calls:
         call.result(10**4)
 
     def gauge() -> dict[str, int] | None:
-        sizes: dict[str, int] = hand.ask("gauge")
+        sizes: dict[str, int] = worker.ask("gauge")
         return None if any(sizes.get(name) for name in ("watches", "members", "guids", "departures", "kept")) else sizes
 
-    return eventually(gauge, REST, f"{hand.name} does not come to rest") or {}
+    return eventually(gauge, REST, f"{worker.name} does not come to rest") or {}

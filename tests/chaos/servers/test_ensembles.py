@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.chaos.crew import Call, Crew, Hand
 from support.chaos.servers import attached_to, repair, repaired, serving
+from support.chaos.worker_pool import Call, LockWorker, WorkerPool
 from support.zoo import Zoo, eventually
 
 from django_zklock.testing.ensemble import Ensemble
@@ -44,46 +44,46 @@ def tokens_there(zoo: Zoo) -> list[int]:
 
 @pytest.mark.scenario("F20")
 def test_an_election_that_is_shorter_than_the_lease_costs_no_lock(
-    crew: Crew, ensemble: Ensemble, figure: Callable[..., None]
+    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
 ) -> None:
     """The same node goes on counting, and the work under it goes on."""
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip(UNDECIDED)
     timeout = 12.0
-    a, b = crew.hire("A", "B", session_timeout=timeout)
+    a, b = pool.start("A", "B", session_timeout=timeout)
     token = a.take(abort_on="lost")["token"]
     waiting = b.acquire(timeout=60, abort_on="lost")
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     working = a.work(seconds=2 * LEASE_SHARE * timeout)
-    killed = crew.note("kill server", target=None)
+    killed = pool.note("kill server", target=None)
     ensemble.leader.kill()
     eventually(lambda: any(server.mode() == "leader" for server in ensemble.servers), 30)
-    election = crew.note("heal") - killed
+    election = pool.note("heal") - killed
     figure("election", election, "s")
     assert election < LEASE_SHARE * timeout, "it took too long to tell anything"
     assert not working.result(30)["lost"]
     assert not waiting.done()
-    serving(crew.zoo)
-    assert token in tokens_there(crew.zoo)
+    serving(pool.zoo)
+    assert token in tokens_there(pool.zoo)
     a.release().result()
     assert waiting.result(20)["granted"]
     b.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F21")
 @pytest.mark.timeout(120)
 def test_without_a_quorum_the_holder_is_told_and_nobody_is_granted(
-    crew: Crew, ensemble: Ensemble, figure: Callable[..., None]
+    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
 ) -> None:
     """Three session timeouts long; one holder comes out of it."""
-    a, b, c = crew.hire("A", "B", "C")
+    a, b, c = pool.start("A", "B", "C")
     token = a.take(abort_on="lost")["token"]
     working = a.work()
     waiting = b.acquire(timeout=90)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     leader, follower, _ = ensemble.leader, *ensemble.followers
-    killed = crew.note("kill server")
+    killed = pool.note("kill server")
     for server in (leader, follower):
         server.kill()
     told = working.result(20)
@@ -97,8 +97,8 @@ def test_without_a_quorum_the_holder_is_told_and_nobody_is_granted(
     assert hopeless.done(), "no answer within the deadline"
     assert not hopeless.result()["granted"]
     repair(ensemble)
-    back = crew.note("heal")
-    serving(crew.zoo)
+    back = pool.note("heal")
+    serving(pool.zoo)
     answer = waiting.result(100)
     if not answer["granted"]:  # kazoo's Lock gives up when its session is over
         answer = b.take(timeout=30)
@@ -111,26 +111,26 @@ def test_without_a_quorum_the_holder_is_told_and_nobody_is_granted(
     assert once_more.result(35)["granted"]
     c.release().result()
     released.result(30)
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F23")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("role", ["follower", "leader"])
 def test_a_server_that_freezes_is_left_for_another_or_the_hold_is_lost_by_its_lease(
-    crew: Crew, ensemble: Ensemble, figure: Callable[..., None], role: str
+    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None], role: str
 ) -> None:
     """It breaks no connection and answers nothing, for two session timeouts."""
     timeout = 6.0
     frozen = ensemble.leader if role == "leader" else ensemble.followers[0]
     others = ",".join(server.address for server in ensemble.servers if server is not frozen)
-    b = crew.hire_one("B", hosts=others, session_timeout=timeout)
-    a = hire_attached(crew, ensemble, frozen.address, others, timeout)
+    b = pool.start_one("B", hosts=others, session_timeout=timeout)
+    a = hire_attached(pool, ensemble, frozen.address, others, timeout)
     token = a.take(abort_on="lost")["token"]
     working = a.work()
     waiting = b.acquire(timeout=60, abort_on="lost")
-    crew.wait_contenders(2)
-    began = crew.note("pause server")
+    pool.wait_contenders(2)
+    began = pool.note("pause server")
     frozen.pause()
     eventually(lambda: attached_to(a, ensemble) not in (None, frozen), 2 * timeout, "still with the frozen server")
     figure(f"elsewhere after ({role})", time.monotonic() - began, "s")
@@ -138,82 +138,82 @@ def test_a_server_that_freezes_is_left_for_another_or_the_hold_is_lost_by_its_le
     lost = working.done()
     figure(f"the lock ({role})", "lost" if lost else "held")
     frozen.resume()
-    crew.note("heal")
-    serving(crew.zoo)
+    pool.note("heal")
+    serving(pool.zoo)
     if lost:
         told = working.result()
-        assert told["t"] - began <= LEASE_SHARE * timeout + LATER or crew.lock != "zklock"
+        assert told["t"] - began <= LEASE_SHARE * timeout + LATER or pool.lock != "zklock"
     else:
         assert not waiting.done()
-        assert token in tokens_there(crew.zoo)
+        assert token in tokens_there(pool.zoo)
         a.stop_work()
     a.release().result()
     assert waiting.result(40)["granted"]
     b.release().result()
-    crew.assert_kept(settle=5)
+    pool.assert_kept(settle=5)
 
 
-def hire_attached(crew: Crew, ensemble: Ensemble, address: str, others: str, timeout: float) -> Hand:
+def hire_attached(pool: WorkerPool, ensemble: Ensemble, address: str, others: str, timeout: float) -> LockWorker:
     """Hire until one is with this server; clients draw theirs."""
     for number in range(30):
-        hand = crew.hire_one(f"A{number}", hosts=f"{address},{others}", session_timeout=timeout)
-        server = attached_to(hand, ensemble)
+        worker = pool.start_one(f"A{number}", hosts=f"{address},{others}", session_timeout=timeout)
+        server = attached_to(worker, ensemble)
         if server is not None and server.address == address:
-            return hand
-        hand.dismiss()
+            return worker
+        worker.dismiss()
     raise AssertionError(f"nobody came to {address}")
 
 
 @pytest.mark.scenario("F24")
 @pytest.mark.timeout(240)
-def test_a_rolling_restart_costs_no_lock(crew: Crew, ensemble: Ensemble, figure: Callable[..., None]) -> None:
+def test_a_rolling_restart_costs_no_lock(pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]) -> None:
     """
     Twelve processes, each with a session of 20 s, three to a key, take turns while one server after the other restarts.
 
     Two cores bear no more of them; a session's fate does not depend on how many others there are.
     """
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip(UNDECIDED)
-    crew.keys = tuple(f"k{number}" for number in range(4))
-    hands = crew.hire(*(f"P{number}" for number in range(12)), session_timeout=LONGEST)
-    turns = Turns(hands, crew.keys)
+    pool.keys = tuple(f"k{number}" for number in range(4))
+    workers = pool.start(*(f"P{number}" for number in range(12)), session_timeout=LONGEST)
+    turns = Turns(workers, pool.keys)
     for server in ensemble.servers:
         turns.take_for(4)
-        crew.note("kill server")
+        pool.note("kill server")
         server.terminate()
         turns.take_until(lambda server=server: not server.running)  # type: ignore[misc]
         server.start()
         turns.take_until(lambda server=server: server.mode() is not None)  # type: ignore[misc]
-        crew.note("heal")
+        pool.note("heal")
     turns.take_for(4)
     turns.end()
     figure("turns", len(turns.taken))
     assert [turn for turn in turns.taken if not turn["granted"] or turn["lost"]] == []
-    serving(crew.zoo)
-    crew.assert_kept()
+    serving(pool.zoo)
+    pool.assert_kept()
 
 
 class Turns:
     """Processes that take a lock, work for a while, and give it back, again and again."""
 
-    def __init__(self, hands: list[Hand], keys: tuple[str, ...]) -> None:
+    def __init__(self, workers: list[LockWorker], keys: tuple[str, ...]) -> None:
         self.taken: list[dict[str, object]] = []
-        self._keys = {hand: keys[number % len(keys)] for number, hand in enumerate(hands)}
-        self._calls = {hand: self._begin(hand) for hand in hands}
+        self._keys = {worker: keys[number % len(keys)] for number, worker in enumerate(workers)}
+        self._calls = {worker: self._begin(worker) for worker in workers}
 
-    def _begin(self, hand: Hand) -> Call:
-        about = {"as": "main", "key": self._keys[hand], "timeout": 60, "seconds": 0.2, "abort_on": "lost"}
-        return hand.tell("turn", **about)
+    def _begin(self, worker: LockWorker) -> Call:
+        about = {"as": "main", "key": self._keys[worker], "timeout": 60, "seconds": 0.2, "abort_on": "lost"}
+        return worker.tell("turn", **about)
 
     def take_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Have everybody take turns until something has happened."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline
-            for hand, call in self._calls.items():
+            for worker, call in self._calls.items():
                 if call.done():
                     self.taken.append(call.result())
-                    self._calls[hand] = self._begin(hand)
+                    self._calls[worker] = self._begin(worker)
             time.sleep(0.02)
 
     def take_for(self, seconds: float) -> None:

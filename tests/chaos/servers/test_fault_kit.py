@@ -18,7 +18,7 @@ import psutil
 import pytest
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss
-from support.chaos import firewall, namespaces, thief, wrap
+from support.chaos import firewall, namespaces, session_killer, wrap
 from support.chaos.clocks import ClockShim, started_at
 from support.chaos.firewall import Fault, needs_firewall
 from support.chaos.fulldisk import FullDisk
@@ -490,7 +490,7 @@ def test_a_session_ends_with_its_password_and_its_nodes_are_gone(single: Ensembl
     with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
         node = victim.create("/kit-", ephemeral=True, sequence=True)
         with witnessed(victim) as states:
-            thief.expire(single.hosts, *victim.client_id)
+            session_killer.expire(single.hosts, *victim.client_id)
             assert not other.exists(node)
         assert states == [KazooState.SUSPENDED, KazooState.LOST]
 
@@ -499,9 +499,9 @@ def test_a_session_ends_by_what_the_stat_of_its_node_says(single: Ensemble) -> N
     with looking_in(single.hosts) as victim, looking_in(single.hosts) as other:
         node = victim.create("/kit-", ephemeral=True, sequence=True)
         owner = other.exists(node).ephemeralOwner
-        assert thief.password_of(owner) == victim.client_id[1]
+        assert session_killer.password_of(owner) == victim.client_id[1]
         with witnessed(victim):
-            thief.expire(single.hosts, owner)
+            session_killer.expire(single.hosts, owner)
             assert not other.exists(node)
 
 
@@ -509,13 +509,13 @@ def test_a_session_ends_by_what_the_stat_of_its_node_says(single: Ensemble) -> N
 def test_a_session_of_three_servers_ends_by_its_id_whichever_server_gave_it(whole: Ensemble) -> None:
     for server in whole.servers:
         with looking_in(server.address) as victim, witnessed(victim):
-            thief.expire(whole.hosts, victim.client_id[0])
+            session_killer.expire(whole.hosts, victim.client_id[0])
 
 
 def test_a_session_that_is_not_there_is_not_said_to_have_ended(single: Ensemble) -> None:
     with looking_in(single.hosts) as other:
-        with pytest.raises(thief.NoSuchSession):
-            thief.expire(single.hosts, 0x123456789)
-        with pytest.raises(thief.NoSuchSession):
-            thief.expire(single.hosts, other.client_id[0], b"not the password")
+        with pytest.raises(session_killer.NoSuchSession):
+            session_killer.expire(single.hosts, 0x123456789)
+        with pytest.raises(session_killer.NoSuchSession):
+            session_killer.expire(single.hosts, other.client_id[0], b"not the password")
         assert other.exists("/")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos.crew import Crew
 from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import needs_namespace
 from support.chaos.servers import look_anew, repair, serving
+from support.chaos.worker_pool import WorkerPool
 from support.zoo import eventually
 
 from django_zklock.testing.ensemble import Ensemble
@@ -41,14 +41,14 @@ def ensemble(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensembl
 
 @pytest.mark.scenario("F25")
 def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
-    crew: Crew, ensemble: Ensemble, figure: Callable[..., None]
+    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
 ) -> None:
     """
     It refuses clients that have seen its future for ever, so they are replaced.
 
     Its transactions are counted anew, and with them the tokens: a fence that is out of the ensemble's reach says so.
     """
-    a, b = crew.hire("A", "B", session_timeout=TIMEOUT)
+    a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     for _ in range(20):
         a.take()
         a.release().result()
@@ -58,16 +58,16 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     assert a.tell("write", **fenced, value=value + 1).result()
     working = a.work()
     waiting = b.acquire(timeout=60)
-    crew.wait_contenders(2)
-    wiped = crew.note("wipe")
+    pool.wait_contenders(2)
+    wiped = pool.note("wipe")
     ensemble.stop()
     told = working.result(10)
     assert told["lost"]
     assert told["t"] - wiped <= LEASE_SHARE * TIMEOUT + LATER
     released = a.release()
     ensemble.start()
-    back = crew.note("done", of="wipe")
-    look_anew(crew.zoo)
+    back = pool.note("done", of="wipe")
+    look_anew(pool.zoo)
     answer = waiting.result(REPLACED * TIMEOUT + 5)
     assert answer["granted"]
     figure("back after", answer["t"] - back, "s")
@@ -80,27 +80,27 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     assert again.result(25)["granted"]
     a.release().result()
     released.result(10)
-    verdict = crew.judge()  # by the rules alone: the model of a mutex has a fence that never starts anew
+    verdict = pool.check_history()  # by the rules alone: the model of a mutex has a fence that never starts anew
     assert verdict.ok, verdict.short()
 
 
 @pytest.mark.scenario("F26")
 @needs_namespace
 def test_a_server_out_of_disk_space_means_errors_in_time(
-    crew: Crew, ensemble: Ensemble, disk: FullDisk, figure: Callable[..., None]
+    pool: WorkerPool, ensemble: Ensemble, disk: FullDisk, figure: Callable[..., None]
 ) -> None:
     """It ends at the next write, and nothing is wrong any more once it has space and runs."""
-    crew.keys = ("k", "k2")
-    a, b = crew.hire("A", "B")
+    pool.keys = ("k", "k2")
+    a, b = pool.start("A", "B")
     token = a.take(abort_on="lost")["token"]
     working = a.work()
     [server] = ensemble.servers
-    crew.note("outage")
+    pool.note("outage")
     disk.fill()
     # A small write may still find its place in a block that the log has already.
-    crew.zoo.client.create_async(f"{crew.zoo.chroot}/large", bytes(16384))
+    pool.zoo.client.create_async(f"{pool.zoo.chroot}/large", bytes(16384))
     eventually(lambda: not server.running, 10, "the server bears a full disk")
-    ended = crew.note("server ended")
+    ended = pool.note("server ended")
     call = b.acquire("k2", timeout=3)
     told = working.result(10)
     assert told["lost"]
@@ -113,8 +113,8 @@ def test_a_server_out_of_disk_space_means_errors_in_time(
     released = a.release()
     disk.free()
     repair(ensemble)
-    crew.note("heal")
-    serving(crew.zoo)
+    pool.note("heal")
+    serving(pool.zoo)
     again = b.take(timeout=30)
     assert again["token"] > token
     b.work(seconds=0.5).result()
@@ -122,4 +122,4 @@ def test_a_server_out_of_disk_space_means_errors_in_time(
     released.result(20)
     a.take(timeout=20)
     a.release().result()
-    crew.assert_kept(settle=5)
+    pool.assert_kept(settle=5)

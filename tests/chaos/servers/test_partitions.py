@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import pytest
 from support.chaos import firewall
-from support.chaos.crew import Call, Crew, Hand
 from support.chaos.firewall import needs_firewall
 from support.chaos.servers import Partition, looking_in, partition, repaired, serving
+from support.chaos.worker_pool import Call, LockWorker, WorkerPool
 from support.zoo import eventually
 
 from django_zklock.testing.ensemble import Ensemble
@@ -74,21 +74,21 @@ Cut = Callable[[Partition], contextlib.AbstractContextManager[object]]
 @pytest.mark.parametrize("cut_by", CUTS)
 @pytest.mark.parametrize("moment", [pytest.param("at rest", marks=pytest.mark.chaos), "busy"])
 def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_granted(
-    crew: Crew, link: Partition, figure: Callable[..., None], cut_by: Cut, moment: str
+    pool: WorkerPool, link: Partition, figure: Callable[..., None], cut_by: Cut, moment: str
 ) -> None:
-    a = crew.hire_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
-    b = crew.hire_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
+    a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
+    b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
     a.take(abort_on="lost")  # or the late heartbeat alone would do it
     if moment == "busy":
         a.tell("chatter", every=0.3).result()
     working = a.work()
     call = b.acquire(timeout=20)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     with looking_in(link.follower.address) as beside:
-        began = crew.note("cut", target="A")
+        began = pool.note("cut", target="A")
         with cut_by(link):
             answer = call.result(25)
-            assert beside.exists(crew.zoo.base), "a read of the cut-off follower"  # it is none the wiser
+            assert beside.exists(pool.zoo.base), "a read of the cut-off follower"  # it is none the wiser
             assert answer["granted"]
             beside_it = b.work()
             told = working.result(2 * SYNC_LIMIT * TICK)  # at the latest when the follower sends its clients away
@@ -98,59 +98,59 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
         figure("told after", told["t"] - began, "s")
         figure("next holder after", answer["t"] - began, "s")
         assert told["t"] < answer["t"], f"told {told['t'] - answer['t']:.2f} s after the next one was granted"
-        crew.assert_kept()
+        pool.assert_kept()
 
 
 @pytest.mark.scenario("F16")
 @pytest.mark.chaos
 @pytest.mark.parametrize("cut_by", CUTS)
-def test_nobody_enters_by_a_cut_off_follower(crew: Crew, link: Partition, cut_by: Cut) -> None:
+def test_nobody_enters_by_a_cut_off_follower(pool: WorkerPool, link: Partition, cut_by: Cut) -> None:
     """What it says of the queue is old, so it grants nothing, and the call ends in time."""
-    a = crew.hire_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
-    b = crew.hire_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
+    a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
+    b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
     a.take()
     a.release().result()
     with cut_by(link):
-        crew.note("cut", target="A")
+        pool.note("cut", target="A")
         call = a.acquire(timeout=1.5)
         b.take(timeout=5)
         b.work(seconds=1.5 + 1).result()
         answer = call.result(5)
         assert not answer["granted"]
         b.release().result()
-    serving(crew.zoo)
-    crew.assert_kept(settle=5)  # the follower may have to find its leader again first
+    serving(pool.zoo)
+    pool.assert_kept(settle=5)  # the follower may have to find its leader again first
 
 
 @pytest.mark.scenario("F16")
 @pytest.mark.chaos
-def test_news_that_comes_late_by_a_cut_off_follower_grants_nobody(crew: Crew, link: Partition) -> None:
+def test_news_that_comes_late_by_a_cut_off_follower_grants_nobody(pool: WorkerPool, link: Partition) -> None:
     """
     The follower learns that the one ahead has left after the leader has ended the waiter's own session.
 
     For a moment its view shows a waiter that is first in the queue, when the next one holds the lock.
     """
-    b, c = crew.hire("B", "C", hosts=link.leader.address, session_timeout=TIMEOUT)
-    a = crew.hire_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
+    b, c = pool.start("B", "C", hosts=link.leader.address, session_timeout=TIMEOUT)
+    a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b.take()
     waiting = a.acquire(timeout=30)
-    crew.wait_contenders(2)
+    pool.wait_contenders(2)
     next_one = c.acquire(timeout=30)
-    crew.wait_contenders(3)
+    pool.wait_contenders(3)
     with frozen(link):
-        crew.note("cut", target="A")
+        pool.note("cut", target="A")
         b.release().result()
         assert next_one.result(20)["granted"]
         assert not waiting.done()
         working = c.work()
-    serving(crew.zoo)
+    serving(pool.zoo)
     with contextlib.suppress(AssertionError):
         eventually(waiting.done, 3)
     c.stop_work()
     assert not working.result()["lost"]
     c.release().result()
     waiting.result(35)  # granted by now, or refused: kazoo's Lock gives up when its session is lost
-    crew.assert_kept()
+    pool.assert_kept()
 
 
 # --- whatever the session timeout, whatever the moment --------------------------------------------------------------
@@ -162,8 +162,8 @@ class Pair:
 
     key: str
     timeout: float
-    holder: Hand
-    next_one: Hand
+    holder: LockWorker
+    next_one: LockWorker
 
     def take(self) -> None:
         """Have the one hold and work, and the other wait."""
@@ -188,7 +188,7 @@ class Pair:
 @pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_no_two_leases_overlap_whatever_the_timeout_and_the_moment_of_the_fault(
-    crew: Crew, link: Partition, figure: Callable[..., None], request: pytest.FixtureRequest
+    pool: WorkerPool, link: Partition, figure: Callable[..., None], request: pytest.FixtureRequest
 ) -> None:
     """
     Holders with sessions of 2, 3, 4 and 8 ticks, their follower cut off, themselves stopped, or both, for any time.
@@ -199,12 +199,12 @@ def test_no_two_leases_overlap_whatever_the_timeout_and_the_moment_of_the_fault(
     seed = request.config.getoption("soak_seed")
     chance = random.Random(seed)
     figure("seed", seed)
-    crew.note("seed", value=seed)
+    pool.note("seed", value=seed)
     pairs = []
     for ticks in (2, 3, 4, 8):
         timeout = ticks * TICK
-        a = crew.hire_one(f"A{ticks}", hosts=link.follower.address, session_timeout=timeout)
-        b = crew.hire_one(f"B{ticks}", hosts=link.leader.address, session_timeout=timeout)
+        a = pool.start_one(f"A{ticks}", hosts=link.follower.address, session_timeout=timeout)
+        b = pool.start_one(f"B{ticks}", hosts=link.leader.address, session_timeout=timeout)
         pairs.append(Pair(f"k{ticks}", timeout, a, b))
     cuts = rounds = lost = 0
     end = time.monotonic() + 90
@@ -212,29 +212,29 @@ def test_no_two_leases_overlap_whatever_the_timeout_and_the_moment_of_the_fault(
         for pair in pairs:
             pair.take()
         for pair in pairs:
-            crew.wait_contenders(2, pair.key, 30)
+            pool.wait_contenders(2, pair.key, 30)
         time.sleep(max(pair.timeout for pair in pairs) / 3 * chance.uniform(1, 1.5))
-        strike(crew, link, pairs, chance)
+        strike(pool, link, pairs, chance)
         cuts += 1
         rounds += len(pairs)
         lost += sum([pair.settle() for pair in pairs])
     figure("rounds", rounds)
     figure("faults", cuts)
     figure("locks lost", lost)
-    crew.assert_kept()
+    pool.assert_kept()
 
 
-def strike(crew: Crew, link: Partition, pairs: list[Pair], chance: random.Random) -> None:
+def strike(pool: WorkerPool, link: Partition, pairs: list[Pair], chance: random.Random) -> None:
     """Cut the follower off, stop the holders, or both; for times that have nothing to do with each other."""
     kind = chance.choice(["cut", "stop", "both"])
     script: list[tuple[float, Callable[[], object]]] = []
 
     def cut() -> None:
-        crew.note("cut")
+        pool.note("cut")
         link.wire.freeze()
 
     def heal() -> None:
-        crew.note("heal")
+        pool.note("heal")
         link.wire.thaw()
 
     if kind != "stop":

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 from kazoo.protocol.states import ZnodeStat
-from support.chaos.crew import Crew, Hand
 from support.chaos.preload import needs_compiler
 from support.chaos.servers import repaired
+from support.chaos.session_killer import expire
 from support.chaos.slowdisk import SlowDisk
-from support.chaos.thief import expire
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE, CREATE2, Proxy
 from support.zoo import eventually
 
@@ -70,7 +70,7 @@ def outstanding(server: Server) -> int:
 
 @pytest.mark.scenario("F7")
 def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
-    crew: Crew, ensemble: Ensemble, disk: SlowDisk, figure: Callable[..., None]
+    pool: WorkerPool, ensemble: Ensemble, disk: SlowDisk, figure: Callable[..., None]
 ) -> None:
     """
     The connection breaks while a follower's create is being written, and the client goes on at another follower.
@@ -78,9 +78,9 @@ def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
     There it sees a queue without its node: only a sync tells it that one is still to come.
     """
     first, second = ensemble.followers
-    crew.zoo.client.ensure_path(f"{crew.zoo.base}/k")
+    pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")
     with Proxy(first.address) as proxy:
-        a = crew.hire_one("A", hosts=proxy.address, session_timeout=TIMEOUT)
+        a = pool.start_one("A", hosts=proxy.address, session_timeout=TIMEOUT)
         session = a.ask("session")["id"]
         disk.slow(SLOW)
         writing = next_write(disk)
@@ -89,7 +89,7 @@ def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
         # Not before the server has read it: what it has not when a connection is reset, it never does.
         eventually(lambda: outstanding(first) and writing(), 5, "the create has not come to any disk")
         assert proxy.counts[CREATE] + proxy.counts[CREATE2] == 1
-        crew.note("cut", target="A")
+        pool.note("cut", target="A")
         proxy.upstream = second.address
         proxy.cut_all()
         answer = call.result(DEADLINE + 5)
@@ -98,53 +98,53 @@ def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
         assert answer["t"] - began <= 5
         disk.fast()
         a.work(seconds=SLOW).result()  # by now all that was under way is there
-        crew.zoo.client.sync(crew.zoo.base)
-        names = crew.zoo.children("k")
+        pool.zoo.client.sync(pool.zoo.base)
+        names = pool.zoo.children("k")
         assert len(names) == 1, f"{len(names)} contenders of one process for one lock"
-        stat = crew.zoo.client.exists(f"{crew.zoo.base}/k/{names[0]}")
+        stat = pool.zoo.client.exists(f"{pool.zoo.base}/k/{names[0]}")
         assert stat is not None
         assert (stat.czxid, stat.ephemeralOwner) == (answer["token"], session)
         a.release().result()
-        crew.hire_one("B").take(timeout=5)
-        crew.assert_kept()
+        pool.start_one("B").take(timeout=5)
+        pool.assert_kept()
 
 
 @pytest.mark.scenario("F22")
 @pytest.mark.parametrize("point", FAULTPOINTS)
 def test_after_an_expiry_at_any_step_only_a_node_of_the_new_session_counts(
-    crew: Crew, ensemble: Ensemble, disk: SlowDisk, point: str
+    pool: WorkerPool, ensemble: Ensemble, disk: SlowDisk, point: str
 ) -> None:
     """The session is closed while the process is stopped at the step; its nodes are still there when it goes on."""
-    if crew.lock != "zklock":
+    if pool.lock != "zklock":
         pytest.skip("only our lock has steps with names")
-    crew.zoo.client.ensure_path(f"{crew.zoo.base}/k")
-    a, b = crew.hire("A", "B", session_timeout=TIMEOUT)
+    pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")
+    a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     old = a.ask("session")
     b.take()  # so that there is somebody to wait for
     a.tell("strike", point=point, action="pause").result()
     call = a.acquire(timeout=4 * DEADLINE)
     b_left = leaving = False
     if not paused(a, 0.5):
-        crew.wait_contenders(2)
+        pool.wait_contenders(2)
         b_left = b.release().result()["error"] == ""
         if not paused(a, 0.5):
             assert call.result()["granted"]
             call = a.release()
             leaving = True
             assert paused(a, 5), f"never came by {point}"
-    crew.zoo.client.sync(crew.zoo.base)
-    there = nodes_of(crew, old["id"])
+    pool.zoo.client.sync(pool.zoo.base)
+    there = nodes_of(pool, old["id"])
     disk.slow(SLOW)
     closing = next_write(disk)
-    crew.note("expire", target="A", at=point)
+    pool.note("expire", target="A", at=point)
     with ThreadPoolExecutor() as elsewhere:
         expired = elsewhere.submit(expire, ensemble.hosts, old["id"], bytes.fromhex(old["password"]))
         eventually(closing, 10, "nobody has closed the session")
         if point != "after_delete_sent":
-            assert nodes_of(crew, old["id"]) == there, "what could be adopted is gone too soon"
+            assert nodes_of(pool, old["id"]) == there, "what could be adopted is gone too soon"
         a.resume()
         expired.result()
-    crew.note("done", of="expire", target="A")
+    pool.note("done", of="expire", target="A")
     disk.fast()
     eventually(lambda: a.ask("session")["id"] not in (0, old["id"]), 15, "no new session")
     if not b_left:
@@ -157,26 +157,26 @@ def test_after_an_expiry_at_any_step_only_a_node_of_the_new_session_counts(
     if leaving:
         a.take()
     session = a.ask("session")["id"]
-    crew.zoo.client.sync(crew.zoo.base)
-    [(name, _)] = nodes_of(crew, session)
-    assert crew.zoo.children("k") == [name]
+    pool.zoo.client.sync(pool.zoo.base)
+    [(name, _)] = nodes_of(pool, session)
+    assert pool.zoo.children("k") == [name]
     b_waits = b.acquire(timeout=DEADLINE)
     a.work(seconds=0.5).result()
     a.release().result()
     assert b_waits.result()["granted"]
     b.release().result()
-    crew.assert_kept()
+    pool.assert_kept()
 
 
-def nodes_of(crew: Crew, session: int) -> list[tuple[str, ZnodeStat]]:
+def nodes_of(pool: WorkerPool, session: int) -> list[tuple[str, ZnodeStat]]:
     """Return the contenders of a session that are to be seen, be it for a moment only."""
-    stats = {name: crew.zoo.client.exists(f"{crew.zoo.base}/k/{name}") for name in crew.zoo.children("k")}
+    stats = {name: pool.zoo.client.exists(f"{pool.zoo.base}/k/{name}") for name in pool.zoo.children("k")}
     return [(name, stat) for name, stat in stats.items() if stat is not None and stat.ephemeralOwner == session]
 
 
-def paused(hand: Hand, timeout: float) -> bool:
+def paused(worker: LockWorker, timeout: float) -> bool:
     """Tell whether a process is stopped, or will be within `timeout` seconds."""
-    process = psutil.Process(hand.process.pid)
+    process = psutil.Process(worker.process.pid)
     with contextlib.suppress(AssertionError):
         return bool(eventually(lambda: process.status() == psutil.STATUS_STOPPED, timeout))
     return False

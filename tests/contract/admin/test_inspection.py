@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, connected, proxied, session, within
+from support.faults import BackgroundCall, connected, proxied, session, within
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
@@ -373,7 +373,7 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     fresh()
     proxy.reset()
     proxy.delay = 0.1
-    askers = [Elsewhere(lambda: snapshot(max_age=0.5, max_waiters=3)) for _ in range(20)]
+    askers = [BackgroundCall(lambda: snapshot(max_age=0.5, max_waiters=3)) for _ in range(20)]
     found = [asker.result() for asker in askers]
     proxy.delay = 0.0
     assert all([lock.key for lock in each.locks] == ["k"] for each in found)
@@ -450,7 +450,7 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
         with pytest.raises(ZooKeeperUnavailable):
             looking.seen(session(), "k", f"{zoo.base}/k", patience=0.05)
     eventually(lambda: not awaiting._calls)
-    asker = Elsewhere(lambda: look_at("k", patience=10))
+    asker = BackgroundCall(lambda: look_at("k", patience=10))
     eventually(lambda: awaiting._calls)
     proxy.heal()
     found = asker.result()
@@ -463,7 +463,7 @@ def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
     fresh()
     proxy.delay = 20.0
     with within(2.0):
-        askers = [Elsewhere(lambda: snapshot(max_age=0, patience=0.6)) for _ in range(5)]
+        askers = [BackgroundCall(lambda: snapshot(max_age=0, patience=0.6)) for _ in range(5)]
         found = [asker.result() for asker in askers]
     assert all(each.problem and each.locks[0].key == "k" for each in found)
     proxy.delay = 0.0
@@ -524,7 +524,7 @@ def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
 
 def take_crosswise_in_threads() -> Callable[[], object]:
     met = threading.Barrier(2)
-    threads = [Elsewhere(functools.partial(cross_in_thread, mine, others, met)) for mine, others in ("xy", "yx")]
+    threads = [BackgroundCall(functools.partial(cross_in_thread, mine, others, met)) for mine, others in ("xy", "yx")]
     return lambda: [thread.result() for thread in threads]
 
 
@@ -534,7 +534,7 @@ def take_crosswise_in_tasks() -> Callable[[], object]:
 
 def take_crosswise_in_a_task_and_a_thread() -> Callable[[], object]:
     end = in_tasks(cross("x", "y"))
-    thread = Elsewhere(functools.partial(cross_in_thread, "y", "x", threading.Barrier(1)))
+    thread = BackgroundCall(functools.partial(cross_in_thread, "y", "x", threading.Barrier(1)))
     return lambda: (thread.result(), end())
 
 
@@ -542,7 +542,7 @@ def in_tasks(*works: Coroutine[Any, Any, None]) -> Callable[[], object]:
     """Begin to run coroutines in one loop, of another thread; return what cancels them."""
     loop = asyncio.new_event_loop()
     tasks = [loop.create_task(work) for work in works]
-    runner = Elsewhere(lambda: loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True)))
+    runner = BackgroundCall(lambda: loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True)))
 
     def end() -> None:
         for task in tasks:

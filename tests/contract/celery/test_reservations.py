@@ -6,7 +6,7 @@ import time
 import uuid
 
 import pytest
-from support.faults import Elsewhere, proxied, within
+from support.faults import BackgroundCall, proxied, within
 from support.proxy import MULTI
 from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
@@ -218,7 +218,7 @@ def test_a_publisher_waits_for_another_to_be_done(zoo: Zoo) -> None:
     """The first task may never be sent. To return its id would lose both."""
     for end, expected in ((reservations.confirm, "one"), (reservations.withdraw, "two")):
         first = reserved()
-        second = Elsewhere(lambda: reservations.reserve("a/b", "two"))
+        second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
         eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
         end(first)
         assert second.result().task_id == expected
@@ -261,7 +261,7 @@ def family(zoo: Zoo) -> DirectoryState:
 def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo) -> None:
     """A thread in it that waits for another publisher gets an error at once."""
     reserved()
-    second = Elsewhere(lambda: reservations.reserve("a/b", "two"))
+    second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
     eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
     end_session()
     with pytest.raises(ZooKeeperUnavailable, match="closed"):
@@ -296,7 +296,7 @@ def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
 
 def test_one_of_many_publishers_gets_the_key(zoo: Zoo) -> None:
     """All of them return the same task."""
-    calls = [Elsewhere(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
+    calls = [BackgroundCall(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
     assert len({call.result() for call in calls}) == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from support.faults import Elsewhere, client, cut, proxied, session
+from support.faults import BackgroundCall, client, cut, proxied, session
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -98,7 +98,7 @@ def test_a_lock_of_kazoos_excludes_ours(zoo: Zoo, stranger: KazooClient) -> None
     assert theirs.acquire(timeout=5)
     assert zk_lock("a").locked()
     assert zk_lock("a").acquire(blocking=False) is None
-    ours = Elsewhere(lambda: take(zoo))
+    ours = BackgroundCall(lambda: take(zoo))
     zoo.wait_contenders("a", 2)
     assert ours.is_alive()
     theirs.release()
@@ -117,9 +117,9 @@ def test_ours_excludes_a_lock_of_kazoos(zoo: Zoo, stranger: KazooClient) -> None
     theirs = kazoo_lock(zoo, stranger)
     with zk_lock("a"):
         assert not theirs.acquire(blocking=False)
-        waiter = Elsewhere(lambda: theirs.acquire(timeout=10))
+        waiter = BackgroundCall(lambda: theirs.acquire(timeout=10))
         zoo.wait_contenders("a", 2)
-        later = Elsewhere(lambda: take(zoo))
+        later = BackgroundCall(lambda: take(zoo))
         zoo.wait_contenders("a", 3)
         assert waiter.is_alive()
     assert waiter.result()
@@ -147,7 +147,7 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
 def test_a_waiter_is_told_of_an_unknown_contender(zoo: Zoo) -> None:
     """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):
-        waiter = Elsewhere(lambda: take(zoo))
+        waiter = BackgroundCall(lambda: take(zoo))
         zoo.wait_contenders("a", 3)
         zoo.client.create(f"{zoo.base}/a/foo-0000000001", makepath=True)
     with pytest.raises(UnreadableQueue, match="foo-0000000001"):

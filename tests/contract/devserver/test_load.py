@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.jute import EPHEMERAL, SEQUENTIAL, boolean, buffer, children, create, delete, exists, integer
 from support.wire import Wire
 from support.zoo import eventually
@@ -149,7 +149,7 @@ def test_two_hundred_threads_wait_for_one_lock(own: DevServer) -> None:
 
     with override_settings(ZKLOCK={"URL": own.url("crowd")}):
         with zk_lock("crowd"):
-            waiters = [Elsewhere(wait) for _ in range(WAITERS)]
+            waiters = [BackgroundCall(wait) for _ in range(WAITERS)]
             eventually(lambda: sum("-lock-" in path for path in own.paths()) == MAX_WAITING + 1, 20)
         for waiter in waiters:
             waiter.result(30)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.test import override_settings
-from support.faults import Elsewhere, connected, expire, proxied, session, within
+from support.faults import BackgroundCall, connected, expire, proxied, session, within
 from support.work import lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
@@ -104,7 +104,7 @@ def test_one_leads_and_the_next_follows_at_once_when_it_ends(zoo: Zoo) -> None:
         others = []
         for number in range(4):
             leader = zk_leader("lead")
-            others.append(Elsewhere(lambda leader=leader, number=number: leader.run(work(number))))  # type: ignore[misc]
+            others.append(BackgroundCall(lambda leader=leader, number=number: leader.run(work(number))))  # type: ignore[misc]
             zoo.wait_contenders("lead", number + 2)
         before = hold.token
     with within(2):
@@ -193,11 +193,11 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
         terms.end.set()
 
     if thread == "main":
-        striking = Elsewhere(strike)
+        striking = BackgroundCall(strike)
         assert leader.run(terms) == 3
         striking.result()
     else:
-        running = Elsewhere(lambda: leader.run(terms))
+        running = BackgroundCall(lambda: leader.run(terms))
         strike()
         assert running.result() == 3
     assert terms.tokens == sorted(set(terms.tokens))
@@ -212,9 +212,9 @@ def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
     """Behind the other candidates."""
     first, second = zk_leader("lead"), zk_leader("lead")
     one, two = Terms(), Terms()
-    running = Elsewhere(lambda: first.run(one))
+    running = BackgroundCall(lambda: first.run(one))
     one.wait(1)
-    standing_by = Elsewhere(lambda: second.run(two))
+    standing_by = BackgroundCall(lambda: second.run(two))
     zoo.wait_contenders("lead", 2)
     assert "behind process" in eventually(lambda: second.position if "behind" in second.position else "")
     hold = first.hold
@@ -237,7 +237,7 @@ def test_a_leader_without_network_sees_that_its_lease_is_over(zoo: Zoo) -> None:
         connected()
         leader = zk_leader("lead", abort_on="lost")
         terms = Terms()
-        running = Elsewhere(lambda: leader.run(terms))
+        running = BackgroundCall(lambda: leader.run(terms))
         terms.wait(1)
         proxy.hang = True
         began = time.monotonic()
@@ -281,7 +281,7 @@ def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
         lose(hold)
         sleep_in_pieces(10)
 
-    running = Elsewhere(lambda: leader.run(work))
+    running = BackgroundCall(lambda: leader.run(work))
     eventually(lambda: len(leads) >= 4)
     leader.stop()
     assert running.result() is None
@@ -313,7 +313,7 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo) -> None:
 
         busy = zk_lock("lead") if draw.random() < 0.5 else contextlib.nullcontext()
         with busy:
-            running = Elsewhere(campaign)
+            running = BackgroundCall(campaign)
             time.sleep(draw.uniform(0.0, 0.02))
             leader.stop()
             assert running.result(5) is None
@@ -400,7 +400,7 @@ zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()
     leader = zk_leader("lead")
     try:
         assert child.stdout.readline() == "leads\n"
-        running = Elsewhere(lambda: leader.run(terms))
+        running = BackgroundCall(lambda: leader.run(terms))
         zoo.wait_contenders("lead", 2)
         child.kill()
         killed = time.monotonic()
@@ -423,7 +423,7 @@ def test_one_object_does_one_thing_at_a_time(zoo: Zoo) -> None:
         with pytest.raises(LockBusy):
             zk_leader("lead").run(lambda hold: None)
         with pytest.raises(RuntimeError, match="one Leader object for each"):
-            Elsewhere(lambda: leader.run(lambda hold: None)).result()
+            BackgroundCall(lambda: leader.run(lambda hold: None)).result()
         with zk_lock("lead"):  # the work may take the lock that it is under
             pass
     with contextlib.ExitStack() as stack:
@@ -484,7 +484,7 @@ def test_run_goes_on_trying_while_zookeeper_is_away(zoo: Zoo, caplog: pytest.Log
             pass
         with pytest.raises(ZooKeeperUnavailable):
             leader.wait(10)
-        running = Elsewhere(lambda: leader.run(lambda hold: hold.token))
+        running = BackgroundCall(lambda: leader.run(lambda hold: hold.token))
         first = eventually(lambda: leader._lock.attempt)
         second = eventually(lambda: leader._lock.attempt if leader._lock.attempt is not first else None)
         eventually(lambda: leader._lock.attempt not in (None, second))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.work import compute, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
@@ -188,8 +188,8 @@ def test_who_waits_for_the_loss_of_a_hold_is_let_go_by_its_release(zoo: Zoo) -> 
     lock = Lock("watched")
     hold = lock.acquire()
     assert hold
-    watcher = Elsewhere(hold.wait_lost)
+    watcher = BackgroundCall(hold.wait_lost)
     eventually(lambda: hold._grant.observed_by(object))
     lock.release()
     assert watcher.result(20) is False
-    assert Elsewhere(hold.wait_lost).result(20) is False
+    assert BackgroundCall(hold.wait_lost).result(20) is False

@@ -7,7 +7,7 @@ import time
 import uuid
 
 import pytest
-from support.faults import Elsewhere, connected, proxied
+from support.faults import BackgroundCall, connected, proxied
 from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
@@ -55,7 +55,7 @@ def read_together(min_hold: float) -> None:
         with ReadWriteLock("k", min_hold=min_hold).read():
             both.wait(10)
 
-    for reader in [Elsewhere(read), Elsewhere(read)]:
+    for reader in [BackgroundCall(read), BackgroundCall(read)]:
         reader.result()
 
 
@@ -132,7 +132,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
     kind: KindOfLock = "write" if how == "rests" else "lock"  # Curator reads nodes of its own recipe alone
     foreign = f"{zoo.base}/k/{nodes.prefix(str(uuid.uuid4()), Kind.WRITE if how == 'rests' else Kind.LOCK)}"
     theirs = zoo.client.create(foreign, b"foreign", ephemeral=True, sequence=True)
-    waiter = Elsewhere(lambda: zk_lock("k", kind=kind).acquire(timeout=20))
+    waiter = BackgroundCall(lambda: zk_lock("k", kind=kind).acquire(timeout=20))
     eventually(lambda: len(zoo.children("k")) == 3 + (how == "rests"))
     eventually(lambda: zoo.children("k")[0] == theirs.rpartition("/")[2])
     zoo.client.delete(theirs)
@@ -156,7 +156,7 @@ def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) 
         with zk_lock("k", kind="read", timeout=20):
             return time.monotonic()
 
-    reader = Elsewhere(read)
+    reader = BackgroundCall(read)
     assert reader.result() >= began + 1.5
     assert len(zoo.reading("k")) == 1
     rw.read().release()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import Elsewhere, client, connected, cut, expire, lose, proxied, session, within
+from support.faults import BackgroundCall, client, connected, cut, expire, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -207,7 +207,7 @@ def test_a_waiter_enters_the_queue_again_when_its_session_expires(zoo: Zoo, prox
             return hold.token
 
     with zoo.hold_elsewhere("a") as ahead:
-        waiter = Elsewhere(take)
+        waiter = BackgroundCall(take)
         before = zoo.wait_contenders("a", 2)[1]
         expire(zoo)
         eventually(lambda: before not in zoo.children("a"))
@@ -219,7 +219,7 @@ def test_a_waiter_enters_the_queue_again_when_its_session_expires(zoo: Zoo, prox
 def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
     """Entering the queue again does not restart the timeout."""
     with zoo.hold_elsewhere("a"):
-        waiter = Elsewhere(lambda: zk_lock("a").acquire(timeout=1.5))
+        waiter = BackgroundCall(lambda: zk_lock("a").acquire(timeout=1.5))
         zoo.wait_contenders("a", 2)
         expire(zoo)
         assert waiter.result() is None
@@ -249,7 +249,7 @@ def test_a_waiter_enters_the_queue_again_when_its_node_is_deleted(zoo: Zoo, prox
             hold.check()
 
     with zoo.hold_elsewhere("a"):
-        waiter = Elsewhere(take)
+        waiter = BackgroundCall(take)
         mine = zoo.wait_contenders("a", 2)[1]
         zoo.client.delete(f"{zoo.base}/a/{mine}")
         eventually(lambda: len(zoo.children("a")) == 2, 5)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, within
+from support.faults import BackgroundCall, within
 from support.work import compute, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
@@ -76,7 +76,7 @@ def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zo
             events.append("next")
 
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.3):
-        waiter = Elsewhere(take)
+        waiter = BackgroundCall(take)
         zoo.wait_contenders("k", 2)
         try:
             sleep_in_pieces(20)
@@ -112,7 +112,7 @@ def test_the_time_does_not_begin_before_the_grant(zoo: Zoo) -> None:
             hold.check()
 
     with zoo.hold_elsewhere("k"):
-        waiter = Elsewhere(take)
+        waiter = BackgroundCall(take)
         zoo.wait_contenders("k", 2)
         time.sleep(1.2)
     waiter.result()
@@ -125,7 +125,7 @@ def take_elsewhere() -> None:
         with zk_lock("k", timeout=5):
             pass
 
-    Elsewhere(take).result()
+    BackgroundCall(take).result()
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -154,7 +154,7 @@ def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo
         with zk_lock("k", timeout=20):
             events.append("next")
 
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     with pytest.raises(LockLost, match=REASON), lock:
         try:
             sleep_in_pieces(20)
@@ -204,7 +204,7 @@ def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
     lock = zk_lock("k", max_hold=0.3)
     with lock as hold:
         transferred = TransferredHold(lock, hold)
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     zoo.wait_contenders("k", 2)
     with pytest.raises(LockLost, match=REASON), transferred:
         try:
@@ -270,7 +270,7 @@ def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: list[t
             sleep_in_pieces(20)
         held[span] = time.monotonic() - hold._grant.since
 
-    workers = [Elsewhere(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
+    workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
     for worker in workers:
         worker.result()
     assert all(span <= held[span] < span + 1 + ROOM for span in spans)

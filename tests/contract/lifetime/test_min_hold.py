@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, connected, expire, proxied, within
+from support.faults import BackgroundCall, connected, expire, proxied, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
@@ -90,13 +90,13 @@ def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bo
     with zk_lock("k", min_hold=2):
         if not dead:
             for number in range(3):
-                waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+                waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
                 zoo.wait_contenders("k", number + 2)
     if dead:
         die()
     end = ends(zoo) if dead else None
     for number in range(len(waiters), 3):
-        waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+        waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
         zoo.wait_contenders("k", number + 2)
     if end is None:
         (name,) = filter(is_operator, zoo.children("k"))
@@ -123,7 +123,7 @@ def test_no_waiter_is_granted_when_the_hold_replaces_the_holder(zoo: Zoo, times:
                 got.append(time.monotonic())
 
         with zk_lock(key, min_hold=0.5):
-            waiter = Elsewhere(take)
+            waiter = BackgroundCall(take)
             zoo.wait_contenders(key, 2)
             began = time.monotonic()
         waiter.result()
@@ -228,7 +228,7 @@ def test_a_permit_is_kept(zoo: Zoo) -> None:
             with zk_lock("k", limit=2, timeout=10):
                 return time.monotonic()
 
-        assert end - 0.5 <= Elsewhere(take).result() <= end + 2
+        assert end - 0.5 <= BackgroundCall(take).result() <= end + 2
 
 
 # --- seen and ended by others -----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_the_replacement_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> No
     lock = zk_lock("k", min_hold=3)
     hold = lock.acquire()
     assert hold
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     zoo.wait_contenders("k", 2)
     end = hold._grant.since + 3
     fired = getattr(proxy, when)(MULTI)

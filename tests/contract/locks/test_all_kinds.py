@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
-from support.faults import Elsewhere, connected, session, within
+from support.faults import BackgroundCall, connected, session, within
 from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
 from support.zoo import Zoo, eventually
 
@@ -53,7 +53,7 @@ def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
                 with guard:
                     inside -= 1
 
-    for thread in [Elsewhere(work) for _ in range(MOST)]:
+    for thread in [BackgroundCall(work) for _ in range(MOST)]:
         thread.result(30)
     assert 1 <= most <= (primitive.room if primitive.room < MANY else MOST)
 
@@ -133,7 +133,7 @@ def test_a_wait_for_ever_ends_when_there_is_room(zoo: Zoo, primitive: Primitive)
 def test_who_gives_up_in_the_middle_keeps_nobody_waiting(zoo: Zoo, primitive: Primitive) -> None:
     """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
-        quitter = Elsewhere(lambda: primitive.lock().acquire(timeout=0.5))
+        quitter = BackgroundCall(lambda: primitive.lock().acquire(timeout=0.5))
         zoo.wait_contenders(KEY, len(blockers) + 2)
         with queued(zoo, primitive.lock(timeout=None)) as (last,):
             assert quitter.result() is None

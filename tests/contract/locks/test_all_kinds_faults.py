@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.faults import Elsewhere, expire, session, within
+from support.faults import BackgroundCall, expire, session, within
 from support.primitives import (
     KAZOO,
     KEY,
@@ -61,7 +61,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, op
     with primitive.full(zoo) as blockers:
         proxy.reset()
         fired = getattr(proxy, when)(opcode)
-        waiter = Elsewhere(lambda: take(zoo, primitive))
+        waiter = BackgroundCall(lambda: take(zoo, primitive))
         assert fired.wait(5)
         zoo.wait_contenders(KEY, len(blockers) + 1)
         eventually(lambda: watched(zoo) >= set(blockers))
@@ -72,7 +72,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, op
 def test_what_happens_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
     """A watch that is lost with its connection loses no wake-up."""
     with primitive.full(zoo) as blockers:
-        waiter = Elsewhere(lambda: take(zoo, primitive))
+        waiter = BackgroundCall(lambda: take(zoo, primitive))
         eventually(lambda: watched(zoo) >= set(blockers))
         proxy.refuse = True
         proxy.cut_all()
@@ -103,7 +103,7 @@ def test_work_is_stopped_when_the_session_is_over(zoo: Zoo, proxy: Proxy, primit
 
         def work() -> None:
             with primitive.lock():
-                Elsewhere(lambda: expire(zoo))  # as what is done here is stopped half way
+                BackgroundCall(lambda: expire(zoo))  # as what is done here is stopped half way
                 with within(10):
                     threading.Event().wait(30)
 

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, session
+from support.faults import BackgroundCall, session
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -62,7 +62,7 @@ def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
                 holding.set()
                 leave.wait(30)
 
-        holder = Elsewhere(hold)
+        holder = BackgroundCall(hold)
         assert holding.wait(20)
         with (
             pytest.raises(LockBusy, match=f"'stocktaking' on {socket.gethostname()}, process {os.getpid()}"),
@@ -83,7 +83,7 @@ def test_a_hand_over_costs_one_watch_event(zoo: Zoo, warm_proxy: Proxy) -> None:
             leave.wait(5)
 
     with zoo.hold_elsewhere(KEY):
-        waiter = Elsewhere(take)
+        waiter = BackgroundCall(take)
         warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
         warm_proxy.reset()
     assert granted.wait(5)
@@ -101,7 +101,7 @@ def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Prox
             pass
 
     with zoo.hold_elsewhere(KEY) as first, zoo.hold_elsewhere(KEY) as second, zoo.hold_elsewhere(KEY):
-        waiter = Elsewhere(take)
+        waiter = BackgroundCall(take)
         warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
         warm_proxy.reset()
         zoo.client.delete(first)
@@ -124,7 +124,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     with zoo.hold_elsewhere(KEY):
         waiters = []
         for number in range(20):
-            waiters.append(Elsewhere(functools.partial(take, number)))
+            waiters.append(BackgroundCall(functools.partial(take, number)))
             zoo.wait_contenders(KEY, number + 2)
         warm_proxy.reset()
     for waiter in waiters:

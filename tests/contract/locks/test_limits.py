@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -41,7 +41,7 @@ class Crowd:
         self._key = key
         self._limit = limit
         self._stops: list[threading.Event] = []
-        self._threads: list[Elsewhere[None]] = []
+        self._threads: list[BackgroundCall[None]] = []
 
     def come(self, many: int) -> None:
         """Have so many more come, one after the other."""
@@ -49,7 +49,7 @@ class Crowd:
             number = len(self._stops)
             self._stops.append(threading.Event())
             before = len(self._zoo.children(self._key))
-            self._threads.append(Elsewhere(lambda number=number: self._take(number)))  # type: ignore[misc]
+            self._threads.append(BackgroundCall(lambda number=number: self._take(number)))  # type: ignore[misc]
             self._zoo.wait_contenders(self._key, before + 1)
 
     def _take(self, number: int) -> None:
@@ -266,7 +266,7 @@ def test_a_change_needs_a_name_and_a_reason(zoo: Zoo, missing: dict[str, str]) -
 def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
     """The later one's."""
     with zk_lock("k", limit=2):
-        changes = [Elsewhere(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
+        changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
         for change in changes:
             change.result()
         (name,) = markers_of(zoo)

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from support.faults import Elsewhere, connected, cut, expire, proxied, session, warmed
+from support.faults import BackgroundCall, connected, cut, expire, proxied, session, warmed
 from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -352,7 +352,7 @@ def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) ->
         proxy.hang = True
         found.post(lambda: found.attached(Gateway).read("/nothing", fail))
         eventually(lambda: found._sent)
-        closing = Elsewhere(process.reset)
+        closing = BackgroundCall(process.reset)
         eventually(lambda: found.closing)
         proxy.hang = False
         closing.result()

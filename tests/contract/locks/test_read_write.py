@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.faults import Elsewhere, connected, expire, proxied, within
+from support.faults import BackgroundCall, connected, expire, proxied, within
 from support.primitives import KEY, Taker, end_session, foreign, queued, signs, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -205,7 +205,7 @@ def test_readers_that_come_later_join(zoo: Zoo) -> None:
             with pytest.raises(LockBusy), zk_lock(KEY, kind="write", timeout=0):
                 pass
 
-        Elsewhere(read).result()
+        BackgroundCall(read).result()
 
 
 async def test_a_task_goes_on_as_a_reader(zoo: Zoo) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.primitives import KEY, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
@@ -48,7 +48,7 @@ def test_whoever_lets_go_lets_the_next_one_in(zoo: Zoo, order: tuple[int, ...]) 
 def test_waiters_that_give_up_keep_no_permit_from_others(zoo: Zoo) -> None:
     """Wherever in the queue they stood; also several at once."""
     with holders(zoo, 2) as paths, queued(zoo, permit(2)) as (first,):
-        quitters = [Elsewhere(lambda: permit(2).acquire(timeout=1)) for _ in range(4)]
+        quitters = [BackgroundCall(lambda: permit(2).acquire(timeout=1)) for _ in range(4)]
         zoo.wait_contenders(KEY, 7)
         with queued(zoo, permit(2), permit(2)) as (second, third):
             for quitter in quitters:
@@ -155,7 +155,7 @@ def test_a_waiter_watches_as_many_as_there_are_permits(zoo: Zoo, warm_proxy: Pro
     """It lists twice, as the limit may change in between, and reads the directory and those just ahead."""
     with holders(zoo, 5):
         warm_proxy.reset()
-        waiter = Elsewhere(lambda: permit(3).acquire(timeout=1))
+        waiter = BackgroundCall(lambda: permit(3).acquire(timeout=1))
         warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == 4)
         assert {code: warm_proxy.counts[code] for code in (CREATE2, GET_CHILDREN, GET_DATA, DELETE)} == {
             CREATE2: 1,

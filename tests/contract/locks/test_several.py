@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import Elsewhere, expire, within
+from support.faults import BackgroundCall, expire, within
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
@@ -63,7 +63,7 @@ def test_none_is_held_when_one_is_busy(zoo: Zoo) -> None:
             held.set()
             gate.wait(20)
 
-    other = Elsewhere(hold_c)
+    other = BackgroundCall(hold_c)
     assert held.wait(10)
     try:
         told = r"'a', 'c'.*'c' was not free.*the other work"
@@ -86,7 +86,7 @@ def test_one_deadline_is_over_all(zoo: Zoo) -> None:
             time.sleep(0.6)
 
     with zoo.hold_elsewhere("b"):
-        other = Elsewhere(let_go_late)
+        other = BackgroundCall(let_go_late)
         eventually(lambda: zoo.children("a"))
         began = time.monotonic()
         with within(1.7), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=1.2):
@@ -214,7 +214,7 @@ def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo
             with zk_locks(*keys, timeout=None):
                 pass
 
-    takers = [Elsewhere(lambda keys=keys: take(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
+    takers = [BackgroundCall(lambda keys=keys: take(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
     for taker in takers:
         taker.result(60)
     zoo.assert_empty(0)
@@ -231,7 +231,7 @@ def test_two_who_name_the_locks_in_opposite_orders_never_wait_for_each_other(zoo
             finally:
                 both.wait(10)
 
-    singly = [Elsewhere(lambda: take_singly("a", "b")), Elsewhere(lambda: take_singly("b", "a"))]
+    singly = [BackgroundCall(lambda: take_singly("a", "b")), BackgroundCall(lambda: take_singly("b", "a"))]
     assert not any(each.result() for each in singly)
 
 
@@ -281,7 +281,7 @@ def test_one_that_is_lost_before_the_last_is_taken_is_taken_anew(
             zoo.wait_contenders("b", 2)
 
     held = threading.Event()
-    thief = Elsewhere(lose_and_let_go)
+    thief = BackgroundCall(lose_and_let_go)
     assert held.wait(10)
     where(lambda: take(zk_locks("a", "b", timeout=10)))
     thief.result()
@@ -292,7 +292,7 @@ def where(request: pytest.FixtureRequest) -> Callable[[Callable[[], object]], ob
     """Who makes a call; each is stopped in a way of its own."""
     if request.param == "in the main thread":
         return lambda call: call()
-    return lambda call: Elsewhere(call).result()
+    return lambda call: BackgroundCall(call).result()
 
 
 def test_a_session_that_ends_on_the_way_is_no_end(zoo: Zoo) -> None:
@@ -307,7 +307,7 @@ def test_a_session_that_ends_on_the_way_is_no_end(zoo: Zoo) -> None:
             eventually(lambda: zoo.children("a") not in ([], before), 15)
 
     held = threading.Event()
-    thief = Elsewhere(end_session_and_let_go)
+    thief = BackgroundCall(end_session_and_let_go)
     assert held.wait(10)
     with zk_locks("a", "b", timeout=20) as hold:
         hold.check()
@@ -347,13 +347,15 @@ def test_readers_and_permits_are_taken_with_others(zoo: Zoo) -> None:
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
         assert [one.kind for one in hold] == ["read", "semaphore", "lock"]
-        other = Elsewhere(lambda: take_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5)))
+        other = BackgroundCall(
+            lambda: take_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5))
+        )
         other.result()
         writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
         with pytest.raises(LockUpgradeRefused), writer:
             pass
         with pytest.raises(LockBusy, match="'a'"):
-            Elsewhere(lambda: take_by_block(writer)).result()
+            BackgroundCall(lambda: take_by_block(writer)).result()
     with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
         assert hold["a"].token == outer.token
     with pytest.raises(LockLost), zk_lock("a", kind="write", abort_on="never") as outer:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
@@ -25,11 +25,11 @@ def test_a_time_that_is_over_is_no_wait(zoo: Zoo) -> None:
     """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""
     with zk_lock("own") as hold, zk_locks("a", "b") as several, zoo.hold_elsewhere("lead"):
         for seconds in (0, -0.5, -1, -1.0, -2):
-            assert Elsewhere(functools.partial(hold.wait_lost, seconds)).result(5) is False
-            assert Elsewhere(functools.partial(several.wait_lost, seconds)).result(5) is False
-            assert Elsewhere(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
+            assert BackgroundCall(functools.partial(hold.wait_lost, seconds)).result(5) is False
+            assert BackgroundCall(functools.partial(several.wait_lost, seconds)).result(5) is False
+            assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
         leader = zk_leader("lead")
-        assert Elsewhere(lambda: leader.wait(-1)).result(5) is None
+        assert BackgroundCall(lambda: leader.wait(-1)).result(5) is None
         leader.withdraw()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, within
+from support.faults import BackgroundCall, within
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
@@ -86,7 +86,7 @@ def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why
 
     holds: list[Hold] = []
     ready: list[bool] = []
-    elsewhere = Elsewhere(work)
+    elsewhere = BackgroundCall(work)
     eventually(lambda: ready)
     with within(1.3):
         broke(holds[0])
@@ -106,7 +106,7 @@ def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
     with pytest.raises(LockLost), zk_lock("k") as hold:
         waiters = []
         for number in range(3):
-            waiters.append(Elsewhere(lambda number=number: wait(number)))  # type: ignore[misc]
+            waiters.append(BackgroundCall(lambda number=number: wait(number)))  # type: ignore[misc]
             zoo.wait_contenders("k", number + 2)
         names = zoo.children("k")
         broke(hold)
@@ -291,9 +291,9 @@ def test_a_hold_queues_behind_the_holder_and_later_callers_wait_for_it(zoo: Zoo)
         with pytest.raises(LockTimeout):
             hold_lock("k", seconds=LONG, wait=0.2, **WHY)
         zoo.wait_contenders("k", 1)
-        operator = Elsewhere(operate)
+        operator = BackgroundCall(operate)
         zoo.wait_contenders("k", 2)
-        waiter = Elsewhere(work)
+        waiter = BackgroundCall(work)
         zoo.wait_contenders("k", 3)
     operator.result()
     waiter.result()
@@ -303,7 +303,7 @@ def test_a_hold_queues_behind_the_holder_and_later_callers_wait_for_it(zoo: Zoo)
 def test_a_hold_has_its_full_time_from_the_moment_it_is_granted(zoo: Zoo) -> None:
     """However long it waited."""
     with zk_lock("k"):
-        operator = Elsewhere(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
+        operator = BackgroundCall(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
         time.sleep(0.5)
     hold = operator.result()
@@ -472,7 +472,7 @@ def test_any_one_holder_of_a_semaphore_can_be_broken_and_the_others_keep_theirs(
 
     takers = []
     for number in range(4):
-        takers.append(Elsewhere(take))
+        takers.append(BackgroundCall(take))
         zoo.wait_contenders("k", number + 1)
         eventually(lambda number=number: len(holds) == min(number + 1, 3))  # type: ignore[misc]
     waiter = zoo.children("k")[3]
@@ -496,7 +496,7 @@ def test_one_reader_can_be_broken_and_the_others_read_on(zoo: Zoo) -> None:
             while True:
                 time.sleep(0.01)
 
-    reader = Elsewhere(read)
+    reader = BackgroundCall(read)
     eventually(lambda: holds)
     with zk_lock("k", kind="read") as other:
         broke(holds[0])
@@ -515,16 +515,16 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
 
     inside: list[int] = []
     done = [threading.Event() for _ in range(3)]
-    holders = [Elsewhere(lambda number=number: take(number)) for number in range(2)]  # type: ignore[misc]
+    holders = [BackgroundCall(lambda number=number: take(number)) for number in range(2)]  # type: ignore[misc]
     eventually(lambda: len(inside) == 2)
-    operator = Elsewhere(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
+    operator = BackgroundCall(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
     zoo.wait_contenders("k", 3)
     done[0].set()
     holders[0].result()
     with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
         pass
     assert operator.is_alive()
-    newcomer = Elsewhere(lambda: take(2))
+    newcomer = BackgroundCall(lambda: take(2))
     zoo.wait_contenders("k", 3)
     done[1].set()
     hold = operator.result()
@@ -544,7 +544,7 @@ def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo: Zoo, prefi
         path = zoo.client.create(
             f"{zoo.base}/k/_c_{uuid.uuid4()}-{kind}", b"10.0.0.7", ephemeral=True, sequence=True, makepath=True
         )
-        operator = Elsewhere(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
+        operator = BackgroundCall(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
         name = zoo.wait_contenders("k", 2)[1]
         assert seen_as in name
         zoo.client.delete(path)

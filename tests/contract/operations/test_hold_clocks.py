@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, within
+from support.faults import BackgroundCall, within
 from support.zoo import Zoo, namespace
 
 from django_zklock import zk_lock
@@ -94,7 +94,7 @@ def test_a_waiter_asks_the_server_for_the_time_first(served: Zoo, jump: Callable
 
     hold = hold_lock("k", seconds=0.6, **WHY)
     process.reset()
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     served.wait_contenders("k", 2)
     jump(-LONG)
     with pytest.raises(LockTimeout, match="operator anna"):

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, connected, expire, within
+from support.faults import BackgroundCall, connected, expire, within
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -66,7 +66,7 @@ def test_a_break_whose_reply_never_comes_is_audited_as_possible(
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
         lost = proxy.kill_after_op(MULTI)
-        stopper = Elsewhere(refuse)
+        stopper = BackgroundCall(refuse)
         with within(2), pytest.raises(ZooKeeperUnavailable):
             break_lock("k", **holder, **WHY, patience=1)
         stopper.result()
@@ -90,7 +90,7 @@ def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -
 def test_the_begin_of_a_hold_that_waited_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
     """The transaction that makes it is carried out once, and the hold has its full time."""
     with zoo.hold_elsewhere("k"):
-        operator = Elsewhere(lambda: hold_lock("k", seconds=600, wait=5, **WHY))
+        operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=5, **WHY))
         zoo.wait_contenders("k", 2)
         fired = getattr(proxy, when)(MULTI)
     hold = operator.result()
@@ -103,7 +103,7 @@ def test_the_begin_of_a_hold_that_waited_survives_a_cut(zoo: Zoo, proxy: Proxy, 
 def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: Proxy) -> None:
     """While it waits, it is a contender like any."""
     with zoo.hold_elsewhere("k"):
-        operator = Elsewhere(lambda: hold_lock("k", seconds=600, wait=20, **WHY))
+        operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=20, **WHY))
         name = zoo.wait_contenders("k", 2)[1]
         expire(zoo)
         connected()
@@ -142,7 +142,7 @@ def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo: Zoo, proxy: Pro
     hold_lock("k", seconds=0.8, **WHY)
     process.reset()
     connected()
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     zoo.wait_contenders("k", 2)
     if before:
         proxy.wait_for(lambda: any(frame.opcode == MULTI for frame in proxy.frames))
@@ -169,7 +169,7 @@ def test_many_waiters_behind_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
         order.clear()
         waiters = []
         for number in range(10):
-            waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+            waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
             zoo.wait_contenders("k", number + 2)
         for waiter in waiters:
             waiter.result()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import Elsewhere, connected, cut, within
+from support.faults import BackgroundCall, connected, cut, within
 from support.locking import as_json
 from support.proxy import SET_DATA, Proxy
 from support.zoo import Zoo, eventually
@@ -110,7 +110,7 @@ def test_one_who_waits_to_be_asked_is_let_go_by_the_end_of_the_hold(zoo: Zoo) ->
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold
-    waiting = Elsewhere(hold.wait_release_requested)
+    waiting = BackgroundCall(hold.wait_release_requested)
     eventually(lambda: hold._grant._observers)
     lock.release()
     assert waiting.result(5) is None
@@ -132,9 +132,9 @@ def test_all_who_share_a_lock_are_asked_or_the_one_that_is_named(zoo: Zoo) -> No
         with zk_lock("k", timeout=20) as hold:
             return hold.release_requested
 
-    readers = [Elsewhere(read) for _ in range(2)]
+    readers = [BackgroundCall(read) for _ in range(2)]
     holding.wait(5)
-    waiter = Elsewhere(wait)
+    waiter = BackgroundCall(wait)
     zoo.wait_contenders("k", 3)
     found = request_release("k", WHY, **WHO, guid=guid(holds[0]))
     assert [each.token for each in found.holders] == [holds[0].token]
@@ -250,7 +250,7 @@ def test_a_request_whose_answer_never_comes_is_audited_as_that(
 
     with zoo.hold_elsewhere("k"), caplog.at_level(logging.INFO, "zklock.audit"):
         lost = proxy.kill_after_op(SET_DATA)
-        stopper = Elsewhere(refuse)
+        stopper = BackgroundCall(refuse)
         with within(3), pytest.raises(ZooKeeperUnavailable):
             request_release("k", WHY, **WHO, patience=1)
         stopper.result()
@@ -270,7 +270,7 @@ def test_who_waits_behind_keeps_its_place_when_the_holder_is_asked(zoo: Zoo) -> 
     with zk_lock("k") as hold:
         waiters = []
         for number in range(3):
-            waiters.append(Elsewhere(lambda number=number: take(number)))  # type: ignore[misc]
+            waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
             zoo.wait_contenders("k", number + 2)
         for number in range(5):
             request_release("k", f"reason {number}", **WHO)
@@ -321,7 +321,7 @@ def test_a_downgrade_loses_no_request(zoo: Zoo) -> None:
     with ReadWriteLock("k").write() as hold:
         request_release("k", WHY, **WHO)
         hold.downgrade()
-        Elsewhere(read).result()  # which is let in once the node says so
+        BackgroundCall(read).result()  # which is let in once the node says so
         assert release_request.requested(zoo.client.get(hold.path)[0]) is not None
         assert seen(hold) == ("anna", WHY)
 

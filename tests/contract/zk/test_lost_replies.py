@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.faults import Elsewhere, connected, expire, session, within
+from support.faults import BackgroundCall, connected, expire, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
@@ -72,7 +72,7 @@ def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy
     """A node of an earlier session does not count, even if it is found by its guid."""
     lost = proxy.kill_after_op(CREATE2)
     proxy.refuse = True
-    waiter = Elsewhere(lambda: take_and_count(zoo, timeout=8))
+    waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=8))
     assert lost.wait(5)
     expire(zoo)
     proxy.heal()
@@ -101,7 +101,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, others: int) 
     for holder in holders:
         holder.__enter__()
     fired = getattr(proxy, when)(GET_DATA)
-    waiter = Elsewhere(lambda: take_and_count(zoo, timeout=12))
+    waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=12))
     assert fired.wait(5)
     proxy.wait_for(lambda: proxy.counts[GET_DATA] == 2)
     assert len(zoo.children(KEY)) == others + 1
@@ -113,7 +113,7 @@ def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, others: int) 
 def test_the_predecessor_may_go_during_the_cut(zoo: Zoo, proxy: Proxy) -> None:
     """A watch that was lost with its connection does not delay the waiter."""
     with zoo.hold_elsewhere(KEY):
-        waiter = Elsewhere(lambda: take_and_count(zoo, timeout=12))
+        waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=12))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
         proxy.refuse = True
         proxy.cut_all()
@@ -139,7 +139,7 @@ def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: p
     """After any number of broken connections, the waiter still survives a lost session."""
     monkeypatch.setattr(node, "MAX_ENTRIES", 4)
     with zoo.hold_elsewhere(KEY):
-        waiter = Elsewhere(lambda: take_and_count(zoo, timeout=15))
+        waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=15))
         for _ in range(6):
             proxy.wait_for(lambda: proxy.counts[GET_DATA])
             proxy.reset()

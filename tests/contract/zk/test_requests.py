@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere, session
+from support.faults import BackgroundCall, session
 from support.proxy import GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -121,7 +121,7 @@ def test_a_child_that_stays_is_told_from_a_missing_reply(zoo: Zoo, proxy: Proxy)
     with pytest.raises(StillThere):
         run(OptimisticUpdate(session(), path, decide), soon(0.3))
     waiting = OptimisticUpdate(session(), path, decide)
-    waiter = Elsewhere(lambda: run(waiting, soon()))
+    waiter = BackgroundCall(lambda: run(waiting, soon()))
     eventually(lambda: waiting.waiting)
     zoo.client.delete(f"{path}/child")
     assert waiter.result() == "gone"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.faults import Elsewhere, connected, proxied
+from support.faults import BackgroundCall, connected, proxied
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock
@@ -65,7 +65,7 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
     with proxied(zoo) as proxy:
         session = connected()
         proxy.delay = 0.3
-        closing = Elsewhere(process.reset)
+        closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
         Contender(session, Lock("late").terms.request(patient=True), waiter.set).start()

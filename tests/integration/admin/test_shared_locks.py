@@ -11,7 +11,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from support.adminsite import user_with
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
@@ -45,7 +45,7 @@ def printing(zoo: Zoo) -> Iterator[list[Hold]]:
 
     holds: list[Hold] = []
     done = threading.Event()
-    threads = [Elsewhere(take) for _ in range(3)]
+    threads = [BackgroundCall(take) for _ in range(3)]
     zoo.wait_contenders("printers", 3)
     eventually(lambda: len(holds) == 2)
     yield holds

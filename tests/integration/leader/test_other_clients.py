@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.neighbours.protocol import PATIENCE, Neighbour
 from support.neighbours.sides import waits
 from support.zoo import Zoo
@@ -80,7 +80,7 @@ def test_our_observers_show_their_candidates(
         assert found is not None
         assert (found.client, found.what, found.host, found.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(found) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
-        waiter = Elsewhere(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
+        waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
         zoo.wait_contenders("a", 2)
         first, second = onlooker.candidates()
         assert (first, second.client, second.what) == (found, "zklock", "ours")
@@ -141,7 +141,7 @@ def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: 
             hold.check()
             for look in LOOKS:
                 with pytest.raises(UnreadableQueue, match="LeaderLatch"):
-                    Elsewhere(look).result()
+                    BackgroundCall(look).result()
 
 
 def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour) -> None:
@@ -153,7 +153,7 @@ def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour
         assert waits(waiter)
     assert waiter.result(PATIENCE) == "true"
     assert zk_locks("a", "b").acquire(blocking=False) is None
-    ours = Elsewhere(take_both)
+    ours = BackgroundCall(take_both)
     zoo.wait_contenders("a", 2)
     jvm.release("1", "multi", paths)
     ours.result()
@@ -170,7 +170,7 @@ def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: Ne
     with zk_lock("c"):
         theirs = jvm.acquire("1", "multi", paths)
         zoo.wait_contenders("c", 2)
-        ours = Elsewhere(lambda: zk_locks("a", "b").acquire(timeout=0.8))
+        ours = BackgroundCall(lambda: zk_locks("a", "b").acquire(timeout=0.8))
         zoo.wait_contenders("b", 2)
     zoo.wait_contenders("a", 2)
     assert ours.result() is None

@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.http import HttpRequest, StreamingHttpResponse
 from django.test import RequestFactory
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.ledger import Ledger
 from support.zoo import Zoo, eventually
 
@@ -32,7 +32,7 @@ def can_read() -> bool:
         except LockBusy:
             return False
 
-    return Elsewhere(read).result()
+    return BackgroundCall(read).result()
 
 
 def end_rest(zoo: Zoo, key: str = "k") -> str:
@@ -158,11 +158,11 @@ def test_what_a_body_takes_to_read_outlives_it_in_the_thread_that_computes_it(zo
         response.close()
         eventually(can_read)
         with pytest.raises(LockBusy):
-            Elsewhere(lambda: zk_lock("k", kind="write", timeout=0).__enter__()).result()
+            BackgroundCall(lambda: zk_lock("k", kind="write", timeout=0).__enter__()).result()
         rw.read().release()
         return done
 
-    assert Elsewhere(compute).result() == b"12"
+    assert BackgroundCall(compute).result() == b"12"
     zoo.wait_contenders("k", 0)
 
 

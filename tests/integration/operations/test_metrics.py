@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from support.faults import Elsewhere
+from support.faults import BackgroundCall
 from support.primitives import end_session
 from support.zoo import Zoo, eventually
 
@@ -73,7 +73,7 @@ def test_no_label_has_a_key(collected: Collected) -> None:
     @zk_locked(NAME, timeout=0, on_conflict="raise")
     def sell(sku: str) -> None:
         with pytest.raises(LockBusy):
-            Elsewhere(lambda: sell(sku)).result()
+            BackgroundCall(lambda: sell(sku)).result()
 
     sell("4711")
     collected.becomes(1, "hold_seconds_count")
@@ -117,7 +117,7 @@ def test_permits_of_several_threads_add_up(collected: Collected) -> None:
             pass
 
     with zk_lock("p", limit=2):
-        Elsewhere(take).result()
+        BackgroundCall(take).result()
         collected.becomes(1, "hold_seconds_count", "p", "semaphore")
         assert collected("holds", "p", "semaphore") == 1
     collected.becomes(0, "holds", "p", "semaphore")
@@ -135,7 +135,7 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
         collected.becomes(1, "session_state", state="connected")
         (path,) = zoo.children("k")
         session = zoo.client.exists(f"{zoo.base}/k/{path}").ephemeralOwner
-        thief = Elsewhere(lambda: end_session(zoo, session))  # the abort strikes this thread
+        thief = BackgroundCall(lambda: end_session(zoo, session))  # the abort strikes this thread
         hold.wait_lost(20)
         eventually(lambda: False, 20)
     thief.result()
@@ -169,7 +169,7 @@ def test_what_was_not_to_be_had_is_counted(zoo: Zoo, collected: Collected) -> No
         assert not zk_lock("k", kind="read").acquire(timeout=0.05)
 
     with zk_lock("k", kind="write"):
-        Elsewhere(tries).result()
+        BackgroundCall(tries).result()
     collected.becomes(1, "contended_total", "k")
     collected.becomes(1, "contended_total", "k", "read")
     assert collected("acquired_total", "k") is None
@@ -186,7 +186,7 @@ def test_requests_to_let_go_and_breaks_are_counted(zoo: Zoo, collected: Collecte
         request_release("k", "deploy", by="anna")
         hold.wait_release_requested(10)
         (name,) = zoo.children("k")
-        operator = Elsewhere(partial(step_in, name, hold.token))  # the abort strikes this thread
+        operator = BackgroundCall(partial(step_in, name, hold.token))  # the abort strikes this thread
         eventually(lambda: False, 20)
     operator.result()
     collected.becomes(1, "lost_total", "k")

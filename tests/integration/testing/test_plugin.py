@@ -76,7 +76,7 @@ def test_is_not_harmed(zklock):
     )
     assert outcomes(result) == {"passed": 2, "error": 1}, result.stdout
     assert "ERROR at teardown of test_forgets_to_release" in result.stdout
-    assert "these are still in line for a lock" in result.stdout
+    assert "these contenders are left" in result.stdout
     assert re.search(r"^E +holds  \S+.* \(\S+, pid \d+ MainThread", result.stdout, re.MULTILINE), result.stdout
 
 
@@ -197,7 +197,7 @@ def test_last():
 """
     )
     assert outcomes(result) == {"failed": 6, "passed": 3}, result.stdout
-    assert result.stdout.count("RuntimeError: This test takes a lock, or looks at one, without the fixture") >= 6
+    assert result.stdout.count("RuntimeError: This test acquires or inspects a lock without the fixture") >= 6
     assert "mark the test with @pytest.mark.zklock_real" in result.stdout
 
 
@@ -216,7 +216,7 @@ def test_other():
 """
     marked = runs.pytest(tests.replace("MARK", "@pytest.mark.zklock_real"), "--strict-markers")
     assert outcomes(marked) == {"failed": 1, "passed": 1}, marked.stdout
-    assert "RuntimeError: This test takes a lock" in marked.stdout
+    assert "RuntimeError: This test acquires or inspects a lock" in marked.stdout
     allowed = runs.pytest(tests.replace("MARK", ""), "-o", "zklock_real=true")
     assert outcomes(allowed) == {"failed": 1, "passed": 1}, allowed.stdout
     assert "ZooKeeperUnavailable" in allowed.stdout
@@ -229,7 +229,7 @@ def test_a_project_without_settings_is_told_what_to_set(runs: Runs) -> None:
     runs.write("shop.py", "")
     result = runs.pytest("def test_sells(zklock): pass\n", "-p", "no:django", DJANGO_SETTINGS_MODULE="")
     assert outcomes(result) == {"error": 1}, result.stdout
-    assert "set DJANGO_SETTINGS_MODULE" in result.stdout
+    assert "Set DJANGO_SETTINGS_MODULE" in result.stdout
 
 
 def test_nothing_is_loaded_before_a_test_asks() -> None:

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from support.chaos.servers import partition, repair, repaired
-from support.faults import Elsewhere, Wire, client, connected, lose, proxied, session, within
+from support.faults import BackgroundCall, Wire, client, connected, lose, proxied, session, within
 from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -87,7 +87,7 @@ def test_a_lost_leader_grants_nothing_twice(zoo3: Zoo, whole: Ensemble) -> None:
     give_up = threading.Event()
     with zoo3.configured(session_timeout=6):
         with zk_lock("a", abort_on="never") as hold:
-            looking = Elsewhere(lambda: lost_once_the_node_is_gone(zoo3, hold, give_up))
+            looking = BackgroundCall(lambda: lost_once_the_node_is_gone(zoo3, hold, give_up))
             whole.leader.kill()
             eventually(lambda: any(server.mode() == "leader" for server in whole.servers), 15)
             connected()
@@ -137,7 +137,7 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
     told: list[float] = []
     with zoo3.configured(follower.address, session_timeout=2), zk_lock("a", abort_on="never") as hold:
         beside.exists(hold.path, watch=lambda event: granted.append((time.monotonic(), hold.lost)))
-        waiting = Elsewhere(lambda: told.append(time.monotonic()) if hold.wait_lost(10) else None)
+        waiting = BackgroundCall(lambda: told.append(time.monotonic()) if hold.wait_lost(10) else None)
         wire.freeze()
         frozen_at = time.monotonic()
         while moment == "busy" and not granted:

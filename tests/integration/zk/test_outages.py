@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.faults import Elsewhere, connected, proxied, session, within
+from support.faults import BackgroundCall, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -99,7 +99,7 @@ def calls_that_need_zookeeper() -> dict[str, tuple[Callable[[], object], float]]
 def make_all_calls(names: tuple[str, ...] | None = None) -> None:
     """Make them all at once, each in a thread of its own; none is answered, and none is late."""
     calls = {name: call for name, call in calls_that_need_zookeeper().items() if names is None or name in names}
-    running = {name: Elsewhere(call) for name, (call, _) in calls.items()}
+    running = {name: BackgroundCall(call) for name, (call, _) in calls.items()}
     for name, (_, limit) in calls.items():
         with pytest.raises(ZooKeeperUnavailable):
             running[name].result()
@@ -132,7 +132,7 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
 def test_a_waiter_keeps_its_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     """An outage in the middle of a wait ends no later than the wait."""
     with zoo.hold_elsewhere("a"):
-        waiter = Elsewhere(lambda: enter(1))
+        waiter = BackgroundCall(lambda: enter(1))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
         with outage(zoo, proxy):
             with pytest.raises(LockTimeout):
@@ -169,7 +169,7 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
         with zk_lock("a", timeout=10) as hold:
             hold.check()
 
-    waiter = Elsewhere(take)
+    waiter = BackgroundCall(take)
     eventually(lambda: session().loop._timers)  # it waits for a session
     proxy.heal()
     waiter.result()

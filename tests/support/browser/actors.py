@@ -1,4 +1,4 @@
-"""Processes that hold locks and wait for them when told, so that there is something to be seen."""
+"""Processes that hold locks or wait for them on command, so that pages have something to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a visitor sees: pages of the site in a browser, and what is wrong with them."""
+"""The pages of the site in a browser, and what is wrong with them."""
 
 from __future__ import annotations
 

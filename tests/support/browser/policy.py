@@ -1,4 +1,4 @@
-"""Knows what a careful site allows its pages, and tells what time a page took to make."""
+"""A strict Content-Security-Policy, and a header with the time that a page took."""
 
 from __future__ import annotations
 

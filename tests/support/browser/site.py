@@ -1,4 +1,4 @@
-"""Knows how to start the site's process and what it says of itself."""
+"""Start the site's process and read its address."""
 
 from __future__ import annotations
 

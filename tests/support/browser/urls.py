@@ -1,4 +1,4 @@
-"""The admin, and a way to have the site look anew at all locks."""
+"""The admin, and a view that refreshes the snapshot of all locks."""
 
 from __future__ import annotations
 

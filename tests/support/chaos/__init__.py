@@ -1,1 +1,1 @@
-"""The chaos suite's tools: processes that lock, faults to hurt them with, their histories, and what judges those."""
+"""The chaos suite's tools: processes that use locks, faults, histories, and the checks of these."""

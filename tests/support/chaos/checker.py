@@ -1,5 +1,5 @@
 """
-Knows what must hold in every history, and shows where it does not.
+Check what must hold in every history, and show where it does not.
 
 Each rule is a function that reads a run and yields violations. All are sound on one machine, whose processes share a
 clock: what may have happened in an allowed order is taken to have. Where that matters, and what would be a false
@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.chaos.excerpt import lines_around
+from support.chaos.fault_events import blinded, paused
 from support.chaos.figures import Figures, measure
-from support.chaos.harm import blinded, paused
 from support.chaos.holds import Event, Hold, time_of
 from support.chaos.kinds import share
 from support.chaos.reading import Run, read_run
@@ -94,7 +94,7 @@ def _most_telling(violations: Sequence[Violation]) -> list[Violation]:
     return order[:SHOWN]
 
 
-def judge(
+def check_history(
     events: Sequence[Event],
     *,
     left: Mapping[str, Sequence[str]] | None = None,

@@ -1,4 +1,4 @@
-"""Clocks that jump under a running process, and processes whose monotonic clock began elsewhere."""
+"""Clocks that jump under a running process, and processes whose monotonic clock has another origin."""
 
 from __future__ import annotations
 

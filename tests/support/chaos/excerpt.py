@@ -1,4 +1,4 @@
-"""Knows how a piece of a history is printed: some events and what happened round them, one line each."""
+"""Print a piece of a history: some events and those around them, one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows what is measured in a history, beside what must hold: how many, how long, how far apart."""
+"""Measure a history: how many grants, how long, how far apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from support.chaos.harm import paused
+from support.chaos.fault_events import paused
 from support.chaos.holds import Hold, earliest, time_of
 from support.chaos.kinds import share
 from support.chaos.reading import Run

@@ -1,5 +1,5 @@
 """
-Knows how the processes of a chaos run write down what they did, and how it is read back as one history.
+Write down what the processes of a chaos run did, and read it back as one history.
 
 One file per process, one JSON object a line, each written in one go, so that a process that is killed leaves at most
 one torn line. All times are `time.monotonic()`, which all processes of a machine share.

@@ -1,5 +1,5 @@
 """
-Knows what a history says of one hold: when it was claimed, until when it was trusted, and what its holder was told.
+What a history says of one hold: when it was claimed, how long it was trusted, and what its holder learned.
 
 All processes of a machine share one clock, and every event says of its time whether that was read before or after the
 deed, so that a hold is never taken for longer, nor a fault for earlier, than it was.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from support.chaos.kinds import EXCLUSIVE, LOCK, READ
 
 if TYPE_CHECKING:
-    from support.chaos.harm import Force
+    from support.chaos.fault_events import Force
 
 Event: TypeAlias = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""Knows which kinds of locks may be held beside each other, and how many permits there may have been at some time."""
+"""Which kinds of locks may be held at the same time, and how many permits there may have been at a time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Knows how long work goes on after the connection under its lock was cut, for each kind of work that can be stopped.
+Measure how long work continues after its connection was cut, for each kind of work that can be aborted.
 
 The work runs in a process of its own (`main`, in the child), the proxy that is cut in the test's (`measure`). So the
 one does not compete with the other for an interpreter, and both read one monotonic clock.

@@ -1,4 +1,4 @@
-"""Set the limit of a semaphore from outside: by a marker in its directory, which is written, too."""
+"""Set the limit of a semaphore for all processes, by a marker in its directory, and record it in the history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kazoo.exceptions import KazooException
 from django_zklock.queue import markers
 
 if TYPE_CHECKING:
-    from support.chaos.crew import Crew
+    from support.chaos.worker_pool import WorkerPool
 
 PATIENCE = 60.0  # seconds, while servers are killed and paused
 
@@ -46,10 +46,12 @@ def _done(client: KazooClient, directory: str, limit: int | None) -> bool:
 class Operator(threading.Thread):
     """Somebody who sets and clears limits at random; `with` it, until the end of the block."""
 
-    def __init__(self, crew: Crew, keys: Sequence[str], own: int, *, chance: random.Random, every: float = 2.0) -> None:
+    def __init__(
+        self, pool: WorkerPool, keys: Sequence[str], own: int, *, chance: random.Random, every: float = 2.0
+    ) -> None:
         super().__init__(name="operator", daemon=True)
         self.changes = 0
-        self._crew = crew
+        self._pool = pool
         self._keys = keys
         self._own = own
         self._chance = chance
@@ -61,7 +63,7 @@ class Operator(threading.Thread):
         try:
             while not self._over.wait(self._chance.uniform(0, 2 * self._every)):
                 limit = self._chance.choice([None, *range(1, self._own + 3)])
-                self._crew.set_limit(self._chance.choice(self._keys), limit)
+                self._pool.set_limit(self._chance.choice(self._keys), limit)
                 self.changes += 1
         except Exception as error:
             self._error = error  # told by the thread of the test

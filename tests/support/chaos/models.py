@@ -1,8 +1,8 @@
 """
-Knows what an exclusive lock is, as state machines.
+An exclusive lock as state machines.
 
 They are those that the Jepsen suites of etcd and Hazelcast use: a mutex, one that minds its owner, one that is
-reentrant, and two whose grants carry a fence. What else there is on a key, `family` knows.
+reentrant, and two whose grants carry a fence. `shared_model` has the other kinds on a key.
 """
 
 from __future__ import annotations

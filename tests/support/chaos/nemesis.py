@@ -1,4 +1,4 @@
-"""Knows how to hurt a crew and its servers at random: one fault every few seconds, each undone after a while."""
+"""Inject a random fault into a pool of processes or its servers every few seconds, and undo it after a while."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kazoo.exceptions import KazooException
 from django_zklock.locks.protocol.faultpoints import FAULTPOINTS
 from django_zklock.testing.ensemble import Ensemble, ServerFailed
 from support.chaos import firewall
-from support.chaos.crew import Crew, Hand
+from support.chaos.session_killer import NoSuchSession, expire
 from support.chaos.slowdisk import SlowDisk
-from support.chaos.thief import NoSuchSession, expire
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 
 Fault = Callable[[], AbstractContextManager[None]]
@@ -31,27 +31,27 @@ class Nemesis:
     The faults of one soak.
 
     All processes reach ZooKeeper through `proxies`, whose connections are hurt; those that are `mortal` may be killed,
-    and are replaced by `hire`. The others are paused and struck, but live to the end, so that one can see whether
+    and are replaced by `start`. The others are paused and struck, but live to the end, so that one can see whether
     anything of theirs leaks.
     """
 
     def __init__(
         self,
-        crew: Crew,
+        pool: WorkerPool,
         ensemble: Ensemble,
         proxies: list[Proxy],
-        mortal: list[Hand],
-        hire: Callable[[], Hand],
+        mortal: list[LockWorker],
+        start: Callable[[], LockWorker],
         *,
         disk: SlowDisk | None,
         chance: random.Random,
     ) -> None:
         self.done: Counter[str] = Counter()
-        self._crew = crew
+        self._pool = pool
         self._ensemble = ensemble
         self._proxies = proxies
         self._mortal = mortal
-        self._hire = hire
+        self._start = start
         self._disk = disk
         self._chance = chance
         self._deck: list[str] = []
@@ -69,7 +69,7 @@ class Nemesis:
             "kill a server": self._kill_server,
             "pause a server": self._pause_server,
         }
-        if crew.lock == "zklock":
+        if pool.lock == "zklock":
             self._faults["stall at a faultpoint"] = lambda: self._strike("sleep")
             self._faults["fork at a faultpoint"] = lambda: self._strike("fork")
         if disk is not None:
@@ -106,9 +106,9 @@ class Nemesis:
                     stack.enter_context(self._faults[name]())
                     self.done[name] += 1
                 except (KazooException, NoSuchSession, ServerFailed, LookupError, TimeoutError) as error:
-                    self._crew.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
+                    self._pool.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
             time.sleep(max(0.0, seconds))
-        self._crew.note("heal")
+        self._pool.note("heal")
 
     def _draw(self) -> str:
         """Draw a fault, and none twice before each has been drawn once: a short soak is to see them all."""
@@ -116,16 +116,16 @@ class Nemesis:
             self._deck = self._chance.sample(sorted(self._faults), len(self._faults))
         return self._deck.pop()
 
-    def _someone(self) -> Hand:
+    def _someone(self) -> LockWorker:
         """Draw a process; mostly one that holds a lock, as there is most to be harmed."""
-        alive = [hand for hand in self._crew.hands if hand.alive]
+        alive = [worker for worker in self._pool.workers if worker.alive]
         holding = self._holding() if self._chance.random() < 0.7 else set()
-        return self._chance.choice([hand for hand in alive if hand.process.pid in holding] or alive)
+        return self._chance.choice([worker for worker in alive if worker.process.pid in holding] or alive)
 
     def _holding(self) -> set[int]:
         """Return the processes that stand first in a queue."""
         try:
-            queues = [self._crew.zoo.payloads(key) for key in self._crew.keys]
+            queues = [self._pool.zoo.payloads(key) for key in self._pool.keys]
         except KazooException:
             return set()
         return {queue[0].pid for queue in queues if queue and queue[0] is not None}
@@ -139,7 +139,7 @@ class Nemesis:
         self._mortal.remove(victim)
         victim.kill()
         yield
-        self._mortal.append(self._hire())
+        self._mortal.append(self._start())
 
     @contextlib.contextmanager
     def _pause(self) -> Iterator[None]:
@@ -152,7 +152,7 @@ class Nemesis:
     def _alarm(self) -> Iterator[None]:
         for _ in range(10):
             victim = self._someone()
-            self._crew.note("alarm", target=victim.name)
+            self._pool.note("alarm", target=victim.name)
             os.kill(victim.process.pid, signal.SIGALRM)
             time.sleep(self._chance.uniform(0, 0.1))
         yield
@@ -161,7 +161,7 @@ class Nemesis:
     def _strike(self, action: str) -> Iterator[None]:
         victim = self._someone()
         point = self._chance.choice(FAULTPOINTS)
-        self._crew.note(action, target=victim.name, point=point)
+        self._pool.note(action, target=victim.name, point=point)
         victim.tell("strike", point=point, action=action, seconds=self._chance.uniform(0.1, 2.5))
         yield
 
@@ -169,7 +169,7 @@ class Nemesis:
 
     @contextlib.contextmanager
     def _cut(self) -> Iterator[None]:
-        self._crew.note("cut")
+        self._pool.note("cut")
         self._chance.choice(self._proxies).cut_all()
         yield
 
@@ -178,7 +178,7 @@ class Nemesis:
         proxy = self._chance.choice(self._proxies)
         opcode = self._chance.choice([CREATE2, DELETE, MULTI, GET_CHILDREN, GET_DATA])
         kill = self._chance.choice([proxy.kill_before_op, proxy.kill_after_op])
-        self._crew.note("lose", opcode=opcode, how=kill.__name__)
+        self._pool.note("lose", opcode=opcode, how=kill.__name__)
         kill(opcode)
         yield
 
@@ -186,7 +186,7 @@ class Nemesis:
     def _half_open(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
         which = self._chance.choice(["drop_requests", "drop_replies"])
-        self._crew.note("half-open", which=which)
+        self._pool.note("half-open", which=which)
         setattr(proxy, which, True)
         yield
         proxy.drop_requests = proxy.drop_replies = False
@@ -195,7 +195,7 @@ class Nemesis:
     @contextlib.contextmanager
     def _refuse(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
-        self._crew.note("refuse")
+        self._pool.note("refuse")
         proxy.refuse = True
         proxy.cut_all()
         yield
@@ -204,7 +204,7 @@ class Nemesis:
     @contextlib.contextmanager
     def _delay(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
-        self._crew.note("delay")
+        self._pool.note("delay")
         proxy.delay = self._chance.uniform(0.01, 0.4)
         yield
         proxy.delay = 0.0
@@ -214,7 +214,7 @@ class Nemesis:
         victim = self._someone()
         ports = {proxy.port for proxy in self._proxies} | {server.port for server in self._ensemble.servers}
         port = firewall.connection_of(victim.process.pid, ports)
-        self._crew.note("blackhole", target=victim.name)
+        self._pool.note("blackhole", target=victim.name)
         with firewall.blackhole(port):
             yield
 
@@ -224,29 +224,29 @@ class Nemesis:
     def _expire(self) -> Iterator[None]:
         victim = self._someone()
         session = victim.ask("session")
-        self._crew.note("expire", target=victim.name)
+        self._pool.note("expire", target=victim.name)
         expire(self._ensemble.hosts, session["id"])
-        self._crew.note("done", of="expire", target=victim.name)
+        self._pool.note("done", of="expire", target=victim.name)
         yield
 
     @contextlib.contextmanager
     def _delete(self) -> Iterator[None]:
-        key = self._chance.choice(self._crew.keys)
-        zoo = self._crew.zoo
+        key = self._chance.choice(self._pool.keys)
+        zoo = self._pool.zoo
         for _ in range(20):  # a holder is gone soon
             with contextlib.suppress(KazooException, IndexError):
                 path = f"{zoo.base}/{key}/{zoo.children(key)[0]}"
                 token = zoo.client.get(path)[1].czxid
-                self._crew.note("delete", key=key, path=path, token=token)
+                self._pool.note("delete", key=key, path=path, token=token)
                 zoo.client.delete(path)
-                self._crew.note("done", of="delete", key=key, path=path, token=token)
+                self._pool.note("done", of="delete", key=key, path=path, token=token)
                 break
         yield
 
     @contextlib.contextmanager
     def _kill_server(self) -> Iterator[None]:
         server = self._chance.choice(self._ensemble.servers)
-        self._crew.note("kill server", number=server.number)
+        self._pool.note("kill server", number=server.number)
         server.kill()
         yield
         server.start()
@@ -255,7 +255,7 @@ class Nemesis:
     @contextlib.contextmanager
     def _pause_server(self) -> Iterator[None]:
         server = self._chance.choice(self._ensemble.servers)
-        self._crew.note("pause server", number=server.number)
+        self._pool.note("pause server", number=server.number)
         server.pause()
         yield
         server.resume()
@@ -263,7 +263,7 @@ class Nemesis:
     @contextlib.contextmanager
     def _slow(self) -> Iterator[None]:
         assert self._disk is not None
-        self._crew.note("slow disks")
+        self._pool.note("slow disks")
         self._disk.slow(self._chance.uniform(0.1, 1.2))
         yield
         self._disk.fast()
@@ -271,6 +271,6 @@ class Nemesis:
     @contextlib.contextmanager
     def _cut_off(self) -> Iterator[None]:
         follower = self._chance.choice(self._ensemble.followers)
-        self._crew.note("cut off", number=follower.number)
+        self._pool.note("cut off", number=follower.number)
         with firewall.cut_link(follower, self._ensemble.leader):
             yield

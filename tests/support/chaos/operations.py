@@ -1,5 +1,5 @@
 """
-Knows how a history is read as operations on a lock, each of which took effect at one moment between call and return.
+Read a history as operations on a lock, each of which took effect between its call and its return.
 
 A loss is an operation, too: the owner holds the lock no more, however often it took it. Where a model that took the
 history at its word would raise false alarms, the operations are made wider:

@@ -1,5 +1,5 @@
 """
-Knows how a history is read: which events make up a call and a hold, and what makes no sense.
+Read a history: which events form a call and a hold, and which make no sense.
 
 It knows no rule of locks. What it cannot read is told as malformed and left out.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from support.chaos.harm import ENDS, settle
+from support.chaos.fault_events import ENDS, settle
 from support.chaos.holds import Call, Event, Hold, time_of
 from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, LimitChange
 

@@ -1,5 +1,5 @@
 """
-Knows what a run of the scenarios is told and what it reports: a pytest plugin.
+A pytest plugin: the options of a run of the scenarios, and the table of its results.
 
 Tests say by the marker `scenario` what they show, and by the fixture `figure` what they measured. A run with `--chaos`
 ends with a table of both. With `--lock=kazoo` the harness itself is on trial: it has to convict a lock that is known
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what does not use the harness's processes, where those take another lock than ours."""
     if config.option.lock == "zklock":
         return
-    kept = [item for item in items if "crew" in getattr(item, "fixturenames", ())]
+    kept = [item for item in items if "pool" in getattr(item, "fixturenames", ())]
     if left_out := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left_out)
     items[:] = kept

@@ -1,4 +1,4 @@
-"""Knows which faults the locks are tried with, what must hold under each, and which of them have to wait."""
+"""The faults that the locks are tested with, what must hold under each, and which of them cannot be tested yet."""
 
 from __future__ import annotations
 

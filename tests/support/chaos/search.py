@@ -1,5 +1,5 @@
 """
-Knows whether a history could be one of a lock, given what the lock is as a state machine.
+Decide whether a history is possible for a lock that is given as a state machine.
 
 A history is linearizable if each operation can be given a moment, between its call and its return, so that the model
 allows them all in that order. The search is the second opinion on a history; it does not use the leases to say that a

@@ -1,4 +1,4 @@
-"""What is done to the servers of an ensemble beside starting and stopping them, and what a test asks of them."""
+"""Operations on an ensemble's servers other than start and stop, and what tests read from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from django_zklock.testing.ensemble import Ensemble, Server
-from support.chaos.crew import Hand
+from support.chaos.worker_pool import LockWorker
 from support.faults import Wire
 from support.zoo import Zoo, eventually
 
@@ -68,10 +68,10 @@ def look_anew(zoo: Zoo) -> None:
         old.close()
 
 
-def attached_to(hand: Hand, ensemble: Ensemble) -> Server | None:
+def attached_to(worker: LockWorker, ensemble: Ensemble) -> Server | None:
     """Return the server that a process is connected to, or None while there is none."""
     ports = {server.port: server for server in ensemble.servers}
-    for connection in psutil.Process(hand.process.pid).net_connections("tcp"):
+    for connection in psutil.Process(worker.process.pid).net_connections("tcp"):
         if connection.status == psutil.CONN_ESTABLISHED and connection.raddr and connection.raddr.port in ports:
             return ports[connection.raddr.port]
     return None

@@ -13,7 +13,7 @@ from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject
 
 
-class SetChurn:
+class RandomSets:
     """One owner's work."""
 
     def __init__(

@@ -1,5 +1,5 @@
 """
-Knows who may hold a key together, and in what order they may come; shows where a history breaks that.
+Which contenders may hold a key together, and in what order; find where a history breaks this.
 
 Readers share, permits share as far as their limit goes, and everything else excludes all. A writer that becomes a
 reader keeps its hold, and excludes writers all along. What is judged is certain on one machine:

@@ -1,4 +1,4 @@
-"""Servers whose disk is slow at will: their fsync waits as long as a test says."""
+"""Servers with a slow disk: their fsync takes as long as the test says."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Publishers and workers of unique tasks as bare processes, which are killed at random; and the judge of them.
+Publishers and workers of unique tasks as plain processes that are killed at random, and the check of them.
 
 Each process writes what it does into one history, before it does it or after, so that an interval of the history never
 claims more than was true. Times are those of the one machine's monotonic clock.

@@ -1,4 +1,4 @@
-"""What breaks a promise: a rule, where it was broken, and the events that show it."""
+"""A broken promise: the rule, the place, and the events that show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows how a small site of locked views is served by several processes, and which sessions each of them has."""
+"""A small site of locked views, served by several processes, and the sessions of each of them."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.chaos.churn import CHECK_EVERY, Churn, Struck, Wish, on_alarm, wanted
 from support.chaos.history import Recorder
-from support.chaos.sets import SetChurn
+from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
+from support.chaos.sets import RandomSets
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
 
@@ -49,7 +49,7 @@ class Worker:
         self._holdings: dict[tuple[str, str], list[Holding]] = defaultdict(list)  # by owner and key, innermost last
         self._stops: dict[str, threading.Event] = defaultdict(threading.Event)
         self._owners: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {"main": queue.SimpleQueue()}
-        self._churned = threading.Event()
+        self._random_work_ended = threading.Event()
         self._output = threading.Lock()
 
     # --- the conversation ---------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Worker:
         self.recorder.write("fenced", ok=ok, **about)
         return ok
 
-    def do_churn(
+    def do_random_work(
         self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int, work: float = 0.02
     ) -> dict[str, int]:
         """
@@ -223,24 +223,24 @@ class Worker:
 
         `keys` says for each as what it may be taken.
         """
-        churn = Churn(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed), work)
+        random_work = RandomWork(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed), work)
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._churned.is_set():
-            churn.once()
-        churn.store.close()
-        return churn.counts
+        while time.monotonic() < deadline and not self._random_work_ended.is_set():
+            random_work.once()
+        random_work.store.close()
+        return random_work.counts
 
-    def do_churn_sets(self, keys: Sequence[str], rounds: int, seed: int, timeout: float | None) -> dict[str, int]:
+    def do_random_sets(self, keys: Sequence[str], rounds: int, seed: int, timeout: float | None) -> dict[str, int]:
         """Take several locks at a time, work, and release them, so many times."""
-        churn = SetChurn(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
+        random_work = RandomSets(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
         for _ in range(rounds):
-            churn.once(timeout)
-        churn.store.close()
-        return churn.counts
+            random_work.once(timeout)
+        random_work.store.close()
+        return random_work.counts
 
-    def do_end_churn(self) -> None:
-        """Have all owners' churn end before its time."""
-        self._churned.set()
+    def do_end_random_work(self) -> None:
+        """Have all owners' random work end before its time."""
+        self._random_work_ended.set()
 
     # --- commands done at once ----------------------------------------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""Other clients' locks, in processes of their own, that tests drive: Apache Curator's and kazoo's."""
+"""Other clients' locks in processes that tests control: Apache Curator's and kazoo's."""

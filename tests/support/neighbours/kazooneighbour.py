@@ -1,4 +1,4 @@
-"""kazoo, without anything of ours, in a process that tests drive."""
+"""kazoo without this package, in a process that tests control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kazoo's recipes, as they are, for whoever writes commands to the standard input: see `protocol`."""
+"""kazoo's recipes in a process that reads commands from standard input; see `protocol`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of two clients that take one lock by turns, some of them killed meanwhile, and the history of it all."""
+"""Processes of two clients that compete for one lock, some of which are killed, and their common history."""
 
 from __future__ import annotations
 

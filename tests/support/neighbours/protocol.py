@@ -1,5 +1,5 @@
 """
-Knows how a test drives another client's process: one line for each command, one for each answer.
+Control another client's process: one line for each command, one for each answer.
 
 A command is `NUMBER ACTOR VERB KIND PATH [MILLISECONDS [LIMIT]]`, an answer `NUMBER ok|error TEXT`. What one actor is
 told is done in order, and what another is told meanwhile; so an actor may wait for a lock while the next one takes it.

@@ -1,4 +1,4 @@
-"""Knows which locks of two clients belong together on one path, and how a test speaks of either side."""
+"""Which locks of two clients exclude each other on one path, and how a test uses either side."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.chaos.checker import Verdict, judge, keep
+from support.chaos.checker import Verdict, check_history, keep
 from support.chaos.simulated import Event, Simulation, written
 
 SEEDS = st.integers(0, 2**32)
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32)
 
 def rules(text: str, **about: object) -> set[str]:
     """The rules that a written history breaks."""
-    return set(judge(written(text), **about).rules)  # type: ignore[arg-type]
+    return set(check_history(written(text), **about).rules)  # type: ignore[arg-type]
 
 
 def one(verdict: Verdict) -> str:
@@ -38,7 +38,7 @@ A_RELEASES = """
 
 
 def test_two_owners_must_not_hold_a_key_at_once() -> None:
-    verdict = judge(
+    verdict = check_history(
         written(
             A_RELEASES
             + """
@@ -94,7 +94,7 @@ def test_a_paused_holder_is_replaced_when_its_lease_is_over() -> None:
 
 def test_a_check_must_not_pass_after_somebody_else_was_granted_the_lock() -> None:
     """Though the lease that it tells of afterwards is over."""
-    verdict = judge(written(PAUSED.format(granted=5) + "8.1 A valid until=8.1"))
+    verdict = check_history(written(PAUSED.format(granted=5) + "8.1 A valid until=8.1"))
     assert "exclusion" in verdict.rules
     assert any("check() passed for A/main 3.100 s after B/main" in v.message for v in verdict.violations)
 
@@ -180,7 +180,7 @@ def test_no_lock_prevents_a_loss_by_force_but_its_holder_is_told(force: str) -> 
     robbed = ROBBED.format(force=force)
     assert not rules(robbed + "2.3 A valid until=3.9 \n 2.9 A lost reason=gone")
     assert not rules(robbed + "2.3 A valid until=3.9 \n 2.9 A release \n 2.95 A release_failed error=lost")
-    verdict = judge(written(robbed + "2.3 nemesis done of=" + force.split()[0] + " \n 3.4 A valid until=4"))
+    verdict = check_history(written(robbed + "2.3 nemesis done of=" + force.split()[0] + " \n 3.4 A valid until=4"))
     assert one(verdict) == "check() passed for A/main 1.100 s after it had lost the lock by force"
     assert verdict.rules == {"told"}
 
@@ -298,7 +298,7 @@ def test_a_grant_that_was_written_down_late_says_nothing_of_the_order() -> None:
 
 def test_a_late_answer_is_a_fault() -> None:
     assert not rules("1 A invoke timeout=2 \n 3.9 A refused error=LockTimeout definite=true")
-    verdict = judge(written("1 A invoke timeout=2 \n 4.5 A refused error=LockTimeout definite=true"))
+    verdict = check_history(written("1 A invoke timeout=2 \n 4.5 A refused error=LockTimeout definite=true"))
     assert one(verdict) == "A/main was answered 1.500 s after its deadline of 2 s"
     assert verdict.figures.overrun == pytest.approx(1.5)
     assert rules("1 A invoke timeout=2 \n 4.5 A granted token=7 until=9") == {"deadline"}
@@ -326,9 +326,9 @@ def test_a_paused_process_answers_nobody() -> None:
 
 def test_a_contender_that_nobody_answers_for_is_an_orphan() -> None:
     left = {"k": ["/zklock/k/_c_abc-lock-0000000001", "_c_def-lock-0000000002"]}
-    assert one(judge([], left=left, known={"abc"})) == "nobody answers for _c_def-lock-0000000002"
-    assert judge([], left=left, known=["_c_abc-lock-0000000001", "def"]).ok
-    assert judge([], left={"k": []}).ok
+    assert one(check_history([], left=left, known={"abc"})) == "nobody answers for _c_def-lock-0000000002"
+    assert check_history([], left=left, known=["_c_abc-lock-0000000001", "def"]).ok
+    assert check_history([], left={"k": []}).ok
 
 
 def writes(*written: tuple[str, int, int, str]) -> str:
@@ -341,7 +341,7 @@ def writes(*written: tuple[str, int, int, str]) -> str:
 
 def test_a_lost_update_of_a_fenced_counter_is_a_fault() -> None:
     assert not rules(writes(("A", 1, 1, "true"), ("B", 2, 2, "true")), final={"k": 2})
-    verdict = judge(written(writes(("A", 1, 1, "true"), ("B", 2, 1, "true"))))
+    verdict = check_history(written(writes(("A", 1, 1, "true"), ("B", 2, 1, "true"))))
     assert one(verdict) == "an update was lost: 1 was written twice"
 
 
@@ -371,7 +371,7 @@ def test_a_stale_write_must_not_be_accepted() -> None:
 
 
 def test_lost_updates_without_a_fence_are_counted_and_allowed() -> None:
-    verdict = judge(written("1 A plain value=1 \n 2 B plain value=1 \n 3 B plain value=2 \n 4 A plain value=2"))
+    verdict = check_history(written("1 A plain value=1 \n 2 B plain value=1 \n 3 B plain value=2 \n 4 A plain value=2"))
     assert verdict.ok
     assert verdict.figures.lost_updates == 2
 
@@ -398,14 +398,16 @@ def test_lost_updates_without_a_fence_are_counted_and_allowed() -> None:
 )
 def test_a_history_without_sense_is_malformed(text: str) -> None:
     """Which says that the harness is wrong, not the lock."""
-    verdict = judge(written(text))
+    verdict = check_history(written(text))
     assert verdict.malformed
     assert not verdict.ok
     assert verdict.rules == {"malformed"}
 
 
 def test_events_without_the_least_are_malformed() -> None:
-    assert judge([{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]).malformed
+    assert check_history(
+        [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
+    ).malformed
 
 
 def test_the_successor_of_a_killed_process_may_have_its_name() -> None:
@@ -422,7 +424,7 @@ def test_a_loss_may_be_told_before_the_grant_is_written_down() -> None:
 
 
 def test_figures_are_measured() -> None:
-    figures = judge(
+    figures = check_history(
         written(
             A_RELEASES
             + """
@@ -452,7 +454,9 @@ def test_figures_are_measured() -> None:
 
 
 def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
-    text = judge(written(PAUSED.format(granted=2.0) + "9 A valid until=10 \n 10 A release \n 11 A released")).short()
+    text = check_history(
+        written(PAUSED.format(granted=2.0) + "9 A valid until=10 \n 10 A release \n 11 A released")
+    ).short()
     assert "[exclusion] k: B/main was granted the lock" in text
     assert "[check] k: check() passed for A/main 7.000 s after B/main was granted the lock" in text
     assert ">     +1.000  B/main         granted token=8 until=+8.000" in text
@@ -466,7 +470,7 @@ def test_whatever_is_wrong_the_text_is_short(seed: int) -> None:
     events = Simulation(seed, holds=60).events
     random.Random(seed).shuffle(events)
     confused = [{**event, "t": float(t)} for t, event in enumerate(events)]
-    lines = judge(confused).short().splitlines()
+    lines = check_history(confused).short().splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 200
 
@@ -474,7 +478,7 @@ def test_whatever_is_wrong_the_text_is_short(seed: int) -> None:
 def test_a_failed_history_is_kept_out_of_the_way_of_the_next(tmp_path: Path) -> None:
     """The files of the processes are read as `*.jsonl` of the same directory."""
     events = written(PAUSED.format(granted=2.0))
-    verdict = judge(events)
+    verdict = check_history(events)
     first, second = keep(verdict, events, tmp_path), keep(verdict, events, tmp_path)
     assert first != second
     assert [json.loads(line) for line in first.read_text().splitlines()] == events
@@ -491,7 +495,7 @@ def test_a_lock_that_keeps_its_promises_is_never_accused(seed: int, owners: int)
     """Whatever happens to its holders, and in whatever order the files of the processes are read."""
     simulation = Simulation(seed, holds=30, owners=owners)
     random.Random(seed).shuffle(simulation.events)
-    verdict = judge(simulation.events)
+    verdict = check_history(simulation.events)
     assert verdict.ok, verdict.short()
     assert verdict.figures.grants >= 30
 
@@ -515,7 +519,7 @@ def test_an_overlap_is_always_found(seed: int, chance: random.Random) -> None:
         assume(holder["granted"]["t"] < early < holder["release"]["t"])
         follower["invoke"]["t"] = min(early, follower["invoke"]["t"])
         follower["granted"]["t"] = early
-    assert "exclusion" in judge(events).rules
+    assert "exclusion" in check_history(events).rules
 
 
 def outermost(events: list[Event]) -> list[dict[str, Event]]:
@@ -546,7 +550,7 @@ def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, c
     holder, follower = (hold["granted"] for hold in chance.choice(unfinished))
     t = follower["t"] + chance.uniform(1e-6, 5.0)
     events.append({**holder, "e": "valid", "t": t, "until": t})
-    assert "check" in judge(events).rules
+    assert "check" in check_history(events).rules
 
 
 @given(SEEDS, st.randoms(use_true_random=False))
@@ -557,11 +561,11 @@ def test_a_token_that_falls_is_always_found(seed: int, chance: random.Random) ->
     assume(len(grants) > 1)
     index = chance.randrange(1, len(grants))
     grants[index]["token"] = chance.randint(1, grants[index - 1]["token"])
-    assert "tokens" in judge(events).rules
+    assert "tokens" in check_history(events).rules
 
 
 def test_ten_thousand_events_are_judged_in_reasonable_time() -> None:
     """That is what a soak writes; the runner's timeout is the limit."""
     events = Simulation(1, holds=1500, owners=20).events
     assert len(events) > 10_000
-    assert judge(events).ok
+    assert check_history(events).ok

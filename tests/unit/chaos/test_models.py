@@ -8,8 +8,7 @@ import random
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.chaos.byforce import by_force
-from support.chaos.family import LockFamily
+from support.chaos.brute_force import brute_force
 from support.chaos.models import (
     FencedMutex,
     Mutex,
@@ -19,12 +18,13 @@ from support.chaos.models import (
 )
 from support.chaos.operations import Kind, Op, operations
 from support.chaos.search import Model, linearizable
+from support.chaos.shared_model import SharedLockModel
 from support.chaos.simulated import Simulation, written
 
 SEEDS = st.integers(0, 2**32)
 AWARE: list[Model] = [OwnerAwareMutex(), FencedMutex()]
 PLAIN: list[Model] = [Mutex(), *AWARE]
-REENTRANT: list[Model] = [ReentrantMutex(), ReentrantFencedMutex(), LockFamily()]
+REENTRANT: list[Model] = [ReentrantMutex(), ReentrantFencedMutex(), SharedLockModel()]
 
 
 def run(model: Model, *steps: str) -> bool:
@@ -272,7 +272,7 @@ OPS = st.lists(
 @settings(max_examples=400)
 def test_the_search_finds_what_trying_all_orders_finds(ops: list[Op], model: Model) -> None:
     numbered = [Op(op.kind, op.owner, op.call, op.back, op.certain, op.fence, hold=n) for n, op in enumerate(ops)]
-    assert linearizable(numbered, model).ok == by_force(numbered, model)
+    assert linearizable(numbered, model).ok == brute_force(numbered, model)
 
 
 @given(SEEDS, st.integers(1, 6))
@@ -298,7 +298,7 @@ def test_a_hold_in_the_middle_of_another_is_always_found(seed: int, chance: rand
     leaving = Op("release", "X", end, end, key=held.key, hold=999)
     assume(held.back < start < end < release.call)
     intruded = [*ops, intruder, leaving]
-    assert not linearizable(intruded, LockFamily()).ok
+    assert not linearizable(intruded, SharedLockModel()).ok
     # A model that knows holds by their owner takes an earlier call of the same owner, that nobody knows the end of, for
     # a loss and a second grant.
     if not any(op.owner == held.owner and not op.certain and op.call < release.call for op in ops):

@@ -14,19 +14,19 @@ from support.zoo import TESTS
 
 Result = subprocess.CompletedProcess[str]
 
-CREW = """
+POOL = """
 import pytest
 
 @pytest.fixture
-def crew():
+def pool():
     return "processes"
 """
 
-GUILTY = CREW + "".join(
+GUILTY = POOL + "".join(
     f"""
 @pytest.mark.scenario({scenario!r})
-def test_{scenario.lower()}_holds(crew):
-    assert crew == "ours", "two of them held the lock"
+def test_{scenario.lower()}_holds(pool):
+    assert pool == "ours", "two of them held the lock"
 """
     for scenario in KNOWN_BAD
 )
@@ -226,7 +226,7 @@ def test_soaks(request):
 
 def test_a_lock_that_fails_all_it_has_to_fail_is_convicted(runs: Runs) -> None:
     """Then the run has succeeded, though its tests failed; the table says by what they were convicted."""
-    acquitted = "\n@pytest.mark.scenario('F1')\ndef test_is_replaced(crew):\n    pass\n"
+    acquitted = "\n@pytest.mark.scenario('F1')\ndef test_is_replaced(pool):\n    pass\n"
     result = runs(GUILTY + acquitted, "--chaos", "--lock=kazoo")
     assert result.returncode == 0, result.stdout
     words = [" ".join(line.split()) for line in table(result)]
@@ -239,7 +239,7 @@ def test_a_lock_that_fails_all_it_has_to_fail_is_convicted(runs: Runs) -> None:
 def test_only_what_uses_the_harness_is_on_trial(runs: Runs) -> None:
     """A test that takes our own lock says nothing about another."""
     result = runs(
-        CREW + "\ndef test_ours():\n    raise AssertionError\n\ndef test_theirs(crew):\n    pass\n", "--lock=kazoo"
+        POOL + "\ndef test_ours():\n    raise AssertionError\n\ndef test_theirs(pool):\n    pass\n", "--lock=kazoo"
     )
     assert "1 passed, 1 deselected" in result.stdout
 
@@ -259,7 +259,7 @@ def test_a_harness_that_convicts_too_little_fails(runs: Runs, instead: str | Non
     if instead is None:
         tests = GUILTY.replace("def test_f15_holds", "def f15_holds")
     else:
-        tests = GUILTY.replace("def test_f15_holds(crew):\n", f"def test_f15_holds(crew):\n    {instead}\n    return\n")
+        tests = GUILTY.replace("def test_f15_holds(pool):\n", f"def test_f15_holds(pool):\n    {instead}\n    return\n")
     result = runs(tests, "--lock=kazoo")
     assert result.returncode == 1
     assert f"NOT CONVICTED: F15 ({what})\n" in below(result) + "\n"
@@ -267,7 +267,7 @@ def test_a_harness_that_convicts_too_little_fails(runs: Runs, instead: str | Non
 
 def test_an_assertion_outside_of_the_test_convicts_nobody(runs: Runs) -> None:
     """What fails in a fixture has nothing to do with the lock."""
-    tests = GUILTY.replace("def test_f15_holds(crew)", "def test_f15_holds(crew, unready)")
+    tests = GUILTY.replace("def test_f15_holds(pool)", "def test_f15_holds(pool, unready)")
     tests += "\n@pytest.fixture\ndef unready():\n    assert False, 'not ready'\n"
     result = runs(tests, "--lock=kazoo")
     assert result.returncode == 1
@@ -279,7 +279,7 @@ def test_an_assertion_outside_of_the_test_convicts_nobody(runs: Runs) -> None:
 
 def test_one_conviction_is_enough_and_trouble_after_it_takes_nothing_back(runs: Runs) -> None:
     """A scenario may have several tests, and what a bad lock leaves behind may trouble the end of one."""
-    tests = GUILTY.replace("def test_f15_holds(crew)", "def test_f15_holds(crew, untidy)")
+    tests = GUILTY.replace("def test_f15_holds(pool)", "def test_f15_holds(pool, untidy)")
     tests += """
 @pytest.fixture
 def untidy():
@@ -287,7 +287,7 @@ def untidy():
     raise RuntimeError("something is left")
 
 @pytest.mark.scenario("F3")
-def test_f3_once_more(crew):
+def test_f3_once_more(pool):
     pass
 """
     result = runs(tests, "--lock=kazoo")
@@ -296,5 +296,5 @@ def test_f3_once_more(crew):
 
 def test_a_run_that_was_broken_off_is_no_success(runs: Runs) -> None:
     """Whatever was convicted before."""
-    result = runs(GUILTY + "\ndef test_z(crew):\n    raise KeyboardInterrupt\n", "--lock=kazoo")
+    result = runs(GUILTY + "\ndef test_z(pool):\n    raise KeyboardInterrupt\n", "--lock=kazoo")
     assert result.returncode == 2

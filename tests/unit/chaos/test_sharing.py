@@ -9,26 +9,26 @@ import random
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.chaos.byforce import by_force
-from support.chaos.checker import judge
-from support.chaos.family import LockFamily
+from support.chaos.brute_force import brute_force
+from support.chaos.checker import check_history
 from support.chaos.kinds import LimitChange, Limits
 from support.chaos.operations import Kind, Op, operations
 from support.chaos.search import linearizable
+from support.chaos.shared_model import SharedLockModel
 from support.chaos.simulated import written
-from support.chaos.simulated_family import Family
+from support.chaos.simulated_shared import Family
 
 SEEDS = st.integers(0, 2**32)
 
 
 def rules(text: str) -> set[str]:
     """The rules that a written history breaks; the search has to agree where it can."""
-    return set(judge(written(text)).rules)
+    return set(check_history(written(text)).rules)
 
 
 def fits(text: str) -> bool:
     """Whether a written history can be one of locks of all kinds."""
-    return linearizable(operations(written(text)), LockFamily()).ok
+    return linearizable(operations(written(text)), SharedLockModel()).ok
 
 
 def held(owner: str, kind: str, token: int, start: float, end: float, called: float | None = None) -> str:
@@ -239,9 +239,9 @@ def test_a_permit_must_not_go_to_one_who_came_past_as_many_as_there_are() -> Non
 def test_how_many_shared_the_lock_is_counted() -> None:
     """A lock that lets nobody share keeps all the rules."""
     text = held("A", "read", 7, 2, 4) + held("B", "read", 8, 3, 5) + held("C", "read", 9, 4.5, 6)
-    assert judge(written(text)).figures.together == {"read": 2}
-    assert judge(written(three(3))).figures.together == {"semaphore": 3}
-    assert judge(written(DOWNGRADED + held("B", "read", 8, 4, 8))).figures.together == {"write": 1, "read": 2}
+    assert check_history(written(text)).figures.together == {"read": 2}
+    assert check_history(written(three(3))).figures.together == {"semaphore": 3}
+    assert check_history(written(DOWNGRADED + held("B", "read", 8, 4, 8))).figures.together == {"write": 1, "read": 2}
 
 
 # --- what readers see -------------------------------------------------------------------------------------------------
@@ -289,9 +289,9 @@ def test_a_queue_that_keeps_its_promises_is_never_accused(
     """Whatever befalls its users, and in whatever order the files of the processes are read."""
     family = Family(seed, owners=owners, kinds=kinds, own_limits=(limit,))
     random.Random(seed).shuffle(family.events)
-    verdict = judge(family.events)
+    verdict = check_history(family.events)
     assert verdict.ok, verdict.short()
-    assert (result := linearizable(operations(family.events), LockFamily())).ok, result.short()
+    assert (result := linearizable(operations(family.events), SharedLockModel())).ok, result.short()
 
 
 @given(SEEDS, MIXES, st.randoms(use_true_random=False))
@@ -315,8 +315,8 @@ def test_one_who_comes_in_where_nobody_may_is_always_found(
         {"t": end, "e": "released", **about},
     ]
     grant["until"] = max(grant["until"], released)
-    assert "exclusion" in judge([*events, *intruder]).rules
-    assert not linearizable(operations([*events, *intruder]), LockFamily()).ok
+    assert "exclusion" in check_history([*events, *intruder]).rules
+    assert not linearizable(operations([*events, *intruder]), SharedLockModel()).ok
 
 
 @given(SEEDS, st.integers(1, 3))
@@ -331,8 +331,8 @@ def test_one_permit_too_many_is_always_found(seed: int, limit: int) -> None:
         if event["e"] == "granted":
             event["until"] += 10  # the lease lasts to the release
     assume(most_at_once(events) == limit + 1)
-    assert "permits" in judge(events).rules
-    assert not linearizable(operations(events), LockFamily()).ok
+    assert "permits" in check_history(events).rules
+    assert not linearizable(operations(events), SharedLockModel()).ok
 
 
 def most_at_once(events: list[dict[str, object]]) -> int:
@@ -375,7 +375,7 @@ def test_the_search_for_all_kinds_finds_what_trying_all_orders_finds(
     for call, wait, certain, limit_set in changes:
         ops.append(Op("limit", "O", call, call + wait if certain else math.inf, certain, limit=limit_set))
     assume(len(ops) <= 7)
-    assert linearizable(ops, LockFamily()).ok == by_force(ops, LockFamily())
+    assert linearizable(ops, SharedLockModel()).ok == brute_force(ops, SharedLockModel())
 
 
 @pytest.mark.parametrize("kinds", [("read",), ("read", "write"), ("semaphore",), ("read", "write", "semaphore")])
@@ -384,5 +384,5 @@ def test_thousands_of_operations_are_judged_in_reasonable_time(kinds: tuple[str,
     fates = ("release",) * 30 + ("kill", "late", "expire", "pause", "downgrade")
     events = Family(1, holds=600, owners=12, kinds=kinds, fates=fates, known=1.0).events
     assert len(ops := operations(events)) > 1200
-    assert judge(events).ok
-    assert linearizable(ops, LockFamily()).ok
+    assert check_history(events).ok
+    assert linearizable(ops, SharedLockModel()).ok

@@ -1,4 +1,4 @@
-"""Whether operations could have been those of a lock, found by trying all orders: slow, and without a doubt."""
+"""Check whether operations could be those of a lock by trying all orders: slow, but certain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.chaos.operations import Op
 from support.chaos.search import Model
 
 
-def by_force(ops: Sequence[Op], model: Model) -> bool:
+def brute_force(ops: Sequence[Op], model: Model) -> bool:
     """Try all orders of all selections."""
     sure = [op for op in ops if op.certain]
     unsure = [op for op in ops if not op.certain]

@@ -1,5 +1,5 @@
 """
-Work under locks at random, for a soak: acquire, increment two counters of the store, release.
+Random work under locks, for a soak: acquire, increment two counters of the store, release.
 
 Who reads looks at the guarded counter twice, as does a writer that became a reader; who has a permit only works.
 
@@ -72,7 +72,7 @@ def expose(exposed: bool) -> None:
         _exposed[0] = exposed
 
 
-class Churn:
+class RandomWork:
     """One owner's work."""
 
     def __init__(
@@ -140,11 +140,11 @@ class Churn:
 class _Turn:
     """One acquisition, and what has been written down of it."""
 
-    def __init__(self, churn: Churn, key: str, wish: Wish, op: int) -> None:
+    def __init__(self, random_work: RandomWork, key: str, wish: Wish, op: int) -> None:
         self.op = op
         self._wish = wish
         self._kind = wanted(wish).get("kind", LOCK)
-        self._churn = churn
+        self._random_work = random_work
         self._key = key
         self._written: set[str] = set()
         self._valid = 0.0  # when the lock was last known to be held
@@ -152,7 +152,7 @@ class _Turn:
     @abort.shielded
     def note(self, kind: str, *, t: float | None = None, **about: Any) -> float:
         """Write an event of this acquisition."""
-        written = self._churn._recorder.write(kind, t=t, op=self.op, key=self._key, **about)
+        written = self._random_work._recorder.write(kind, t=t, op=self.op, key=self._key, **about)
         self._written.add(kind)
         return written
 
@@ -163,23 +163,23 @@ class _Turn:
 
     def run(self, held: Held, seconds: float) -> None:
         """Do the work, inside the block; not to be struck but where it says so."""
-        churn = self._churn
+        random_work = self._random_work
         self._valid = self.note("granted", token=held.token, until=held.until())
-        churn.counts["granted"] += 1
+        random_work.counts["granted"] += 1
         try:
             if self._kind in EXCLUSIVE:
                 self._increment(held, seconds)
-                if self._kind == WRITE and churn.by_chance(DOWNGRADES):
+                if self._kind == WRITE and random_work.by_chance(DOWNGRADES):
                     self._downgrade(held)
                     self._read(held, seconds)
             elif self._kind == READ:
                 if self._claim(held) is not None:  # else a newer holder may write
                     self._read(held, seconds)
-                if churn.by_chance(UPGRADES):
+                if random_work.by_chance(UPGRADES):
                     self._try_to_write()
             else:
                 self._wait(held, seconds)
-                if churn.by_chance(0.1):
+                if random_work.by_chance(0.1):
                     self._reenter(held, self._wish)
         except BaseException as error:
             expose(False)
@@ -191,29 +191,29 @@ class _Turn:
         self.note("release")
 
     def _increment(self, held: Held, seconds: float) -> None:
-        churn = self._churn
+        random_work = self._random_work
         value = self._claim(held)
-        plain = churn.store.plain(self._key)
+        plain = random_work.store.plain(self._key)
         self._wait(held, seconds)
-        if churn.by_chance(0.1):
-            reads = self._kind == WRITE and churn.by_chance(0.5)
+        if random_work.by_chance(0.1):
+            reads = self._kind == WRITE and random_work.by_chance(0.5)
             self._reenter(held, {"kind": READ} if reads else self._wish)
         # Written even if the lock is lost by now: the fence has to hold without anybody's good behaviour.
         if value is None or not self._write(held.token, value + 1):
-            churn.counts["stale"] += 1
+            random_work.counts["stale"] += 1
         if self._check(held):
-            churn.store.write_plain(self._key, plain + 1)
+            random_work.store.write_plain(self._key, plain + 1)
             self.note("plain", value=plain + 1)
 
     def _claim(self, held: Held) -> int | None:
-        value = self._churn.store.claim(self._key, held.token)
+        value = self._random_work.store.claim(self._key, held.token)
         self.note("claimed", token=held.token, ok=value is not None)
         return value
 
     def _read(self, held: Held, seconds: float) -> None:
         for length in (0, seconds):
             self._wait(held, length)
-            value = self._churn.store.value(self._key)
+            value = self._random_work.store.value(self._key)
             if self._check(held):
                 self.note("observed", t=self._valid, value=value)
 
@@ -226,12 +226,12 @@ class _Turn:
             self.lost(str(error))
         else:
             self.note("downgraded")
-            self._churn.counts["downgraded"] += 1
+            self._random_work.counts["downgraded"] += 1
 
     def _try_to_write(self) -> None:
         """Ask for what no reader gets; refused at once, or it would wait for itself."""
         try:
-            with self._churn._lock.block(self._key, None, {"kind": WRITE}):
+            with self._random_work._lock.block(self._key, None, {"kind": WRITE}):
                 raise AssertionError("a reader was let write")
         except Refused as error:
             assert str(error) == "LockUpgradeRefused", str(error)
@@ -247,7 +247,7 @@ class _Turn:
 
     def _reenter(self, held: Held, wish: Wish) -> None:
         try:
-            with self._churn._lock.block(self._key, 0, dict(wish)) as inner:
+            with self._random_work._lock.block(self._key, 0, dict(wish)) as inner:
                 assert inner.token == held.token, "another token for the same hold"
         except Lost as error:
             self.lost(str(error))
@@ -264,14 +264,14 @@ class _Turn:
 
     def _write(self, token: int, value: int) -> bool:
         self.note("writing", token=token, value=value)
-        ok = self._churn.store.write(self._key, token, value)
+        ok = self._random_work.store.write(self._key, token, value)
         self.note("fenced", token=token, value=value, ok=ok)
         return ok
 
     def lost(self, reason: str) -> None:
         """The owner knows that the lock is lost."""
         if self._claims:
-            self._churn.counts["lost"] += 1
+            self._random_work.counts["lost"] += 1
             self.note("lost", reason=reason)
         elif "granted" not in self._written:
             self.note("refused", error=reason, definite=False)

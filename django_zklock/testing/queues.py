@@ -1,4 +1,4 @@
-"""Knows the queues on a dev server, without asking the network: who is in line, who of them holds, of what kind."""
+"""Read the queues of locks from a dev server in this process, without network requests."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InLine:
-    """One contender in the queue of a lock: one that holds it, alone or beside others, or one that waits."""
+class QueueEntry:
+    """One contender in the queue of a lock: a holder or a waiter."""
 
     path: str
     """The path of its znode."""
     payload: Payload | None
-    """What it says of itself; None where that cannot be read, or is not written by this package."""
+    """Its description of its process; None if it cannot be read, or if another client wrote it."""
     holds: bool = False
-    """Whether it has the lock: it is the first, or shares it as a reader, or with a permit."""
+    """Whether it holds the lock: alone, as a reader, or with a permit."""
     kind: str = "lock"
-    """What it wants: "lock", "read", "write" or "semaphore"."""
+    """The kind of its request: "lock", "read", "write" or "semaphore"."""
 
     def __str__(self) -> str:
-        who = self.payload
-        if who is None:
+        payload = self.payload
+        if payload is None:
             return self.path.rpartition("/")[2]
-        process = " ".join(filter(None, [f"pid {who.pid}", who.thread]))
+        process = " ".join(filter(None, [f"pid {payload.pid}", payload.thread]))
         shares = "" if self.kind == "lock" else f", {self.kind}"
-        return f"{who.what} ({who.host}, {process}, since {who.since}{shares})"
+        return f"{payload.what} ({payload.host}, {process}, since {payload.since}{shares})"
 
 
 def contenders(server: DevServer, below: str) -> list[str]:
-    """Return the paths of all contenders below a directory, first come first."""
+    """Return the paths of all contenders below a directory, in order of arrival."""
     found = [path for path in server.paths(below=below) if SEQUENCE_TAIL.search(path)]
     return sorted(found, key=lambda path: int(path[-10:]))
 
 
 def kinds(server: DevServer, directory: str) -> dict[str, tuple[bool, str]]:
-    """Return of each contender in a queue, first come first, by its path, whether it holds the lock, and its kind."""
+    """Return whether each contender holds the lock, and its kind, by path and in order of arrival."""
     below = server.paths(below=directory)
     names = [path.rpartition("/")[2] for path in below if path.rpartition("/")[0] == directory]
     paths = [path for path in contenders(server, directory) if path.rpartition("/")[0] == directory]
     try:
         queue = order.ordered([name for name in names if SEQUENCE_TAIL.search(name) or name.startswith("!")])
-    except UnreadableQueue:  # code under test will be told; of the queue, nothing but the order is known
+    except UnreadableQueue:  # only the order is known; code under test gets an error
         return {path: (place == 0, Kind.LOCK.word) for place, path in enumerate(paths)}
     limits = {
         child.name: own_limit(server.content(f"{directory}/{child.name}") or b"")

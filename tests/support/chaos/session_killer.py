@@ -1,5 +1,5 @@
 """
-Somebody who ends another's session: a second client that takes it over and closes it.
+End the session of another process: take it over with a second client, and close it.
 
 The victim learns of it as of an expiry. ZooKeeper gives a session to whoever knows its id and password, and derives the
 password from the id (ZooKeeperServer.generatePasswd); the id stands in the Stat of each ephemeral node of the session.

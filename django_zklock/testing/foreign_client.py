@@ -1,7 +1,7 @@
 """
-Knows how to stand in a lock's queue as somebody else: another client, with a session of its own.
+Another client with its own session, which can enter the queue of a lock.
 
-It speaks through plain kazoo, so that what a test sees of a queue does not depend on the code it tests.
+It uses plain kazoo, so that what a test sees does not depend on the code under test.
 """
 
 from __future__ import annotations
@@ -21,23 +21,28 @@ from kazoo.handlers.threading import KazooTimeoutError
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind, Payload, prefix
 
-PATIENCE = 2.0  # seconds for an answer; a test may have stalled the server
-RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1, "max_delay": 0.1}  # seconds; it is wanted soon after a fault
+PATIENCE = 2.0  # seconds to wait for a reply; a test may have stalled the server
+RETRY = {
+    "max_tries": -1,
+    "delay": 0.05,
+    "backoff": 1,
+    "max_delay": 0.1,
+}  # seconds; it must reconnect soon after a fault
 
-logger = logging.getLogger("django_zklock.testing.bystander")
-logger.setLevel(logging.ERROR)  # it is cut off on purpose, and need not tell
+logger = logging.getLogger("django_zklock.testing.foreign_client")
+logger.setLevel(logging.ERROR)  # tests cut its connection on purpose
 
 
-class Bystander:
-    """A client that connects when it is first needed. For use by one test, in any of its threads."""
+class ForeignClient:
+    """A client that connects when it is first needed. Each test has its own; all threads of the test may use it."""
 
     def __init__(self, hosts: str) -> None:
         self._hosts = hosts
         self._client: KazooClient | None = None
 
     def enter(self, directory: str, what: str, kind: Kind = Kind.LOCK, limit: int = 0) -> str:
-        """Take a place in the queue of this directory; return the path of the node."""
-        guid = guids.new(guids.Mark.OWN)  # any other would be one of Curator's, which does not go with all kinds
+        """Create a contender in this directory and return the path of its znode."""
+        guid = guids.new(guids.Mark.OWN)  # other guids are Curator's, which does not have all kinds
         payload = Payload(
             guid=guid,
             host=socket.gethostname(),
@@ -55,30 +60,32 @@ class Bystander:
             )
             node: str = create.get(timeout=PATIENCE)
         except (KazooException, KazooTimeoutError) as error:
-            raise TimeoutError(f"the server lets no other client in, so nobody can be at {directory}") from error
+            raise TimeoutError(
+                f"the other client could not create a contender in {directory} within {PATIENCE:g} s"
+            ) from error
         return node
 
     def leave(self, node: str) -> None:
-        """Give the place up; where a test has cut this client off, as soon as it is back."""
+        """Delete the contender. If a test has cut the connection, this happens after the client has reconnected."""
         client = self._client
         deadline = time.monotonic() + PATIENCE
         while client is not None and time.monotonic() < deadline:
             connected = client.connected
             reply = client.delete_async(node)
             if not connected:
-                return  # kazoo sends it once there is a connection
+                return  # kazoo sends it after it has reconnected
             try:
                 reply.get(timeout=PATIENCE)
             except ConnectionLoss:
                 continue
             except (KazooException, KazooTimeoutError):
-                pass  # it is gone already, or goes with the session
+                pass  # the node is gone already, or the server deletes it with the session
             return
 
     def read(self, paths: Sequence[str]) -> list[Payload | None]:
-        """Return what contenders say of themselves; None for each that cannot be read now."""
+        """Return the payloads of contenders; None for each that cannot be read now."""
         if self._client is not None and not self._client.connected:
-            return [None] * len(paths)  # a test has cut it off, and the requests would wait for the connection
+            return [None] * len(paths)  # the requests would wait until the client has reconnected
         try:
             replies = [self._connected().get_async(path) for path in paths]
         except KazooTimeoutError:
@@ -87,7 +94,7 @@ class Bystander:
         return [_payload(reply, deadline) for reply in replies]
 
     def close(self) -> None:
-        """End the session, and so give up every place."""
+        """End the session. The server deletes all its contenders."""
         client, self._client = self._client, None
         if client is not None:
             client.stop()

@@ -1,5 +1,5 @@
 """
-Knows what was done to the processes of a history, and what that means for a hold: what ended the claim to it.
+Which faults the processes of a history suffered, and which of them ended a hold.
 
 What is done to them is written down just before, by the driver, as a `nemesis` event: `what`, and mostly a `target`.
 """

@@ -1,5 +1,5 @@
 """
-Knows what locks of all kinds are on one key, as a state machine: readers, writers, plain locks and permits.
+Locks of all kinds on one key as a state machine: readers, writers, exclusive locks and permits.
 
 For permits alone it is the model `AcquiredPermits` of the Jepsen suite of Hazelcast, with a limit that may change; for
 plain locks alone, a reentrant mutex with fences. Each hold is known by its number, so that nobody's release is taken
@@ -41,7 +41,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class LockFamily:
+class SharedLockModel:
     """
     All kinds of locks in one queue.
 
@@ -58,7 +58,7 @@ class LockFamily:
     fences: tuple[tuple[str, int], ...] = ()
     """The greatest so far, by kind."""
 
-    def step(self, op: Op) -> LockFamily | None:
+    def step(self, op: Op) -> SharedLockModel | None:
         if op.kind == "limit":
             return replace(self, limit=op.limit)
         mine = next((levels for levels in self.held if levels.hold == op.hold), None)
@@ -77,7 +77,7 @@ class LockFamily:
             return None
         return replace(self, held=others | {left} if left else others)
 
-    def _take(self, op: Op, mine: Levels | None, others: frozenset[Levels]) -> LockFamily | None:
+    def _take(self, op: Op, mine: Levels | None, others: frozenset[Levels]) -> SharedLockModel | None:
         if mine is not None:
             # The levels of one hold; nobody who only reads is let write.
             if not mine.excluding and mine.kind != op.mode:

@@ -1,4 +1,4 @@
-"""Workers that book payments for a test while their processes are killed, and the judgement on what they did."""
+"""Celery workers that book payments while their processes are killed, and the check of what they did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.result import AsyncResult
 
-from support.chaos.checker import Verdict, judge, keep
+from support.chaos.checker import Verdict, check_history, keep
 from support.chaos.history import Recorder, read
 from support.chaos.journal import Journal
 from support.payments import HISTORY, JOURNAL, process_name
@@ -30,7 +30,7 @@ EXPLAINED = 5  # tasks at most that a failure tells of
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
 
-class Fleet:
+class PaymentWorkers:
     """Some workers on one broker, for the length of a with block; those that are killed are replaced."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Fleet:
         self._stack = contextlib.ExitStack()
         self._history = Recorder(home / HISTORY, "test")
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> PaymentWorkers:
         with contextlib.ExitStack() as stack:
             self._stack = stack
             for _ in range(self._count):
@@ -198,11 +198,11 @@ class Fleet:
         for worker in self._workers:
             worker.process.wait(60)
 
-    def judge(self) -> Verdict:
+    def check_history(self) -> Verdict:
         """Judge what was done, by the history and by the journal."""
         events = read((self.home / HISTORY).glob("*.jsonl"))
         with contextlib.closing(Journal(self.home / JOURNAL)) as journal:
-            verdict = judge(events, final=journal.final())
+            verdict = check_history(events, final=journal.final())
         if not verdict.ok:
             print(f"kept: {keep(verdict, events, self.home)}")
         return verdict
@@ -218,7 +218,7 @@ class Fleet:
         assert states == {"SUCCESS": len(self.results)}
         for key, booked in values.items():
             assert booked == list(range(1, len(booked) + 1)), f"not in turn: {key}"
-        verdict = self.judge()
+        verdict = self.check_history()
         assert verdict.ok, verdict.short()
         return verdict
 
@@ -233,6 +233,6 @@ class Fleet:
         return Counter(kinds[event["e"]] for event in events if event["e"] in kinds)
 
 
-def wait_booked(fleet: Fleet, count: int, timeout: float = 30.0) -> None:
+def wait_booked(workers: PaymentWorkers, count: int, timeout: float = 30.0) -> None:
     """Wait until so many payments have been booked."""
-    eventually(lambda: fleet.count_booked() >= count, timeout, f"not {count} payments were booked")
+    eventually(lambda: workers.count_booked() >= count, timeout, f"not {count} payments were booked")

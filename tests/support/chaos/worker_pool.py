@@ -1,4 +1,4 @@
-"""Knows how a test directs processes that lock: hires them, tells them what to do, hurts them, judges what they did."""
+"""Start processes that use locks, send them commands, inject faults, and check their history."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.chaos.checker import Verdict, judge, keep
-from support.chaos.family import LockFamily
+from support.chaos.checker import Verdict, check_history, keep
 from support.chaos.history import Event, Recorder, read
 from support.chaos.kinds import LOCK
 from support.chaos.limiting import set_limit
 from support.chaos.models import ReentrantFencedMutex
 from support.chaos.operations import operations
 from support.chaos.search import linearizable
+from support.chaos.shared_model import SharedLockModel
 from support.chaos.store import Store
 from support.zoo import TESTS, Zoo
 
@@ -34,8 +34,8 @@ class WorkerFailed(RuntimeError):
 class Call:
     """A command that was sent to a process."""
 
-    def __init__(self, hand: Hand, what: str) -> None:
-        self.hand = hand
+    def __init__(self, worker: LockWorker, what: str) -> None:
+        self.worker = worker
         self._what = what
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._answer: dict[str, Any] | None = None
@@ -51,31 +51,31 @@ class Call:
             try:
                 self._answer = self._answers.get(timeout=timeout)
             except queue.Empty:
-                raise AssertionError(f"{self.hand.name}: no answer to {self._what} within {timeout:g} s") from None
+                raise AssertionError(f"{self.worker.name}: no answer to {self._what} within {timeout:g} s") from None
         if "failed" in self._answer:
-            raise WorkerFailed(f"{self.hand.name}, {self._what}: {self._answer['failed']}\n{self.hand.errors()}")
+            raise WorkerFailed(f"{self.worker.name}, {self._what}: {self._answer['failed']}\n{self.worker.errors()}")
         return self._answer["answer"]
 
 
-class Hand:
+class LockWorker:
     """One process that locks."""
 
-    def __init__(self, crew: Crew, name: str, hosts: str, session_timeout: float, env: dict[str, str]) -> None:
+    def __init__(self, pool: WorkerPool, name: str, hosts: str, session_timeout: float, env: dict[str, str]) -> None:
         self.name = name
         self.session_timeout = session_timeout
-        self._crew = crew
+        self._pool = pool
         self._calls: dict[int, Call] = {}
         self._numbers = iter(range(1, sys.maxsize))
-        self._log = crew.directory / f"{name}.log"
+        self._log = pool.directory / f"{name}.log"
         told = {
             "name": name,
-            "lock": crew.lock,
-            "url": crew.zoo.url(hosts, session_timeout),
+            "lock": pool.lock,
+            "url": pool.zoo.url(hosts, session_timeout),
             "hosts": hosts,
-            "base": crew.zoo.base,
+            "base": pool.zoo.base,
             "session_timeout": session_timeout,
-            "directory": str(crew.directory),
-            "store": str(crew.store_path),
+            "directory": str(pool.directory),
+            "store": str(pool.store_path),
         }
         ready = self._calls[0] = Call(self, "start")
         with self._log.open("w") as log:
@@ -89,7 +89,7 @@ class Hand:
                 env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **env},
             )
         self.ready = ready
-        self._listener = threading.Thread(target=self._listen, daemon=True, name=f"hand-{name}")
+        self._listener = threading.Thread(target=self._listen, daemon=True, name=f"worker-{name}")
         self._listener.start()
 
     def _listen(self) -> None:
@@ -162,19 +162,19 @@ class Hand:
 
     def pause(self) -> float:
         """Stop the process where it is; return when."""
-        t = self._crew.note("pause", target=self.name)
+        t = self._pool.note("pause", target=self.name)
         os.kill(self.process.pid, signal.SIGSTOP)
         return t
 
     def resume(self) -> float:
         """Let it go on; return when."""
-        t = self._crew.note("resume", target=self.name)
+        t = self._pool.note("resume", target=self.name)
         os.kill(self.process.pid, signal.SIGCONT)
         return t
 
     def kill(self) -> float:
         """End the process with SIGKILL; return when."""
-        t = self._crew.note("kill", target=self.name)
+        t = self._pool.note("kill", target=self.name)
         self.process.kill()
         self.process.wait()
         return t
@@ -182,7 +182,7 @@ class Hand:
     def dismiss(self, timeout: float = 20.0) -> None:
         """End it in an orderly way."""
         if self.alive:
-            self._crew.note("dismiss", target=self.name)
+            self._pool.note("dismiss", target=self.name)
             assert self.process.stdin is not None
             self.process.stdin.close()
             try:
@@ -208,7 +208,7 @@ class Hand:
         return self.process.poll() is None
 
 
-class Crew:
+class WorkerPool:
     """The processes of one test, their common history, and the store that they write to."""
 
     def __init__(self, zoo: Zoo, lock: str, directory: Path, keys: Sequence[str] = ("k",)) -> None:
@@ -220,19 +220,19 @@ class Crew:
         Store(self.store_path, self.keys).close()
         self._recorder = Recorder(directory, "driver")
         self._changes = iter(range(1, sys.maxsize))  # of limits
-        self.hands: list[Hand] = []
+        self.workers: list[LockWorker] = []
 
-    def hire(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[Hand]:
+    def start(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[LockWorker]:
         """Start processes, and return them when each has its session."""
-        hired = [Hand(self, name, hosts or self.zoo.hosts, session_timeout, env) for name in names]
-        self.hands += hired
-        for hand in hired:
-            hand.ready.result(60)
-        return hired
+        started = [LockWorker(self, name, hosts or self.zoo.hosts, session_timeout, env) for name in names]
+        self.workers += started
+        for worker in started:
+            worker.ready.result(60)
+        return started
 
-    def hire_one(self, name: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> Hand:
+    def start_one(self, name: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> LockWorker:
         """Start one process."""
-        return self.hire(name, hosts=hosts, session_timeout=session_timeout, **env)[0]
+        return self.start(name, hosts=hosts, session_timeout=session_timeout, **env)[0]
 
     def note(self, what: str, **about: Any) -> float:
         """Write down what is done to the processes or to ZooKeeper; just before it is done."""
@@ -255,7 +255,7 @@ class Crew:
 
     def orphans(self) -> dict[str, list[str]]:
         """Return the contenders and their signs in ZooKeeper that no process answers for, by key."""
-        known = [each for hand in self.hands if hand.alive for each in hand.ask("known")]
+        known = [each for worker in self.workers if worker.alive for each in worker.ask("known")]
         found = {}
         for key in self.keys:
             there = [*self.zoo.children(key), *self.zoo.reading(key)]
@@ -264,31 +264,31 @@ class Crew:
                 found[key] = left
         return found
 
-    def judge(self, *, settle: float = 2.0) -> Verdict:
+    def check_history(self, *, settle: float = 2.0) -> Verdict:
         """
         Judge the history so far.
 
         Contenders that nobody answers for may stay for `settle` seconds at rest, as promised; and those of a process
         that was killed for as long as its session.
         """
-        killed = [hand.session_timeout for hand in self.hands if not hand.alive and hand.process.returncode]
+        killed = [worker.session_timeout for worker in self.workers if not worker.alive and worker.process.returncode]
         patience = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
         deadline = time.monotonic() + patience
         while (left := self.orphans()) and time.monotonic() < deadline:
             time.sleep(0.05)
         store = Store(self.store_path)
         try:
-            return judge(self.history(), left=left, final=store.final())
+            return check_history(self.history(), left=left, final=store.final())
         finally:
             store.close()
 
     def assert_kept(self, *, settle: float = 2.0) -> Verdict:
         """Fail, and keep the history, unless every promise was kept, and the history is one that locks can have."""
-        verdict = self.judge(settle=settle)
+        verdict = self.check_history(settle=settle)
         ops = operations(verdict.events)
         shared = {op.key for op in ops if op.mode != LOCK or op.kind == "limit"}
         opinions = [
-            linearizable(ops, LockFamily()),
+            linearizable(ops, SharedLockModel()),
             linearizable([op for op in ops if op.key not in shared], ReentrantFencedMutex()),
         ]
         if not verdict.ok or not all(opinion.ok for opinion in opinions):
@@ -299,6 +299,6 @@ class Crew:
 
     def close(self) -> None:
         """End all processes."""
-        for hand in self.hands:
-            hand.close()
+        for worker in self.workers:
+            worker.close()
         self._recorder.close()

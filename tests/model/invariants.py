@@ -1,5 +1,5 @@
 """
-Knows what must hold in every schedule, and watches for it after each event.
+What must hold in every schedule, checked after each event.
 
 What somebody from outside does to a lock (an operator who deletes a node, a second client that closes a session)
 cannot be prevented, only be noticed: a grant that was robbed like that is excused for as long as the news may take.
@@ -63,7 +63,7 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Judge:
+class Invariants:
     """Watches over one simulation."""
 
     world: World
@@ -139,7 +139,7 @@ class Judge:
     # --- what must hold -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Judge what is held now."""
+        """Check what is held now."""
         valid: dict[str, list[Granted]] = {}
         excused: list[Granted] = []
         for each in [*self._live]:

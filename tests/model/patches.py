@@ -1,5 +1,5 @@
 """
-Knows where the protocol meets the world, and puts the simulation there.
+Replace what the protocol uses of the world by the simulation.
 
 Only what runs on the thread of the simulation sees it: the sessions of other tests go on as before.
 """
