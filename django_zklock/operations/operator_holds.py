@@ -115,7 +115,9 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
             hold = _find(client, name)
             if hold is not None:
                 return hold
-    raise ZooKeeperUnavailable(f"The lock {client.key!r} was lost before it was held. Try again.", lock=client.key)
+    raise ZooKeeperUnavailable(
+        f"The hold of {client.key!r} is over already, or the lock was lost before it began. Try again.", lock=client.key
+    )
 
 
 def _find(client: QueueClient, name: str) -> OperatorHold | None:

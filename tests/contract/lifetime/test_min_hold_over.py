@@ -22,7 +22,7 @@ from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
 
-SHORT = 0.1  # seconds
+SHORT = 0.5  # seconds
 
 
 def by_operator(key: str, seconds: float) -> None:

@@ -407,12 +407,12 @@ def take_and_release() -> None:
 
 def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
     """Whatever its payload says: its session deletes it, and no other client."""
-    hold = hold_lock("other", seconds=0.1, **WHY)
+    hold = hold_lock("other", seconds=0.5, **WHY)
     data, _ = zoo.client.get(hold.path)
     zoo.wait_contenders("other", 0)
     name = hold.path.rpartition("/")[2][:-10]
     path = zoo.client.create(f"{zoo.base}/k/{name}", data, ephemeral=True, sequence=True, makepath=True)
-    time.sleep(0.2)
+    time.sleep(0.6)
     with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
         pass
     assert zoo.client.exists(path)
