@@ -101,8 +101,8 @@ class Acquisition:
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
-        request = self.terms.request(patient=patient, deadline=deadline, only_look=only_look)
-        self.contender = contender = Contender(session, request, self._answer)
+        spec = self.terms.contender_spec(patient=patient, deadline=deadline, only_look=only_look)
+        self.contender = contender = Contender(session, spec, self._answer)
         if notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._notify_waiting
         contender.start()
@@ -186,14 +186,14 @@ class Acquisition:
     @property
     def _holder(self) -> str:
         operator = self.contender.operator if self.contender is not None else None
-        return str(operator or self._one_ahead or "somebody else")
+        return str(operator or self._one_ahead or "another owner")
 
     def _ahead(self) -> str:
         if self.contender is not None and self.contender.in_line:
-            return "; many callers of this process wait for it, too"
+            return "; many other callers of this process wait for it, too"
         if self.contender is not None and self.contender.operator is not None:
             return f"; ahead is the hold of {self._holder}"
-        return f"; the one ahead is {self._one_ahead}" if self._one_ahead else ""
+        return f"; ahead is {self._one_ahead}" if self._one_ahead else ""
 
     @property
     def _one_ahead(self) -> str:
@@ -238,7 +238,7 @@ class Acquisition:
                 signals.lock_waiting,
                 lock=self.terms.key,
                 ahead=self._one_ahead,
-                about=contender.request.about,
+                about=contender.spec.about,
             )
 
 

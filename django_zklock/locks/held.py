@@ -79,7 +79,7 @@ class HeldLock:
 
     @property
     def hold(self) -> Hold:
-        """The hold, as users see it: the same object for as long as somebody has it."""
+        """The hold, as users see it: the same object as long as a reference to it is left."""
         found = self._hold() if self._hold is not None else None
         if found is None:
             found = Hold(self)

@@ -1,4 +1,4 @@
-"""Knows how to ask who holds a lock and who waits for it, without taking part."""
+"""Read the queue of a lock from outside: its holders and waiters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition, Waiter
 from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.replies import Turns
+from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.terms import Terms
 from django_zklock.queue import order
 from django_zklock.queue.nodes import Child, Payload
@@ -26,7 +26,7 @@ from django_zklock.zk.session import Session
 if TYPE_CHECKING:
     from django_zklock.locks.lock import Lock
 
-MOST_READ = 50  # contenders whose payload is read; nobody needs those further behind
+MOST_READ = 50  # contenders whose payload is read; no caller needs those further behind
 
 
 def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
@@ -74,7 +74,7 @@ def contenders(lock: Lock) -> tuple[Contending, ...]:
 
 
 def is_shared(lock: Lock) -> bool:
-    """Tell whether others may have a lock beside who takes it: as readers, or with other permits."""
+    """Return whether others may hold a lock at the same time: as readers, or with other permits."""
     return lock.terms.shares
 
 
@@ -145,7 +145,9 @@ class _Round:
         self._parent = parent
         self._most = most
         self._done: Callable[[_Picture | ZkLockError], object] | None = done
-        self._turns = Turns(key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}.")))
+        self._replies = ReplyGuard(
+            key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}."))
+        )
         self._queue = Queue()
         self._nodes: dict[str, Node | None] = {}
 
@@ -161,7 +163,7 @@ class _Round:
     def _list(self) -> None:
         if self._done is not None:
             gateway = self._session.attached(Registry).gateway
-            gateway.children(self._parent, self._turns.pass_on(self._on_listed))
+            gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
@@ -176,7 +178,7 @@ class _Round:
             self._conclude(_Picture(self._queue, ()))
         gateway = self._session.attached(Registry).gateway
         for child in self._queue[: self._most]:
-            read = self._turns.pass_on(functools.partial(self._on_read, child))
+            read = self._replies.wrap(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", read)
 
     def _on_read(self, child: Child, answer: NodeReply) -> None:

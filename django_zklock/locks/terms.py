@@ -17,7 +17,7 @@ from django_zklock.execution import work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import refuse_unknown
 from django_zklock.locks.protocol.grant import Policy
-from django_zklock.locks.protocol.node import Request
+from django_zklock.locks.protocol.node import ContenderSpec
 from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
 
@@ -65,14 +65,14 @@ class Terms:
         """What decides whose turn it is."""
         return rules.rule_for(self.kind, self.limit or 1)
 
-    def request(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> Request:
+    def contender_spec(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> ContenderSpec:
         """Return what the contender has to know; called by the thread that wants the lock."""
         thread = threading.current_thread().name
         owner = current_owner()
         around = work.current()  # now, as the lock may be an object that lives longer than the work
         what = self.what or (around.what if around is not None else "") or os.path.basename(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
-        return Request(
+        return ContenderSpec(
             key=self.key,
             parent=self.parent,
             rule=self.rule,

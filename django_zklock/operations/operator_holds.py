@@ -20,7 +20,7 @@ from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, Zk
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import Request
+from django_zklock.locks.protocol.node import ContenderSpec
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
@@ -136,8 +136,8 @@ def _delete(client: QueueClient, token: int) -> OperatorHold | None:
     return None
 
 
-def _request(client: QueueClient, label: HoldLabel, seconds: float, wait: float) -> Request:
-    return Request(
+def _request(client: QueueClient, label: HoldLabel, seconds: float, wait: float) -> ContenderSpec:
+    return ContenderSpec(
         key=client.key,
         parent=client.parent,
         rule=rules.exclusive,

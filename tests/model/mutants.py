@@ -14,10 +14,10 @@ from typing import Any
 
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import Place, State
+from django_zklock.locks.protocol.node import ContenderNode, State
 from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import Departure, Registry
+from django_zklock.locks.protocol.registry import PendingDelete, Registry
 from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
@@ -89,45 +89,45 @@ def _extended(self: Lease, until: float) -> bool:
 
 def _first_unproven(self: Contender) -> None:
     self._predecessors.forget()
-    if self._place is None or self._place.node is None:
+    if self._node is None or self._node.node is None:
         return
     self._phase = Phase.HOLDING
-    self._grant = Grant(self.session, self.request.key, self._place.node.path, self._place.node.czxid)
+    self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid)
     self._conclude(self._grant)
 
 
-def _forgetful_depart(self: Departure, error: ZkError) -> None:
-    self._registry.departed(self)
+def _forgetful_delete(self: PendingDelete, error: ZkError) -> None:
+    self._registry.deleted(self)
     self._report(False)
 
 
-def _hopeful_vacate(self: Place, left: Callable[[bool], object], successor: Replacement | None = None) -> None:
+def _hopeful_leave(self: ContenderNode, left: Callable[[bool], object], successor: Replacement | None = None) -> None:
     if self._state in (State.CREATING, State.UNSURE):  # nothing there yet, or so it seems
-        self._state = State.VACATED
-        self._turns.next()
+        self._state = State.LEFT
+        self._replies.new_generation()
         self._registry.guids.discard(self._guid)
         left(True)
     else:
-        _vacate(self, left, successor)
+        _leave_queue(self, left, successor)
 
 
-def _blind_reconnected(self: Place) -> None:
+def _blind_reconnected(self: ContenderNode) -> None:
     if self._state is State.UNSURE:
-        self._take_anew()
+        self._create_again()
     else:
         _reconnected(self)
 
 
-def _adopting_found(self: Place, answer: Any) -> None:
+def _adopting_found(self: ContenderNode, answer: Any) -> None:
     if isinstance(answer, Node):
         self.node = answer
         self._settle()
-        self._occupant.on_entered(None)
+        self._listener.on_entered(None)
     else:
         _found(self, answer)
 
 
-def _take_again(self: Place) -> None:
+def _create_again_with_guid(self: ContenderNode) -> None:
     """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
     kept = _guids.get(self)
     module: Any = guids
@@ -135,13 +135,13 @@ def _take_again(self: Place) -> None:
     if kept is not None:
         module.new = lambda mark: kept
     try:
-        _take(self)
+        _create(self)
     finally:
         module.new = before
     _guids[self] = self._guid
 
 
-_guids: weakref.WeakKeyDictionary[Place, str] = weakref.WeakKeyDictionary()
+_guids: weakref.WeakKeyDictionary[ContenderNode, str] = weakref.WeakKeyDictionary()
 
 
 def _keeping_connected(self: Contender, *, resumed: bool) -> None:
@@ -186,7 +186,7 @@ def _indifferent(self: Heartbeat, answer: Any) -> None:
     self._outstanding = False
 
 
-def _indifferent_watch(self: Place) -> None:
+def _indifferent_watch(self: ContenderNode) -> None:
     pass
 
 
@@ -194,7 +194,7 @@ def _unlost(self: Grant, reason: str) -> None:
     """Trust the lease alone, which may be extended later."""
 
 
-def _idle_departures(self: Registry, *, resumed: bool) -> None:
+def _idle_deletes(self: Registry, *, resumed: bool) -> None:
     self._tell(lambda member: member.on_connected(resumed=resumed))
     self.heartbeat.beat()
     self.audit()
@@ -222,23 +222,23 @@ def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]]
     return permits
 
 
-def _sign_first(self: Place) -> None:
-    """Take the sign down before the node goes."""
-    self._take_down_sign()
-    _depart(self)
+def _marker_first(self: ContenderNode) -> None:
+    """Remove the marker before the znode goes."""
+    self._remove_marker()
+    _delete(self)
 
 
-def _sign_alone(self: Place) -> None:
-    """Put up the sign, and wake nobody."""
-    if self.node is not None and not self._sign_is_up:
-        sign = Create(path=f"{self._request.parent}/{self._sign}", ephemeral=True)
-        self._registry.gateway.commit((sign,), self._turns.pass_on(self._on_sign))
+def _marker_alone(self: ContenderNode) -> None:
+    """Create the marker, and wake no waiter."""
+    if self.node is not None and not self._marker_is_set:
+        marker = Create(path=f"{self._spec.parent}/{self._marker}", ephemeral=True)
+        self._registry.gateway.commit((marker,), self._replies.wrap(self._on_marker_put))
 
 
-def _leaving_sign(self: Place) -> None:
+def _leaving_marker(self: ContenderNode) -> None:
     if self._state is State.THERE:
         self.forget()
-        self._occupant.on_node_gone()
+        self._listener.on_node_gone()
 
 
 def _unheeding(self: Predecessors) -> None:
@@ -248,7 +248,7 @@ def _unheeding(self: Predecessors) -> None:
         self._limit = None
         self._successor.on_ahead_changed()
 
-    self._limit = self._gateway.read(self._parent, lambda answer: None, self._turns.pass_on(on_event))
+    self._limit = self._gateway.read(self._parent, lambda answer: None, self._replies.wrap(on_event))
     if self._limit is not None:
         self.wait_for(_verdicts[self])
 
@@ -279,16 +279,21 @@ def _unwritten_watch(self: Predecessors, name: str) -> None:
         del self._gateway.read
 
 
-_shared, _permits, _depart = rules.shared, rules.Permits.__call__, Place._depart
-_vacate, _reconnected, _found, _take = Place.vacate, Place.reconnected, Place._on_found, Place.take
+_shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
+_leave_queue, _reconnected, _found, _create = (
+    ContenderNode.leave,
+    ContenderNode.reconnected,
+    ContenderNode._on_found,
+    ContenderNode.create,
+)
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
-    Mutant("deletes a leaving node once", ((Departure, "_again", _forgetful_depart),)),
-    Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_departures),)),
-    Mutant("takes an unanswered create for none when it leaves", ((Place, "vacate", _hopeful_vacate),)),
-    Mutant("creates again without a look", ((Place, "reconnected", _blind_reconnected),)),
+    Mutant("deletes a leaving node once", ((PendingDelete, "_again", _forgetful_delete),)),
+    Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
+    Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "leave", _hopeful_leave),)),
+    Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
@@ -299,12 +304,12 @@ MUTANTS = (
     Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
-        ((Heartbeat, "_on_checked", _indifferent), (Place, "watch", _indifferent_watch)),
+        ((Heartbeat, "_on_checked", _indifferent), (ContenderNode, "watch", _indifferent_watch)),
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
         "adopts any node with its guid",
-        ((Place, "take", _take_again), (Place, "_on_found", _adopting_found)),
+        ((ContenderNode, "create", _create_again_with_guid), (ContenderNode, "_on_found", _adopting_found)),
         often={"fault": 0.08, "closing": 1.0, "reply": 0.1, "request": 0.2},
     ),
     Mutant("lets a reader look at the first writer only", ((rules, "shared", _seeing_first_writer),)),
@@ -325,11 +330,19 @@ MUTANTS = (
     ),
     Mutant(
         "misses a limit that was changed before the watch",
-        ((Predecessors, "_heed_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
+        ((Predecessors, "_watch_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
         setting=PERMITS,
     ),
-    Mutant("takes the sign of a reader down before its node", ((Place, "_depart", _sign_first),), setting=READERS),
-    Mutant("wakes nobody when a writer goes on as a reader", ((Place, "_put_sign", _sign_alone),), setting=READERS),
+    Mutant(
+        "removes the marker of a reader before its znode",
+        ((ContenderNode, "_delete", _marker_first),),
+        setting=READERS,
+    ),
+    Mutant(
+        "wakes no waiter when a writer goes on as a reader",
+        ((ContenderNode, "_put_marker", _marker_alone),),
+        setting=READERS,
+    ),
     Mutant(
         "misses a writer that went on as a reader before the watch",
         ((Predecessors, "_watch", _unwritten_watch),),
@@ -337,7 +350,7 @@ MUTANTS = (
     ),
     Mutant(
         "leaves the sign of a reader whose node was deleted",
-        ((Place, "_on_missing", _leaving_sign),),
+        ((ContenderNode, "_on_missing", _leaving_marker),),
         often={"fault": 0.05, "commit": 0.05},
     ),
 )  # fmt: skip

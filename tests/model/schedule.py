@@ -91,7 +91,7 @@ class _Play:
 
     def _listen(self) -> None:
         for complaint in self.stage.complaints:
-            if "no lock here knows of" not in complaint:
+            if "belongs to no lock here" not in complaint:
                 raise Violation("no failure", complaint)
             # A follower that lags may still show the audit a node that somebody else has deleted.
             if STRAY not in complaint and not self.invariants.robbed(complaint.rpartition(": ")[2]):
@@ -129,7 +129,7 @@ class _Play:
                     for process in self.processes
                 ),
                 *(
-                    (caller.contender._phase, getattr(caller.contender._place, "_state", None))
+                    (caller.contender._phase, getattr(caller.contender._node, "_state", None))
                     for caller in self.callers
                     if caller.contender is not None
                 ),
@@ -163,7 +163,7 @@ class _Play:
             if not entitled or entitled - held:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
-        members = sum(len(process.registry.members) for process in self.processes if process.running)
+        members = sum(len(process.registry.listeners) for process in self.processes if process.running)
         own = [name for name in known if not markers.is_marker(name)]
         if not members == len(wanted) == len(own):
             raise Violation("one node each", f"{members} members, {len(wanted)} callers, {len(own)} nodes")
@@ -199,9 +199,9 @@ class _Play:
         registry, session = process.registry, process.session
         client = session._client
         tables: dict[str, object] = {
-            "members": registry.members,
+            "members": registry.listeners,
             "guids": registry.guids,
-            "departures": registry._departures,
+            "departures": registry._deletes,
             "heartbeat": registry.heartbeat._nodes,
             "requests": session._sent,
             "watchers": any(client._data_watchers.values()) if client is not None else None,

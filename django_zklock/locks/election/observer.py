@@ -20,7 +20,7 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnav
 from django_zklock.locks.looking import Seen, aseen, seen
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
-from django_zklock.locks.protocol.replies import Turns
+from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.queue import clients, order
 from django_zklock.queue.escaping import printable
@@ -211,7 +211,7 @@ class LeaderWatch(SessionObserver):
         self._session = process.current()
         self._key = key
         self._parent = parent
-        self._turns = Turns(key, self._on_failure)
+        self._replies = ReplyGuard(key, self._on_failure)
         self._send: Callable[[_Message], object] | None = None
         self._ended = False
         self._reported: list[int | None] = []  # the token in the last report, None for no leader; empty at first
@@ -282,7 +282,7 @@ class LeaderWatch(SessionObserver):
         send, self._send = self._send, None
         if send is None:
             return
-        self._turns.next()
+        self._replies.new_generation()
         self._cancel()
         self._session.observers.pop(self, None)
         if self._created:
@@ -310,14 +310,14 @@ class LeaderWatch(SessionObserver):
     def _read_queue(self) -> None:
         if self._send is None:
             return
-        self._turns.next()
+        self._replies.new_generation()
         self._cancel()
-        self._gateway.children(self._parent, self._turns.pass_on(self._on_listed))
+        self._gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
             self._report(None)
-            self._gateway.ensure_path(self._parent, self._turns.pass_on(self._on_created))
+            self._gateway.ensure_path(self._parent, self._replies.wrap(self._on_created))
         elif self._is_answered(answer) and not self._found_leader(answer):
             self._watch_directory()
 
@@ -335,8 +335,8 @@ class LeaderWatch(SessionObserver):
         self._report(None)
         self._watch = self._gateway.children(
             self._parent,
-            self._turns.pass_on(self._on_listed_again),
-            self._turns.pass_on(lambda deleted: self._read_queue()),
+            self._replies.wrap(self._on_listed_again),
+            self._replies.wrap(lambda deleted: self._read_queue()),
         )
 
     def _on_listed_again(self, answer: NamesReply) -> None:
@@ -374,7 +374,7 @@ class LeaderWatch(SessionObserver):
                 self._watch_leader(child)  # only its data changed
 
         path = f"{self._parent}/{child.name}"
-        self._watch = self._gateway.read(path, self._turns.pass_on(on_read), self._turns.pass_on(on_event))
+        self._watch = self._gateway.read(path, self._replies.wrap(on_read), self._replies.wrap(on_event))
 
     def _is_answered(self, answer: _Value | ZkError) -> TypeGuard[_Value]:
         """Return whether there is an answer. A lost one is requested again after the reconnect; a refusal ends this."""
@@ -397,7 +397,7 @@ class LeaderWatch(SessionObserver):
 
     def on_session_lost(self) -> None:
         """Wait for the next session."""
-        self._turns.next()
+        self._replies.new_generation()
         self._cancel()
 
     def on_closed(self) -> None:

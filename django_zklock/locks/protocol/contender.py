@@ -1,10 +1,9 @@
 """
-Knows the one way into a queue, through it and out again: the contender, a state machine fed by events.
+The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
-It runs on the protocol's thread and never waits. The caller, a thread, greenlet or coroutine, waits for its outcome
-elsewhere (`locks.waiting`), so whatever strikes the caller cannot strike the protocol: the wait is given up, and
-`abandon` makes the contender clean up after itself. What kind of lock it is, only the rule knows; how its node comes
-and goes, its place.
+It runs on the protocol's thread and never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome
+elsewhere (`execution.waiters`), so an exception in the caller never interrupts the protocol: the caller gives up, and
+`abandon` makes the contender clean up. The kind of lock is in its rule (`queue.rules`), its znode in `ContenderNode`.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnav
 from django_zklock.locks.protocol import faultpoints, loss, release_requests
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import Place, Request
+from django_zklock.locks.protocol.node import ContenderNode, ContenderSpec
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
 from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
-from django_zklock.locks.protocol.registry import Member, Registry
+from django_zklock.locks.protocol.registry import Registry, SessionListener
 from django_zklock.locks.protocol.replacement import replacement
-from django_zklock.locks.protocol.replies import Turns
+from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.queue import nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
@@ -35,83 +34,84 @@ from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
-ME = "me"  # the name of who only looks, among those of nodes
-WATCH_SELF_AFTER = 0.25  # seconds of holding; shorter holds are spared the watch on their own node
+ME = "me"  # the name of a contender without a znode, among those of znodes
+WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else is in the queue, and this contender does not wait."""
+    """The queue is not empty, and this contender does not wait."""
 
     waiters: int | None = None
-    """How many wait already, if that is why."""
+    """How many contenders wait, if `max_waiters` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Nobody is in the queue, and this contender was only to look."""
+    """The queue is empty, and this contender only looked."""
 
 
 Outcome: TypeAlias = Grant | Busy | Free | ZkLockError
 
 
-class Contender(Member):
+class Contender(SessionListener):
     """One contender for one lock, from the first request until it has left the queue."""
 
-    def __init__(self, session: Session, request: Request, done: Callable[[Outcome], object]) -> None:
+    def __init__(self, session: Session, spec: ContenderSpec, done: Callable[[Outcome], object]) -> None:
         self.session = session
-        self.placed = False  # ZooKeeper has said where this one stands; read by the caller
-        self.ahead: Payload | None = None  # of the one just ahead, if it can be read; read by the caller
-        self.operator: OperatorHold | None = None  # that is in the way, as far as is known; read by the caller
-        self.in_line = False  # it waits for room in the queue, behind others of this process; read by the caller
-        self.on_queued: Callable[[], object] | None = None  # called once if there is somebody ahead
-        self.request = request
-        self.deadline = request.deadline
+        self.placed = False  # its position in the queue is known; read by the caller
+        self.ahead: Payload | None = None  # of the contender just ahead, if it can be read; read by the caller
+        self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known; read by the caller
+        self.in_line = False  # it waits in the local queue of this process; read by the caller
+        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
+        self.spec = spec
+        self.deadline = spec.deadline
         self._done: Callable[[Outcome], object] | None = done
         self._left: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.AWAITING
-        self._turns = Turns(request.key, self.on_failure, request.about)
+        self._replies = ReplyGuard(spec.key, self.on_failure, spec.about)
         self._grant: Grant | None = None
         self._timer: Timer | None = None
-        # Made by `_begin`, on the protocol's thread.
+        # Set by `_begin`, on the protocol's thread.
         self._registry: Registry
         self._directory: Directory | None = None
-        # Made by `_prepare`, there, too: a contender in the line has none of them yet.
+        # Made by `_prepare`: a contender in the local queue does not need them yet.
         self._predecessors: Predecessors
-        self._place: Place | None = None
+        self._node: ContenderNode | None = None
 
     def __repr__(self) -> str:
-        return f"<contender for {self.request.key!r}: {self._phase.value}>"
+        return f"<contender for {self.spec.key!r}: {self._phase.value}>"
 
     # --- from any thread ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin."""
-        self.session.post(self._turns.run, self._begin)
+        self.session.post(self._replies.run, self._begin)
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """
-        Leave, from wherever it is; nothing of it stays in ZooKeeper.
+        Leave the queue, in any phase. Nothing of this contender stays in ZooKeeper.
 
-        `left` is called once on the protocol's thread: True, the node is gone; False, it will take a while longer.
+        `left` is called once on the protocol's thread: with True when the znode is gone, with False when it is clear
+        that this takes longer.
         """
         self.session.post(self._leave, left)
 
     def share(self, *, asked: bool = False) -> None:
         """
-        Have the holder, who writes, be one who reads from now on; no other writer comes in between.
+        Make the write lock that is held a read lock; no other writer comes in between.
 
-        Doing it again changes nothing. Nobody is let in before the time that it is to be held at least, unless the
-        holder has `asked` for that.
+        Doing it again changes nothing. Before the end of `min_hold`, no other reader is let in unless the holder has
+        `asked` for it.
         """
         grant = self._grant
-        left = 0.0 if asked or grant is None else grant.since + self.request.min_hold - time.monotonic()
+        left = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - time.monotonic()
         if left > 0:
             self.session.post(self._share_later, left)
             return
         self.session.post(self._share)
         if grant is not None:
-            grant.kind = nodes.Kind.READ  # last, so that who is struck before can do it again
+            grant.kind = nodes.Kind.READ  # last, so that a caller that is interrupted before can do it again
 
     # --- into the queue -----------------------------------------------------------------------------------------
 
@@ -119,11 +119,11 @@ class Contender(Member):
         if self._phase is Phase.GONE:
             return
         if self.session.closing:
-            self.on_closed()  # the others have been told, and nobody will tell this one
+            self.on_closed()  # the other contenders were notified before this one began
             return
         self._registry = self.session.attached(Registry)
-        self._directory = self._registry.directory(self.request.parent).join()
-        self._registry.admit(self)
+        self._directory = self._registry.directory(self.spec.parent).join()
+        self._registry.add(self)
         if self.session.connected:
             self._approach()
         else:
@@ -141,15 +141,15 @@ class Contender(Member):
 
     def _approach(self) -> None:
         self._cancel_timer()
-        bound = self.request.max_waiters if self.request.patient else 0
-        exclusive = self.request.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the line may be granted at once
+        bound = self.spec.max_waiters if self.spec.patient else 0
+        exclusive = self.spec.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the local queue may be granted at once
         if bound is None or self.placed or self._shared.admitted(self):
             self._line_up()
         elif exclusive and self._shared.in_line >= max(bound, 1):
             self._give_way(self._shared.in_line)
         else:
             self._phase = Phase.PEEKING
-            self._shared.names(self._turns.pass_on(self._on_peeked))
+            self._shared.names(self._replies.wrap(self._on_peeked))
 
     def _on_peeked(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
@@ -160,9 +160,9 @@ class Contender(Member):
         queue = self._ordered(answer)
         if queue is None:
             return
-        longer = queue.with_newcomer(ME, self.request.kind)
-        free = isinstance(self.request.rule(longer, ME), rules.Granted)
-        if self.request.patient:
+        longer = queue.with_newcomer(ME, self.spec.kind)
+        free = isinstance(self.spec.rule(longer, ME), rules.Granted)
+        if self.spec.patient:
             self._line_up_if_short(queue, free)
         elif free:
             self._go_on()
@@ -177,7 +177,7 @@ class Contender(Member):
             return
         left = queue.without(found.over)
         self.operator = found.first
-        if isinstance(self.request.rule(left, ME), rules.Granted):
+        if isinstance(self.spec.rule(left, ME), rules.Granted):
             self._go_on()
         elif self.operator is not None:
             self._give_way()
@@ -185,11 +185,11 @@ class Contender(Member):
             self._read_holder(left[0].name)
 
     def _read_holder(self, name: str) -> None:
-        if self.request.only_look:
+        if self.spec.only_look:
             self._give_way()
             return
-        path = f"{self.request.parent}/{name}"
-        self._registry.gateway.read(path, self._turns.pass_on(self._on_holder_read))
+        path = f"{self.spec.parent}/{name}"
+        self._registry.gateway.read(path, self._replies.wrap(self._on_holder_read))
 
     def _on_holder_read(self, answer: NodeReply) -> None:
         if isinstance(answer, Node):
@@ -197,40 +197,40 @@ class Contender(Member):
         self._give_way()
 
     def _go_on(self) -> None:
-        if self.request.only_look:
+        if self.spec.only_look:
             self._conclude(Free())
             self._leave(None)
         else:
             self._enter()
 
     def _give_way(self, waiters: int | None = None) -> None:
-        """Leave, rather than wait."""
+        """Leave instead of waiting."""
         self.placed = True
-        self._conclude(Busy(waiters if self.request.patient else None))
+        self._conclude(Busy(waiters if self.spec.patient else None))
         self._leave(None)
 
     def _line_up_if_short(self, queue: order.Queue, free: bool) -> None:
-        """Wait, unless `max_waiters` wait already: in the queue, on their way into it, or in the line."""
+        """Wait, unless `max_waiters` wait already: in the queue, on their way into it, or in the local queue."""
         granted = 0
         for child in queue:
-            rule = self.request.rule if child.kind is self.request.kind else rules.rule_for(child.kind, 1)
+            rule = self.spec.rule if child.kind is self.spec.kind else rules.rule_for(child.kind, 1)
             if not isinstance(rule(queue, child.name), rules.Granted):
                 break
             granted += 1
         listed = sum(child.guid in self._registry.guids for child in queue[granted:])
-        coming = self._shared.in_line + max(0, self._shared.waiting - listed)  # they are not in the queue yet
+        coming = self._shared.in_line + max(0, self._shared.waiting - listed)  # those that are not in the queue yet
         room = self._room(queue) if free else 0
         waiters = len(queue) - granted + max(0, coming - room)
-        if coming < room or waiters < (self.request.max_waiters or 0):
+        if coming < room or waiters < (self.spec.max_waiters or 0):
             self._line_up()
         else:
             self._give_way(waiters)
 
     def _room(self, queue: order.Queue) -> int:
-        """Return how many newcomers of its kind would be granted at once, if one would."""
-        if self.request.kind is nodes.Kind.READ:
+        """Return how many newcomers of this kind would be granted at once, if one would."""
+        if self.spec.kind is nodes.Kind.READ:
             return sys.maxsize
-        rule = self.request.rule
+        rule = self.spec.rule
         return rule.permits(queue) - len(queue) if isinstance(rule, rules.Permits) else 1
 
     def _line_up(self) -> None:
@@ -242,24 +242,24 @@ class Contender(Member):
         self._tell_queued()
 
     def on_admitted(self) -> None:
-        """Learn that there is room in the queue."""
+        """There is room in the queue for this contender."""
         self.in_line = False
-        self._turns.run(self._enter if self.session.connected else self._await_session)
+        self._replies.run(self._enter if self.session.connected else self._await_session)
 
     def _prepare(self) -> None:
-        if self._place is None:
+        if self._node is None:
             gateway = self._registry.gateway
-            self._place = Place(self._registry, self._shared, self.request, self)
-            self._predecessors = Predecessors(gateway, self.request.parent, self._turns, self)
+            self._node = ContenderNode(self._registry, self._shared, self.spec, self)
+            self._predecessors = Predecessors(gateway, self.spec.parent, self._replies, self)
 
     def _enter(self) -> None:
         self._prepare()
         self._phase = Phase.ENTERING
-        if self._place is not None:
-            self._place.take()
+        if self._node is not None:
+            self._node.create()
 
     def on_entered(self, listed: NamesReply | None) -> None:
-        """Learn from the place that the node is in the queue."""
+        """The znode is in the queue."""
         if listed is None:
             self._list()
         else:
@@ -267,7 +267,7 @@ class Contender(Member):
             self._on_listed(listed)
 
     def on_refused(self, error: ZkLockError) -> None:
-        """Learn from the place that there is no way in."""
+        """The znode cannot be created."""
         self._fail(error)
 
     # --- through the queue --------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Contender(Member):
     def _list(self, *, barrier: bool = False) -> None:
         self._phase = Phase.LISTING
         ask = self._shared.names_after_barrier if barrier else self._shared.names
-        ask(self._turns.pass_on(self._on_listed))
+        ask(self._replies.wrap(self._on_listed))
 
     def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
@@ -285,21 +285,21 @@ class Contender(Member):
 
     def _judge(self, names: NamesReply) -> None:
         queue = self._ordered(names)
-        if queue is None or self._place is None or self._place.node is None:
+        if queue is None or self._node is None or self._node.node is None:
             return
         faultpoints.reach("after_list")
-        verdict = self.request.rule(queue, self._place.node.name)
+        verdict = self.spec.rule(queue, self._node.node.name)
         if isinstance(verdict, rules.Absent):
             self._on_absent()
             return
         self.placed = True
-        self._place.confirmed()
+        self._node.confirmed()
         if queue.stale_marker:
-            self._registry.gateway.delete(f"{self.request.parent}/{queue.stale_marker}", lambda answer: None)
+            self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
             self._first()
             return
-        holds = operator_hold.holds_ahead(queue, self._place.node.name)
+        holds = operator_hold.holds_ahead(queue, self._node.node.name)
         if holds:
             self._check_holds(holds, partial(self._on_checked, queue, verdict))
         else:
@@ -307,7 +307,7 @@ class Contender(Member):
             self._wait_or_give_way(verdict)
 
     def _wait_or_give_way(self, verdict: rules.WaitFor) -> None:
-        if self.request.patient:
+        if self.spec.patient:
             self._phase = Phase.QUEUED
             self._predecessors.wait_for(verdict)
         else:
@@ -318,37 +318,37 @@ class Contender(Member):
     def _check_holds(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
         check = HoldCheck(
             self._registry.gateway,
-            self.request.key,
-            self.request.parent,
-            self._turns.pass_on,
-            only_look=self.request.only_look,
+            self.spec.key,
+            self.spec.parent,
+            self._replies.wrap,
+            only_look=self.spec.only_look,
         )
         check.run(names, done)
 
     def _on_checked(self, queue: order.Queue, verdict: rules.WaitFor, found: CheckedHolds | None) -> None:
-        if found is None or self._place is None or self._place.node is None:
+        if found is None or self._node is None or self._node.node is None:
             return  # to be listed again when connected
         if found.over:
             self._list()
             return
         self.operator = found.first
         self._wait_or_give_way(verdict)
-        seconds = found.next_check(operator_hold.holds_to_end(queue, self._place.node.name, verdict.children))
+        seconds = found.next_check(operator_hold.holds_to_end(queue, self._node.node.name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
             self._cancel_timer()
-            self._timer = self.session.loop.call_later(seconds, lambda: self._turns.run(self._on_hold_over))
+            self._timer = self.session.loop.call_later(seconds, lambda: self._replies.run(self._on_hold_over))
 
     def _on_hold_over(self) -> None:
         self._timer = None
         self.on_ahead_changed()
 
     def _on_absent(self) -> None:
-        if self._place is not None:
-            self._place.forget()
+        if self._node is not None:
+            self._node.forget()
             self.on_node_gone()
 
     def on_ahead_read(self, node: Node) -> None:
-        """Learn who is ahead."""
+        """The data of a predecessor were read."""
         self.ahead = Payload.decode(node.data)
         self._tell_queued()
 
@@ -358,25 +358,25 @@ class Contender(Member):
             told()
 
     def on_ahead_gone(self, *, alone: bool) -> None:
-        """Learn that one of those ahead is gone."""
+        """A predecessor is gone. If it was the only one (`alone`), the lock is granted."""
         if self._phase is not Phase.QUEUED:
             return
         faultpoints.reach("on_wake")
         if alone:
             self._first()
         else:
-            self._list()  # it may have given up, with others still ahead
+            self._list()  # it may have given up while others are still ahead
 
     def on_ahead_changed(self) -> None:
-        """Learn that the queue may not mean what it did."""
+        """The queue may have another meaning now, so list it again."""
         if self._phase is Phase.QUEUED:
             self._list()
 
     def _first(self) -> None:
-        """Take the lock, if a quorum has vouched for the session lately; else have it vouched for first."""
+        """Take the lock if the lease is valid; else have a quorum confirm the session first."""
         self._predecessors.forget()
         self._cancel_timer()
-        if self._place is None or self._place.node is None:
+        if self._node is None or self._node.node is None:
             return
         if self.session.suspect or not self.session.lease.valid:
             self._phase = Phase.PROVING
@@ -385,39 +385,37 @@ class Contender(Member):
             return
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
-        self._grant = Grant(
-            self.session, self.request.key, self._place.node.path, self._place.node.czxid, self.request.kind
-        )
-        self._grant.about, self._grant.template = self.request.about, self.request.template
+        self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid, self.spec.kind)
+        self._grant.about, self._grant.template = self.spec.about, self.spec.template
         self._conclude(self._grant)
         self._shared.granted(self)
-        self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._place.watch)
+        self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._node.watch)
 
     def on_node_gone(self) -> None:
-        """Learn from the place that somebody else has deleted the node."""
+        """Another session has deleted the znode."""
         if self._grant is not None:
             loss.lose(self._registry.gateway, self._grant)
         else:
-            self._turns.next()
+            self._replies.new_generation()
             self._predecessors.forget()
             self._enter()
 
     def on_own_read(self, node: Node) -> None:
-        """Learn from the place what the node says now."""
-        if self._grant is not None and self._place is not None and self._place.node is not None:
-            release_requests.on_own_znode_read(self._registry.gateway, self._grant, node, self._place.node.data)
+        """The znode was read while its lock is held."""
+        if self._grant is not None and self._node is not None and self._node.node is not None:
+            release_requests.on_own_znode_read(self._registry.gateway, self._grant, node, self._node.node.data)
 
     def _share_later(self, seconds: float) -> None:
         if self._phase is Phase.HOLDING:
-            self.session.loop.call_later(seconds, lambda: self._turns.run(self._share_in_time))
+            self.session.loop.call_later(seconds, lambda: self._replies.run(self._share_in_time))
 
     def _share_in_time(self) -> None:
         if self._phase is Phase.HOLDING:
             self.share()
 
     def _share(self) -> None:
-        if self._phase is Phase.HOLDING and self._place is not None:
-            self._place.share()
+        if self._phase is Phase.HOLDING and self._node is not None:
+            self._node.share()
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
@@ -429,20 +427,20 @@ class Contender(Member):
         if self._phase is Phase.LEAVING:
             return
         self._done = None
-        self._turns.next()
+        self._replies.new_generation()
         self._cancel_timer()
-        if self._phase is Phase.GONE or self._place is None:
-            self._out(gone=self._place is None or self._place.gone)
+        if self._phase is Phase.GONE or self._node is None:
+            self._out(gone=self._node is None or self._node.gone)
         else:
             self._phase = Phase.LEAVING
             self._predecessors.forget()
-            successor = replacement(self.request, self._grant, self._place.node)
-            self._place.vacate(lambda gone: self._out(gone=gone), successor)
+            successor = replacement(self.spec, self._grant, self._node.node)
+            self._node.leave(lambda gone: self._out(gone=gone), successor)
 
     def _out(self, *, gone: bool) -> None:
         before, self._phase = self._phase, Phase.GONE
         if before is not Phase.GONE and self._directory is not None:
-            self._registry.dismiss(self)
+            self._registry.remove(self)
             self._directory.leave(self)
         told, self._left = self._left, ()
         for left in told:
@@ -450,14 +448,14 @@ class Contender(Member):
 
     def _fail(self, error: ZkLockError) -> None:
         if not error.lock:
-            error.lock = self.request.key
+            error.lock = self.spec.key
         if self._grant is not None:
             self._grant.lose(str(error))  # before its node goes
         self._conclude(error)
         self._leave(None)
 
     def on_failure(self, error: Exception) -> None:
-        """Give up after something went wrong here; a contender that did nothing more would block the queue."""
+        """Give up after a failure of this code. A contender that just stopped would block the queue."""
         self._fail(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _conclude(self, outcome: Outcome) -> None:
@@ -465,58 +463,58 @@ class Contender(Member):
         if done is not None:
             done(outcome)
 
-    # --- the session's news -------------------------------------------------------------------------------------
+    # --- events of the session -------------------------------------------------------------------------------------
 
     def on_connected(self, *, resumed: bool) -> None:
-        """Take up what the break interrupted."""
+        """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
             self._approach()
         elif self._phase in (Phase.LISTING, Phase.QUEUED):
-            self._turns.next()
+            self._replies.new_generation()
             self._predecessors.forget()  # they ended with the connection
             self._list(barrier=True)
-        elif self._place is not None:
-            self._place.reconnected()
+        elif self._node is not None:
+            self._node.reconnected()
 
     def on_session_lost(self) -> None:
-        """The node is gone with its session; queue again, unless it was held."""
+        """The znode is gone with its session. Queue again, unless the lock was held."""
         if self._phase is Phase.IN_LINE:
             return
-        self._turns.next()
-        if self._place is not None:
+        self._replies.new_generation()
+        if self._node is not None:
             self._predecessors.forget()
-            self._place.forget()
+            self._node.forget()
         if self._grant is not None:
             self._grant.lose("the ZooKeeper session is over")
         elif self._phase is not Phase.GONE:
             self._await_session()
 
     def on_closed(self) -> None:
-        """Who waits for ever would wait in vain."""
+        """The session was closed, so a waiter would never be granted."""
         if self._grant is None:
             self._fail(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
 
     def on_suspect(self, reason: str) -> None:
-        """Nobody vouches for the session at the moment."""
+        """No quorum confirms the session at the moment."""
         if self._grant is not None:
             self._grant.suspect(reason)
 
     def on_confirmed(self) -> None:
-        """A quorum has vouched for it."""
+        """A quorum has confirmed the session."""
         if self._grant is not None:
-            self._grant.vouched()
+            self._grant.confirmed()
         elif self._phase is Phase.PROVING:
             self._first()
 
     def on_lease_over(self) -> None:
-        """The lock may be somebody else's by now."""
+        """The lock may have another holder by now."""
         if self._grant is not None:
-            self._grant.lose("the lease is over: no quorum has vouched for the session in time")
+            self._grant.lose("the lease is over: no quorum has confirmed the session in time")
 
     # --- small parts --------------------------------------------------------------------------------------------
 
     def _ordered(self, names: NamesReply) -> order.Queue | None:
-        """Return the queue, or fail: at an error, or at a queue that nobody can read."""
+        """Return the queue, or fail: after an error, or if the queue cannot be read."""
         if isinstance(names, ZkError):
             self._fail(names)
             return None
@@ -528,7 +526,7 @@ class Contender(Member):
 
     @property
     def _shared(self) -> Directory:
-        """What it shares with the other contenders of this process for the same key, once it has begun."""
+        """What the contenders of this process for the same key share."""
         assert self._directory is not None
         return self._directory
 

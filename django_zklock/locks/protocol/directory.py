@@ -2,10 +2,10 @@
 Share the directory of one key among the contenders of this process: one listing, and a bounded number of waiters.
 
 With n contenders in one directory, n listings of n names would keep the server and this process busy with little else.
-So at most one listing is under way, and one answer serves all who ask meanwhile. And at most `MAX_WAITING` contenders
-wait in ZooKeeper; the others wait in a line here, and enter in the order in which they came. A waiter that has too
-little time left to be granted lets the others go first. Else, under overload, each would enter just before it gives
-up, and the queue would be busy with their coming and going.
+So at most one listing is under way, and one reply serves all requests that are made meanwhile. At most `MAX_WAITING`
+contenders wait in ZooKeeper. The others wait in the local queue here, and enter in the order in which they came. A
+waiter with too little time left for a grant lets the others go first. Otherwise, under overload, each would enter just
+before it gives up, and the queue would be busy with them.
 
 Runs on the protocol's thread.
 """
@@ -23,18 +23,18 @@ from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply
 
 logger = logging.getLogger("django_zklock.locks")
 
-MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a node of its own
+MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a znode
 ENOUGH = 1.25  # times as long as the last grant took: the time that a contender should have left when it enters
 
 
 class Waiter(Protocol):
-    """A contender that may have to wait in the line."""
+    """A contender that may have to wait in the local queue."""
 
     deadline: float | None
     """When it gives up, on `time.monotonic()`."""
 
     def on_admitted(self) -> None:
-        """There is room in the directory: create the node now."""
+        """There is room in the directory: create the znode now."""
 
 
 class Directory:
@@ -60,11 +60,11 @@ class Directory:
     def __init__(self, gateway: Gateway, parent: str, drop: Callable[[Directory], object]) -> None:
         self.parent = parent
         self._gateway = gateway
-        self._drop = drop  # called when nobody uses this any more
+        self._drop = drop  # called when no contender uses this any more
         self._users = 0
-        self._waiting: dict[Waiter, float] = {}  # those in the queue, or about to enter, and since when
-        self._line: OrderedDict[Waiter, None] = OrderedDict()  # those that wait for room, first come first
-        self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them that have too little time left
+        self._waiting: dict[Waiter, float] = {}  # those in ZooKeeper's queue, or about to enter it, and since when
+        self._line: OrderedDict[Waiter, None] = OrderedDict()  # the local queue, first come first
+        self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them with too little time left
         self._took = 0.0  # seconds from entering to the last grant
         self._admitting = False
         self._asked: list[Callback[NamesReply]] | None = None  # for the listing that is under way, if one is
@@ -73,15 +73,15 @@ class Directory:
         self._next_barrier = False
         self._parsed: tuple[Any, Queue] | None = None  # an answer, and the queue that it is
 
-    # --- the users ------------------------------------------------------------------------------------------------
+    # --- the contenders -------------------------------------------------------------------------------------------
 
     def join(self) -> Directory:
-        """Count one more user; return itself."""
+        """Count one more contender; return this object."""
         self._users += 1
         return self
 
     def leave(self, waiter: Waiter) -> None:
-        """Forget a contender that is gone, and let the next one in."""
+        """Forget a contender that is gone, and let the next one enter."""
         self._stop_waiting(waiter)
         self._users -= 1
         self._drop_if_idle()
@@ -90,11 +90,11 @@ class Directory:
         if not self._users and self._asked is None:
             self._drop(self)
 
-    # --- the line -------------------------------------------------------------------------------------------------
+    # --- the local queue ------------------------------------------------------------------------------------------
 
     @property
     def in_line(self) -> int:
-        """How many contenders wait for room."""
+        """How many contenders wait in the local queue."""
         return len(self._line) + len(self._late)
 
     @property
@@ -107,7 +107,7 @@ class Directory:
         return waiter in self._waiting
 
     def admit(self, waiter: Waiter) -> bool:
-        """Return whether a contender may create its node now; if not, it is in the line."""
+        """Return whether a contender may create its znode now; if not, it is in the local queue."""
         if waiter in self._waiting:
             return True
         if len(self._waiting) < MAX_WAITING and not self.in_line:
@@ -117,7 +117,7 @@ class Directory:
         return False
 
     def granted(self, waiter: Waiter) -> None:
-        """Give the room of a contender that has the lock to the next one in line."""
+        """Give the room of a contender that was granted to the next one in the local queue."""
         if waiter in self._waiting:
             self._took = time.monotonic() - self._waiting[waiter]
         self._stop_waiting(waiter)
@@ -140,7 +140,9 @@ class Directory:
 
     def _next_in_line(self, now: float) -> Waiter:
         first_late = next(iter(self._late), None)
-        if first_late is None or not self._has_time(first_late, now):  # it may have, as grants have become faster
+        if first_late is None or not self._has_time(
+            first_late, now
+        ):  # grants may be faster now
             while self._line:
                 waiter, _ = self._line.popitem(last=False)
                 if self._has_time(waiter, now):
@@ -155,15 +157,15 @@ class Directory:
 
     @property
     def asking(self) -> int:
-        """How many wait for a listing."""
+        """How many callbacks wait for a listing."""
         return len(self._asked or ()) + len(self._next)
 
     def enter(self, prefix: str, data: bytes, on_created: Callback[NodeReply], on_listed: Callback[NamesReply]) -> None:
-        """Create a node and list the directory, together if no listing is under way."""
+        """Create a znode and list the directory, together if no listing is under way."""
         if self._asked is not None:
             self._gateway.create_and_list(self.parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
-            self._barrier = False  # nor can it tell whether this create was carried out, if its reply is lost
+            self._barrier = False  # nor does it show whether this create was executed, if its reply is lost
             return
         self._begin([on_listed], barrier=False)
         self._gateway.create_and_list(self.parent, prefix, data, on_created, self._on_listed)
@@ -177,9 +179,9 @@ class Directory:
 
     def names_after_barrier(self, callback: Callback[NamesReply]) -> None:
         """
-        List the directory as the leader knows it, after the present connection was made.
+        List the directory as the leader of the ensemble knows it, after the present connection was made.
 
-        One listing serves all who ask after a break: they are in doubt about requests that were sent before it.
+        One listing serves all that ask after a lost connection, to learn the outcome of requests sent before it.
         """
         if self._asked is not None and self._barrier:
             self._asked.append(callback)
@@ -190,7 +192,7 @@ class Directory:
             self._send([callback], barrier=True)
 
     def read(self, names: list[str]) -> Queue:
-        """Return the queue that the names of a listing are, parsed once for all who got them."""
+        """Return the queue of a listing, parsed once for all that got it."""
         if self._parsed is None or self._parsed[0] is not names:
             self._parsed = (names, ordered(names))
         return self._parsed[1]
@@ -216,7 +218,7 @@ class Directory:
             try:
                 callback(answer)
             except Exception:
-                # One contender's trouble must not keep the answer from the others.
+                # The failure of one contender must not keep the reply from the others.
                 logger.exception("%r failed on a listing", callback)
         self._parsed = None
         self._drop_if_idle()

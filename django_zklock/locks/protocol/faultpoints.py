@@ -1,9 +1,8 @@
 """
-Knows the named moments of the protocol at which a test can strike.
+The named moments of the protocol at which a test can inject a fault.
 
-In a program nobody strikes, and each costs the call of a function that does nothing: some 40 ns, of a round trip's
-millisecond. A test replaces `reach` by a function that raises, waits, or ends the process when the name is the one it
-is after.
+Outside of tests, each costs the call of a function that does nothing: some 40 ns, of a round trip's millisecond. A test
+replaces `reach` by a function that raises, waits or ends the process at the moment of its choice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Knows one grant of a lock by ZooKeeper: whether its lease is valid, and who is told of its loss."""
+"""One grant of a lock by ZooKeeper: whether its lease is valid, and the observers of its changes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class GrantObserver:
     """What is told of a grant's changes, on the protocol's thread; it does nothing about those it has no method for."""
 
     def on_suspect(self, reason: str) -> None:
-        """Nobody vouches for the session at the moment."""
+        """No quorum confirms the session at the moment."""
 
     def on_confirmed(self) -> None:
-        """A quorum has vouched for it again."""
+        """A quorum has confirmed the session again."""
 
     def on_lost(self, reason: str) -> None:
         """The lock is lost, for good."""
@@ -66,7 +66,7 @@ class Grant:
         self.key = key
         self.path = path
         self.token = token
-        self.kind = kind  # READ from the moment on that one who writes only reads; written by its owner
+        self.kind = kind  # becomes READ when a writer goes on as a reader; written by its owner
         self.about: Mapping[str, str] = {}  # the work it was taken for
         self.template = ""  # what the key was made of
         self.since = time.monotonic()
@@ -80,15 +80,15 @@ class Grant:
         self.parts: dict[weakref.ref[HeldLock], bool] = {}  # that were not released yet; True: it only reads
         self.begun = False  # whether its owner has begun what it took the lock for; written by that one
         self.released = False  # protocol's thread only
-        self._end = [None]  # taken by who tells of the end
+        self._end = [None]  # taken by the first that reports the end
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
-    deleted: ClassVar[str] = "its node was deleted by somebody else"
+    deleted: ClassVar[str] = "its znode was deleted by another session"
 
     @property
     def excludes(self) -> bool:
-        """Whether nobody else can have the lock."""
+        """Whether the lock has one holder at a time."""
         return self.kind in (Kind.LOCK, Kind.WRITE)
 
     @property
@@ -97,7 +97,7 @@ class Grant:
         return self.pid != os.getpid()
 
     def logged(self) -> dict[str, object]:
-        """Return what a log record about this grant carries beside its message."""
+        """Return the extra fields of a log record about this grant."""
         return {"lock": self.key, "token": self.token, **work.logged(self.about)}
 
     def why_invalid(self) -> str | None:
@@ -114,7 +114,7 @@ class Grant:
         if self.session.session_id != self.session_id:
             return "the ZooKeeper session is over"
         if not valid:
-            return "the lease is over: no quorum has vouched for the session in time"
+            return "the lease is over: no quorum has confirmed the session in time"
         return self.why_overdue if self.overdue else None
 
     @property
@@ -136,7 +136,7 @@ class Grant:
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 
     def take_end(self) -> bool:
-        """Tell whether the caller is the first to ask; that one tells others that the lock was let go of."""
+        """Return whether the caller is the first to ask; that one reports the end of the grant."""
         try:
             self._end.pop()
         except IndexError:
@@ -166,14 +166,14 @@ class Grant:
         return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:
-        """The session cannot be vouched for at the moment."""
+        """No quorum confirms the session at the moment."""
         if self.suspect_since is None and self.lost_reason is None:
             self.suspect_reason = reason
             self.suspect_since = time.monotonic()
             self._tell(lambda observer: observer.on_suspect(reason))
 
-    def vouched(self) -> None:
-        """The session has been vouched for again."""
+    def confirmed(self) -> None:
+        """A quorum has confirmed the session again."""
         if self.suspect_since is not None:
             self.suspect_since = None
             self._tell(lambda observer: observer.on_confirmed())

@@ -1,4 +1,4 @@
-"""Knows the phases of a contender's life."""
+"""The phases of a contender."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Phase(enum.Enum):
     PEEKING = "looks whether the queue is empty"
     IN_LINE = "waits until this process has room for one more in the queue"
     ENTERING = "takes its place in the queue"
-    LISTING = "is in the queue, and asks who is ahead"
+    LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches the one ahead"
-    PROVING = "is first, and has the session vouched for"
+    PROVING = "is first, and waits for a quorum to confirm the session"
     HOLDING = "holds the lock"
     LEAVING = "gives its place up"
     GONE = "is out"

@@ -1,7 +1,7 @@
 """
-Knows every node that this process has in any queue, from before it is created until its deletion is confirmed.
+Every znode that this process has in a queue, from before its create is sent until its delete is confirmed.
 
-Runs on the loop's thread of the session it belongs to. Nothing in this module deletes another session's node.
+Runs on the protocol's thread. Nothing in this module deletes a znode of another session.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
-class Member(SessionObserver):
-    """Who has a node in a queue, or is about to."""
+class SessionListener(SessionObserver):
+    """A contender, as the registry sees it."""
 
     def on_failure(self, error: Exception) -> None:
-        """It failed on the session's news."""
+        """It has failed on an event of the session."""
 
 
 class Registry(SessionObserver):
-    """The members of one session's queues, the nodes on their way out, and the audit that finds any other."""
+    """The contenders of one session, the deletes under way, and the audit that finds forgotten znodes."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.gateway = Gateway(session)
         self.heartbeat = Heartbeat(self.gateway)
-        self.members: dict[Member, None] = {}
-        self.guids: set[str] = set()  # of every node that is, or may be, in ZooKeeper; and the names of markers
+        self.listeners: dict[SessionListener, None] = {}
+        self.guids: set[str] = set()  # of every znode that is, or may be, in ZooKeeper; and the names of markers
         self._directories: dict[str, Directory] = {}  # by path; those in use
-        self._departures: dict[Departure, None] = {}
+        self._deletes: dict[PendingDelete, None] = {}
         self._audit_timer: Timer | None = None
         self._used = False
         session.observers[self] = None
 
-    def admit(self, member: Member) -> None:
-        """Pass the session's news on to this member."""
-        self.members[member] = None
+    def add(self, listener: SessionListener) -> None:
+        """Pass the events of the session on to this listener."""
+        self.listeners[listener] = None
         self._used = True
         if self._audit_timer is None:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
-    def dismiss(self, member: Member) -> None:
-        """Pass on no more."""
-        self.members.pop(member, None)
+    def remove(self, listener: SessionListener) -> None:
+        """Stop passing events on to this listener."""
+        self.listeners.pop(listener, None)
 
     def directory(self, parent: str) -> Directory:
-        """Return what the contenders for one key share."""
+        """Return the directory that the contenders for one key share."""
         found = self._directories.get(parent)
         if found is None:
             found = self._directories[parent] = Directory(self.gateway, parent, self._forget)
@@ -71,7 +71,7 @@ class Registry(SessionObserver):
         if self._directories.get(directory.parent) is directory:
             del self._directories[directory.parent]
 
-    def depart(
+    def delete(
         self,
         parent: str,
         guid: str,
@@ -81,67 +81,67 @@ class Registry(SessionObserver):
         replacement: Replacement | None = None,
     ) -> None:
         """
-        See to it that a node goes, however long it takes.
+        Delete a znode, however long it takes.
 
-        `path` is None when it is unknown whether the node was created; it is then looked for by its guid. `done` is
-        called once: with True when the node is gone, or with False as soon as it is clear that this will take
-        longer than one request. `about` is the work it was for, `replacement` what is to stay in its place.
+        `path` is None if it is unknown whether the znode was created: then it is searched by its guid. `done` is called
+        once: with True when the znode is gone, with False when it is clear that this takes more than one request.
+        `about` is the work it was for; `replacement` takes its place in the queue.
         """
-        departure = Departure(self, parent, guid, path, done, about or {}, replacement)
-        self._departures[departure] = None
-        departure.proceed()
+        pending = PendingDelete(self, parent, guid, path, done, about or {}, replacement)
+        self._deletes[pending] = None
+        pending.proceed()
 
-    def departed(self, departure: Departure) -> None:
-        """Take note that a node is gone."""
-        self._departures.pop(departure, None)
-        self.guids.discard(departure.guid)
+    def deleted(self, pending: PendingDelete) -> None:
+        """Forget a znode that is gone."""
+        self._deletes.pop(pending, None)
+        self.guids.discard(pending.guid)
 
-    # --- the session's news -------------------------------------------------------------------------------------
+    # --- events of the session -------------------------------------------------------------------------------------
 
     def on_connected(self, *, resumed: bool) -> None:
-        for departure in list(self._departures):
-            departure.proceed()
-        self._tell(lambda member: member.on_connected(resumed=resumed))
+        for pending in list(self._deletes):
+            pending.proceed()
+        self._tell(lambda listener: listener.on_connected(resumed=resumed))
         self.heartbeat.beat()
         self.audit()
 
     def on_session_lost(self) -> None:
-        for departure in list(self._departures):
-            departure.finish()
-        self._tell(lambda member: member.on_session_lost())
+        for pending in list(self._deletes):
+            pending.finish()
+        self._tell(lambda listener: listener.on_session_lost())
 
     def on_closed(self) -> None:
-        self._tell(lambda member: member.on_closed())
+        self._tell(lambda listener: listener.on_closed())
 
     def on_suspect(self, reason: str) -> None:
-        self._tell(lambda member: member.on_suspect(reason))
+        self._tell(lambda listener: listener.on_suspect(reason))
 
     def on_confirmed(self) -> None:
-        self._tell(lambda member: member.on_confirmed())
+        self._tell(lambda listener: listener.on_confirmed())
 
     def on_lease_over(self) -> None:
-        self._tell(lambda member: member.on_lease_over())
+        self._tell(lambda listener: listener.on_lease_over())
 
-    def _tell(self, call: Callable[[Member], None]) -> None:
-        for member in list(self.members):
+    def _tell(self, call: Callable[[SessionListener], None]) -> None:
+        for listener in list(self.listeners):
             try:
-                call(member)
+                call(listener)
             except Exception as error:
-                # Trouble with one lock must not keep the news, and the abort of its work, from another.
-                logger.exception("%r failed on a change of the session", member)
-                self.session.post(member.on_failure, error)
+                # The failure of one lock must not keep an event, and the abort of its work, from another one.
+                logger.exception("%r failed on a change of the session", listener)
+                self.session.post(listener.on_failure, error)
 
     # --- the audit ----------------------------------------------------------------------------------------------
 
     def _on_audit_timer(self) -> None:
         self._audit_timer = None
         if self._used:
-            self._used = bool(self.members)
+            self._used = bool(self.listeners)
             self.audit()
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
     def audit(self) -> None:
-        """Delete the nodes of this session that nobody here knows of; a server before 3.6 can't list them."""
+        """Delete znodes of this session that are not registered here. A server before 3.6 cannot list them."""
         self.gateway.own_ephemerals(self.session.options.base, self._on_own_nodes)
 
     def _on_own_nodes(self, answer: NamesReply) -> None:
@@ -155,12 +155,12 @@ class Registry(SessionObserver):
                 continue
             known_by = name if markers.reader_of(name) else child.guid if child is not None else ""
             if known_by and known_by not in self.guids:
-                logger.error("a node of this session that no lock here knows of is deleted: %s", path)
-                self.depart(parent, known_by, path)
+                logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
+                self.delete(parent, known_by, path)
 
 
-class Departure:
-    """One node that has to go; tries until it is gone or its session is."""
+class PendingDelete:
+    """The delete of one znode; it is tried until the znode or its session is gone."""
 
     def __init__(
         self,
@@ -180,10 +180,11 @@ class Departure:
         self._about = about
         self._replacement = replacement
         self._busy = False
+        self._over = False
 
     def proceed(self) -> None:
-        """Do the next request, if there is a connection and none is under way, and the node is not gone by now."""
-        if self._busy or self not in self._registry._departures:
+        """Send the next request, unless the znode is gone, a request is under way, or there is no connection."""
+        if self._busy or self._over:
             return
         if not self._registry.session.connected:
             self._report(False)
@@ -192,9 +193,9 @@ class Departure:
         try:
             self._ask()
         except Exception:
-            # No answer may come, and nobody else would see to this node.
+            # There may be no reply, and nothing else would delete this znode.
             logger.exception(
-                "deleting the lock node %s failed, trying again%s",
+                "deleting the znode %s failed, trying again%s",
                 self._path or self.guid,
                 work.noted(self._about),
                 extra=work.logged(self._about),
@@ -216,8 +217,9 @@ class Departure:
             faultpoints.reach("after_delete_sent")
 
     def finish(self) -> None:
-        """The node is gone."""
-        self._registry.departed(self)
+        """The znode is gone."""
+        self._over = True
+        self._registry.deleted(self)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
         self._report(True)
@@ -245,7 +247,7 @@ class Departure:
             self.finish()
 
     def _on_replaced(self, answer: WriteReply) -> None:
-        """The node is gone, and another in its place; or it was gone by then, perhaps by an own try before."""
+        """The znode was replaced; or it was gone before, perhaps by an earlier try."""
         self._busy = False
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
             self._again(answer)
@@ -254,9 +256,9 @@ class Departure:
 
     def _again(self, error: ZkError) -> None:
         self._report(False)
-        if not isinstance(error, (OutcomeUnknown, SessionGone)):  # those two are followed by news of the session
+        if not isinstance(error, (OutcomeUnknown, SessionGone)):  # an event of the session follows these two
             logger.error(
-                "deleting the lock node %s failed, trying again: %s%s",
+                "deleting the znode %s failed, trying again: %s%s",
                 self._path or self.guid,
                 error,
                 work.noted(self._about),

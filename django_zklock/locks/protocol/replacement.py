@@ -26,26 +26,26 @@ from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
-    from django_zklock.locks.protocol.node import Request
+    from django_zklock.locks.protocol.node import ContenderSpec
 
 
 class Replacement:
     """The operator hold that takes the place of one holder's znode."""
 
-    def __init__(self, request: Request, kind: Kind, own: Node, ends_at: float) -> None:
-        self._request = request
+    def __init__(self, spec: ContenderSpec, kind: Kind, own: Node, ends_at: float) -> None:
+        self._spec = spec
         self._own = own
         self._ends_at = ends_at  # on time.monotonic()
         self._seconds = 0.0
         self._tried = False
         self._guid = guids.new(Mark.OPERATOR)
         name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
-        self._path = f"{request.parent}/{name}"
+        self._path = f"{spec.parent}/{name}"
 
     def changes(self) -> tuple[Operation, ...]:
         """Return the transaction that replaces the znode; nothing if the time is over, so the znode can just go."""
         payload = Payload.decode(self._own.data)
-        least, label = self._request.min_hold, self._request.operator
+        least, label = self._spec.min_hold, self._spec.operator
         # A person gets the full time, from this write on.
         self._seconds = least if label is not None else self._ends_at - time.monotonic()
         if self._seconds <= 0 or payload is None:
@@ -63,19 +63,19 @@ class Replacement:
     def end_in_time(self, session: Session) -> None:
         """Have this process end the hold, if it was made."""
         if self._tried:
-            end_in_time(session, self._request.key, self._path, self._seconds)
+            end_in_time(session, self._spec.key, self._path, self._seconds)
 
 
-def replacement(request: Request, grant: Grant | None, node: Node | None) -> Replacement | None:
+def replacement(spec: ContenderSpec, grant: Grant | None, node: Node | None) -> Replacement | None:
     """
     Return what is to replace the znode when this grant is released, if anything.
 
     Nothing replaces a lock that was lost, or that was released before its work began: the caller gave up at that
     moment, or did not get the other locks that it needs.
     """
-    if not request.min_hold or grant is None or node is None:
+    if not spec.min_hold or grant is None or node is None:
         return None
     if not grant.begun or grant.why_invalid() is not None:
         return None
-    ends_at = grant.since + request.min_hold
-    return Replacement(request, grant.kind, node, ends_at) if time.monotonic() < ends_at else None
+    ends_at = grant.since + spec.min_hold
+    return Replacement(spec, grant.kind, node, ends_at) if time.monotonic() < ends_at else None

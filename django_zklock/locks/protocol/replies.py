@@ -1,4 +1,4 @@
-"""Knows which of ZooKeeper's answers still concern the one who asked."""
+"""Drop replies that arrive after the one who asked has moved on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ logger = logging.getLogger("django_zklock.locks")
 _Reply = TypeVar("_Reply")
 
 
-class Turns:
+class ReplyGuard:
     """
-    Drops answers to questions that have been overtaken, by a new session, say.
+    Wraps callbacks so that replies to outdated requests are dropped.
 
-    What makes its receiver fail is logged and reported, as nobody else would ever hear of it.
+    A contender starts a new generation when it leaves, reconnects or gets a new session. A reply to a request of an
+    earlier generation says nothing about the present, so it is ignored. If a callback fails, the failure is logged and
+    reported: otherwise the contender would stop in the middle of the queue and block all others behind it.
     """
 
-    __slots__ = ("_about", "_key", "_on_failure", "_turn")
+    __slots__ = ("_about", "_generation", "_key", "_on_failure")
 
     def __init__(
         self, key: str, on_failure: Callable[[Exception], None], about: Mapping[str, str] | None = None
@@ -28,29 +30,29 @@ class Turns:
         self._key = key
         self._on_failure = on_failure
         self._about = about or {}  # the work that the lock is for
-        self._turn = 0
+        self._generation = 0
 
-    def next(self) -> None:
-        """Have all answers that are still to come dropped."""
-        self._turn += 1
+    def new_generation(self) -> None:
+        """Ignore all replies that are still outstanding."""
+        self._generation += 1
 
-    def pass_on(self, call: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
-        """Return `call`, to be called with an answer, if that comes in the present turn."""
-        turn = self._turn
+    def wrap(self, callback: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
+        """Return `callback`, limited to the current generation."""
+        generation = self._generation
 
-        def guarded(answer: _Reply) -> None:
-            if turn == self._turn:
-                self.run(call, answer)
+        def guarded(reply: _Reply) -> None:
+            if generation == self._generation:
+                self.run(callback, reply)
 
         return guarded
 
-    def run(self, call: Callable[..., object], *args: Any) -> None:
-        """Call it now, and report if it fails; for what is no answer."""
+    def run(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback` now. If it fails, log that and report it."""
         try:
-            call(*args)
+            callback(*args)
         except Exception as error:
             logger.exception(
-                "the protocol failed for lock %s%s",
+                "the protocol failed for lock %r%s",
                 self._key,
                 work.noted(self._about),
                 extra={"lock": self._key, **work.logged(self._about)},

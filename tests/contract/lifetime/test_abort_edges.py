@@ -32,7 +32,7 @@ class Robber:
         session.post(self._rob)
 
     def _rob(self) -> None:
-        for member in list(self._session.attached(Registry).members):
+        for member in list(self._session.attached(Registry).listeners):
             grant = getattr(member, "_grant", None)
             if grant is not None:
                 grant.lose("robbed")

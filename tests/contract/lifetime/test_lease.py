@@ -287,9 +287,9 @@ def test_a_hold_is_lost_before_its_node_is_deleted_after_a_failure_of_the_protoc
     hold = lock.acquire()
     assert hold
     assert isinstance(hold._held.contender, Contender)
-    place = hold._held.contender._place
-    assert place
-    eventually(lambda: place._watch and client()._data_watchers.get(hold.path))
+    node = hold._held.contender._node
+    assert node
+    eventually(lambda: node._watch and client()._data_watchers.get(hold.path))
     monkeypatch.setattr(Gateway, "read", fail)
     zoo.client.set(hold.path, b"changed")
     eventually(lambda: token_of(zoo, hold) is None)

@@ -181,7 +181,7 @@ async def test_a_line_of_those_that_are_granted_at_once_refuses_nobody(
     cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
     await in_line(MANY - MAX_WAITING)
     one = asyncio.create_task(take(**kind, **options))
-    await until(lambda: len(session().attached(Registry).members) == MANY + 1 or one.done())
+    await until(lambda: len(session().attached(Registry).listeners) == MANY + 1 or one.done())
     warm.hang = False
     await one
     leave.set()
@@ -233,7 +233,7 @@ async def test_a_listing_does_not_tell_what_became_of_a_later_create(
         with mock.patch.object(faultpoints, "reach", strike), pytest.raises(ZkLockError):
             await asyncio.create_task(take())
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-        await until(lambda: not session().attached(Registry)._departures)
+        await until(lambda: not session().attached(Registry)._deletes)
         assert len(zoo.children(KEY)) == 2
 
 

@@ -335,7 +335,7 @@ with rw.write() as hold:
     hold.downgrade()
     reader.join(10)
     print(reader.successful(), hold.kind)
-print(len(held_locks.all()), len(process.current().attached(Registry).members))
+print(len(held_locks.all()), len(process.current().attached(Registry).listeners))
 """
     assert run(zoo, script) == [
         "[('permit', 2), ('read', 3), ('write', 1)]",

@@ -43,8 +43,8 @@ def sizes() -> dict[str, int]:
     registry = session().attached(Registry)
     return {
         "guids": len(registry.guids),
-        "members": len(registry.members),
-        "departures": len(registry._departures),
+        "members": len(registry.listeners),
+        "departures": len(registry._deletes),
         "entries": len(session().attached(Calendar)._entries),
         "observers": len(session().observers),
         "watches": sum(map(len, (*client()._data_watchers.values(), *client()._child_watchers.values()))),

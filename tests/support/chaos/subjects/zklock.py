@@ -140,9 +140,9 @@ class ZkLockSubject:
             "fds": len(os.listdir("/proc/self/fd")),
             "watches": sum(map(len, client._data_watchers.values())) if client is not None else 0,
             "listeners": len(client.state_listeners) if client is not None else 0,
-            "members": len(registry.members),
+            "members": len(registry.listeners),
             "guids": len(registry.guids),
-            "departures": len(registry._departures),
+            "departures": len(registry._deletes),
             "kept": len(registry.heartbeat._nodes),
             "unanswered": len(session._sent),
         }
