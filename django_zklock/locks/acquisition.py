@@ -16,7 +16,7 @@ from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout, ZkL
 from django_zklock.execution import abort
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
-from django_zklock.locks import lifetime, notify, table
+from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
@@ -126,7 +126,7 @@ class Acquisition:
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
-        lifetime.bound(outcome, contender, self.terms)
+        maximum_hold.apply_bounds(outcome, contender, self.terms)
         self.held = held = HeldLock(contender, outcome, owner, self.terms.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)

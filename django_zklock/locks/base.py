@@ -32,7 +32,7 @@ from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.blocks import Block, Blocks, Exit, Part, await_all, release_all, wait_all
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.looking import look
+from django_zklock.locks.queue_reader import look
 from django_zklock.locks.terms import Terms
 from django_zklock.locks.validation import (
     not_held,

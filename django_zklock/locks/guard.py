@@ -1,4 +1,4 @@
-"""Knows when the work of a block has to be stopped, has it stopped, and writes the receipt."""
+"""The guard of one block: it aborts the work when the lock is lost, and writes the receipt."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from django_zklock.zk.loop import Timer
 
 logger = logging.getLogger("django_zklock.abort")
 
-ASK_AGAIN = 0.05  # seconds; an abort that meets a shielded function, or a signal that gets lost, is tried again
+ASK_AGAIN = 0.05  # seconds; an abort is repeated, because a shielded function may delay it, or a signal be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What became of an abort."""
+    """The result of an abort."""
 
     reason: str
-    """Why the work was to be stopped."""
+    """Why the work was aborted."""
     how: str
-    """`task`, `greenlet`, `signal`, `thread`, or `none` where there is no way to stop the work."""
+    """`task`, `greenlet`, `signal`, `thread`, or `none` if the work cannot be interrupted."""
     stopped_after: float
     """Seconds from the abort to the end of the block."""
     delivered: bool
     """Whether the work was interrupted; if not, the block ended by itself first."""
     swallowed: bool
-    """Whether the work was interrupted and went on to its end all the same."""
+    """Whether the work was interrupted, and went on to its end in spite of that."""
 
 
 class Guard(GrantObserver):
-    """Watches over one block of work under one hold."""
+    """Guards one block of work under one lock."""
 
     def __init__(self, grant: Grant, policy: Policy, owner: Owner) -> None:
         self.grant = grant
         self._policy = policy
         self._loop = grant.session.loop
-        self._owner = owner  # who runs the work; written there
+        self._owner = owner  # it runs the work; written there
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
-        self.at_work = False  # there is work to be stopped; written by its owner
+        self.at_work = False  # there is work that can be aborted; written by its owner
         self.asked_at: float | None = None  # written by the protocol's thread, before the abort is delivered
 
     def arm(self) -> None:
-        """Begin to watch; in the work."""
+        """Begin to guard; called in the work."""
         self.at_work = True
         self._abort.arm()
         self.watch()
 
     def watch(self) -> None:
-        """Begin to watch, while there is no work to be stopped yet: it comes in steps."""
+        """Begin to observe the grant, before there is any work: it comes in steps."""
         self.grant.session.post(self.grant.attach, self)
 
     def begin_step(self, owner: Owner) -> None:
-        """Be able to stop the work, in `owner`, which calls; what was lost before is for the caller to see, after."""
+        """Begin a step of the work in `owner`, which calls. The caller checks afterwards for an earlier loss."""
         self.at_work = True
         if owner != self._owner:
             self._abort = abort.abort_for(owner)
@@ -65,31 +65,31 @@ class Guard(GrantObserver):
 
     @abort.shielded
     def end_step(self) -> None:
-        """Stop nothing until the next step."""
+        """Abort nothing until the next step."""
         self._abort.disarm()
         self.at_work = False
 
     @abort.shielded
     def disarm(self) -> None:
-        """End to watch; in the work, first thing after the block."""
+        """Stop guarding; called in the work, first thing after the block."""
         self._abort.disarm()
         self.grant.session.post(self._detach)
 
     @property
     def matters(self) -> bool:
-        """Whether the loss of the lock is the block's business at all; that its time is over always is."""
+        """Whether a loss of the lock concerns the block. The end of `max_hold` always does."""
         return self._policy.abort_on != "never" or self.grant.overdue
 
     def why_lost(self) -> str | None:
-        """Return why the lock was lost, or None if it was not; by the clock, too."""
+        """Return why the lock was lost, or None; the lease is checked by the clock."""
         return self.grant.why_invalid()
 
     def stopped(self, error: BaseException | None) -> bool:
-        """Tell whether the block ended with this error because it was stopped here; once, after `disarm`."""
+        """Return whether this guard ended the block with this error. To be called once, after `disarm`."""
         return self.asked_at is not None and self._abort.is_mine(error)
 
     def receipt(self, *, stopped: bool) -> Receipt | None:
-        """Return what became of the abort, if there was one."""
+        """Return the result of the abort, if there was one."""
         if self.asked_at is None:
             return None
         receipt = Receipt(
@@ -100,7 +100,7 @@ class Guard(GrantObserver):
             swallowed=self._abort.delivered and not stopped,
         )
         logger.warning(
-            "work under lock %s %s %.3f s after the abort (%s): %s%s",
+            "work under lock %r %s %.3f s after the abort (%s): %s%s",
             self.grant.key,
             "swallowed the interrupt and ended" if receipt.swallowed else "ended",
             receipt.stopped_after,
@@ -114,7 +114,7 @@ class Guard(GrantObserver):
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
     def on_suspect(self, reason: str) -> None:
-        """Stop the work after the grace, if that is the policy."""
+        """Abort the work after the grace period, if that is the policy."""
         if self._policy.abort_on != "suspended" or self._grace is not None:
             return
         if self._policy.grace > 0:
@@ -129,7 +129,7 @@ class Guard(GrantObserver):
             self._grace = None
 
     def on_lost(self, reason: str) -> None:
-        """Stop the work, unless the policy says never."""
+        """Abort the work, unless the policy is never."""
         if self.matters and self.asked_at is None:
             self.asked_at = time.monotonic()
             self._ask(reason)

@@ -21,7 +21,7 @@ from django_zklock.exceptions import LockNotHeld, LockUpgradeRefused, ZkLockErro
 from django_zklock.execution import abort, commit_hooks, transactions, work
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import ThreadWaiter
-from django_zklock.locks import lifetime, notify, table
+from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.locks.protocol.grant import Grant, Policy
@@ -209,7 +209,7 @@ class HeldLock:
         if grant.inherited or count > 0 or self.observer is not None:
             if not grant.inherited:  # else the lock is the parent's
                 self.count = max(count, 0)
-                lifetime.leave_if_overdue(grant, self.contender)
+                maximum_hold.leave_if_overdue(grant, self.contender)
             if done is not None:
                 done(True)
             return
@@ -223,7 +223,7 @@ class HeldLock:
             share_with_readers(self.contender, grant)
             self.count = 0
             self._reference = None
-            lifetime.leave_if_overdue(grant, self.contender)
+            maximum_hold.leave_if_overdue(grant, self.contender)
             if done is not None:
                 done(True)
             return

@@ -1,4 +1,4 @@
-"""Knows what one acquisition is about, once the settings and all defaults have been applied."""
+"""The options of one lock, with the settings and all defaults applied."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
 ANSWER_PATIENCE = 0.7
 """
-Seconds beyond the time to wait that ZooKeeper may take for its first answer.
+Seconds that ZooKeeper's first reply may take beyond the timeout.
 
-A call that does not want to wait for the lock still has to hear from ZooKeeper whether it is free. What is left of the
-promised second is for a process that gets no processor for a while.
+A call that does not wait for the lock still needs ZooKeeper's word whether it is free. The rest of the promised second
+is for a process that gets no processor for a while.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What one acquisition is about, with all settings and defaults applied."""
+    """The options of one lock, with all settings and defaults applied."""
 
     key: str
     template: str
-    parent: str  # path of the key's node
-    timeout: float | None  # seconds to wait; 0 does not wait, None waits for ever
+    parent: str  # path of the key's directory
+    timeout: float | None  # seconds to wait; 0 does not wait, None waits without limit
     policy: Policy
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
@@ -51,13 +51,13 @@ class Terms:
     warn_after: float | None
     min_hold: float
     max_waiters: int | None
-    what: str  # the work it is for, as others in the queue may see it; empty: what the caller is in the middle of
+    what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
     about: Mapping[str, str]  # the same, item by item
     patience: float = ANSWER_PATIENCE
 
     @property
     def shares(self) -> bool:
-        """Whether others may have the lock at the same time: as readers, or with other permits."""
+        """Whether others may hold the lock at the same time: as readers, or with other permits."""
         return self.kind in (Kind.READ, Kind.LEASE)
 
     @property

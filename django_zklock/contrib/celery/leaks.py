@@ -9,9 +9,9 @@ from celery.signals import task_postrun, task_prerun
 
 from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
-from django_zklock.locks.leftovers import Inventory
+from django_zklock.locks.leaks import LeakGuard
 
-_INVENTORY: Final = "_zklock_inventory"  # attributes of a request
+_GUARD: Final = "_zklock_guard"  # attributes of a request
 _BEFORE: Final = "_zklock_before"
 
 
@@ -20,7 +20,7 @@ def begin(*, task: Task[..., Any], **kwargs: object) -> None:
     """Record what is held when the task begins, and make it the current work."""
     request = task.request
     current = work_of(task)
-    setattr(request, _INVENTORY, Inventory(current))
+    setattr(request, _GUARD, LeakGuard(current))
     setattr(request, _BEFORE, work.begin(current))
 
 
@@ -28,13 +28,13 @@ def begin(*, task: Task[..., Any], **kwargs: object) -> None:
 def end(*, task: Task[..., Any], **kwargs: object) -> None:
     """Release what the task has left, however it ended."""
     request = task.request
-    inventory = getattr(request, _INVENTORY, None)
-    if inventory is None:
+    guard = getattr(request, _GUARD, None)
+    if guard is None:
         return  # `begin` was interrupted
     try:
-        inventory.settle()
+        guard.release_leaked()
     except BaseException:
-        inventory.settle()  # interrupted, for example by a soft time limit, so do the rest
+        guard.release_leaked()  # interrupted, for example by a soft time limit, so do the rest
         raise
     finally:
         work.begin(getattr(request, _BEFORE, None))

@@ -22,8 +22,8 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.looking import Contending, contenders, is_shared
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
+from django_zklock.locks.queue_reader import Contending, contenders, is_shared
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Taken
 

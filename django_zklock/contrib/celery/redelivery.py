@@ -23,7 +23,7 @@ from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import finished_at, short_id
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.looking import Contending
+from django_zklock.locks.queue_reader import Contending
 from django_zklock.zk import clock, process
 
 COPY_HEADER: Final = "zklock_copy"

@@ -17,10 +17,10 @@ from datetime import datetime, timezone
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.looking import Seen, aseen, seen
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.locks.queue_reader import Seen, aseen, seen
 from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.queue import clients, order
 from django_zklock.queue.escaping import printable

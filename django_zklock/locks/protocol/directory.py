@@ -140,9 +140,7 @@ class Directory:
 
     def _next_in_line(self, now: float) -> Waiter:
         first_late = next(iter(self._late), None)
-        if first_late is None or not self._has_time(
-            first_late, now
-        ):  # grants may be faster now
+        if first_late is None or not self._has_time(first_late, now):  # grants may be faster now
             while self._line:
                 waiter, _ = self._line.popitem(last=False)
                 if self._has_time(waiter, now):

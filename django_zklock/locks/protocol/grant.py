@@ -185,7 +185,7 @@ class Grant:
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
         # Last, as a handler of logs may take its time.
-        logger.log(level, "lock %s is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
+        logger.log(level, "lock %r is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
 
     def request_release(self, request: ReleaseRequest) -> None:
         """A release request has arrived."""
@@ -205,7 +205,7 @@ class Grant:
             except Exception:
                 # What goes wrong with one of them must not keep the abort from the next.
                 logger.exception(
-                    "%r failed on a change of the hold of %s%s",
+                    "%r failed on a change of the hold on %r%s",
                     observer,
                     self.key,
                     work.noted(self.about),

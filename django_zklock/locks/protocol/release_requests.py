@@ -35,7 +35,7 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
     grant.request_release(found)
     send_about(grant, signals.lock_release_requested, by=found.by, reason=found.reason)
     logger.warning(
-        "the holder of lock %s is asked to release by %s%s",
+        "the holder of lock %r is asked to release by %s%s",
         grant.key,
         found,
         work.noted(grant.about),

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from django_zklock import conf
-from django_zklock.locks import looking
+from django_zklock.locks import queue_reader
 from django_zklock.locks.election import observer
 from django_zklock.locks.election.observer import Candidate, LeaderWatch
 from django_zklock.management.arguments import add_answer, add_name, key_of
@@ -43,7 +43,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure(f"{key!r} has no leader.", ExitCode.FREE)
     if not options.json:
         write_line(out, _line(found[0]))
-        more = " or more" if len(found) == looking.MOST_READ else ""
+        more = " or more" if len(found) == queue_reader.MOST_READ else ""
         write_line(out, f"{len(found) - 1}{more} stand by")
 
 

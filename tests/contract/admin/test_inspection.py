@@ -22,7 +22,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
-from django_zklock.locks import looking
+from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Payload
@@ -448,7 +448,7 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
         with pytest.raises(ZooKeeperUnavailable):
             look_at("k", patience=0.05)
         with pytest.raises(ZooKeeperUnavailable):
-            looking.seen(session(), "k", f"{zoo.base}/k", patience=0.05)
+            queue_reader.seen(session(), "k", f"{zoo.base}/k", patience=0.05)
     eventually(lambda: not awaiting._calls)
     asker = BackgroundCall(lambda: look_at("k", patience=10))
     eventually(lambda: awaiting._calls)

@@ -242,7 +242,7 @@ def test_a_long_hold_is_told_once(
     assert (name, kwargs["lock"], kwargs["hold"], last) == ("lock_held_long", "k", hold, "lock_released")
     assert 0.2 <= kwargs["held"] < 5
     (record,) = caplog.records
-    assert "lock k has been held for" in record.getMessage()
+    assert "lock 'k' has been held for" in record.getMessage()
     assert "warn_after, 0.2 s" in record.getMessage()
 
 

@@ -135,7 +135,7 @@ def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> Non
         (node,) = zoo.contenders()
         zoo.client.delete(node)
         worker.wait_failed(result)
-        for begin in ("lock gone is lost: ", "work under lock gone ended "):
+        for begin in ("lock 'gone' is lost: ", "work under lock 'gone' ended "):
             (line,) = [line for line in worker.log.read_text().splitlines() if begin in line]
             assert line.endswith(f"[task loses_block {result.id}]")
         eventually(lambda: [event["uuid"] for event in heard if event["type"] == "task-lock-lost"] == [result.id])

@@ -62,7 +62,7 @@ def test_what_a_task_forgets_is_reported(worker: Worker) -> None:
     """The log names the task and the lock, in the message and in the record."""
     result = worker.send("forgetful_end", "reported", "success", "tell", None)
     worker.get(result)
-    line = rf"without releasing the lock reported, which is released now \[task forgetful_end {result.id}\]"
+    line = rf"without releasing the lock 'reported', which is released now \[task forgetful_end {result.id}\]"
     eventually(lambda: re.search(line, worker.log.read_text()))
 
 

@@ -18,7 +18,7 @@ from support.zoo import Zoo
 
 from django_zklock.execution import waiters
 from django_zklock.execution.owner import current_owner
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lifetime, lock, table, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 def package_functions() -> list[Callable[..., object]]:
     """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-    return functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, lifetime)
+    return functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold)
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

@@ -12,7 +12,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import waiters
-from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lifetime, lock, table, validation
+from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
 
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, lifetime),
+    *functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold),
     Contender.share,
     Contender.abandon,
 ]

@@ -12,7 +12,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.exceptions import LockNotHeld
-from django_zklock.locks.lifetime import Calendar
+from django_zklock.locks.maximum_hold import TimerQueue
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.table import held_locks
 
@@ -45,7 +45,7 @@ def sizes() -> dict[str, int]:
         "guids": len(registry.guids),
         "members": len(registry.listeners),
         "departures": len(registry._deletes),
-        "entries": len(session().attached(Calendar)._entries),
+        "entries": len(session().attached(TimerQueue)._due),
         "observers": len(session().observers),
         "watches": sum(map(len, (*client()._data_watchers.values(), *client()._child_watchers.values()))),
         "holds": len(held_locks._kept) + len(held_locks._weak) + len(held_locks._guards),

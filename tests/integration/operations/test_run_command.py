@@ -60,7 +60,7 @@ def run(zoo: Zoo) -> Iterator[Run]:
 def wait_told_of_loss(process: subprocess.Popen[str]) -> None:
     """Wait until it logs that the lock is lost."""
     assert process.stderr is not None
-    assert "lock k is lost" in process.stderr.readline()
+    assert "lock 'k' is lost" in process.stderr.readline()
 
 
 def gone(pid: int) -> bool:

@@ -1,0 +1,148 @@
+"""
+The bounds of a hold: the warning after `warn_after`, and the loss of the lock after `max_hold`.
+
+Runs on the protocol's thread. One timer serves all grants of a session, so many short holds with long bounds leave
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+from django_zklock import signals
+from django_zklock.execution import work
+from django_zklock.locks.guard import Guard
+from django_zklock.locks.notify import send_about
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.zk import clock
+from django_zklock.zk.session import Session
+
+if TYPE_CHECKING:
+    from django_zklock.locks.protocol.contender import Contender
+    from django_zklock.locks.terms import Terms
+
+logger = logging.getLogger("django_zklock.locks")
+
+
+def apply_bounds(grant: Grant, contender: Contender, terms: Terms) -> None:
+    """
+    Apply `max_hold` and `warn_after` to a new grant, if they are set; from any thread.
+
+    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock: a
+    machine that was suspended has kept the others waiting, too.
+    """
+    began = clock.now() - (time.monotonic() - grant.since)
+    if terms.max_hold is not None:
+        grant.max_hold = terms.max_hold
+        grant.ends_at = began + terms.max_hold
+    if terms.max_hold is not None or terms.warn_after is not None:
+        warn_at = None if terms.warn_after is None else began + terms.warn_after
+        grant.session.post(MaximumHold(grant, contender, terms.warn_after, warn_at).begin)
+
+
+def leave_if_overdue(grant: Grant, contender: Contender) -> None:
+    """Delete the znode if the lock was held for too long and no work is left to be aborted; from any thread."""
+    if grant.overdue:
+        grant.session.post(_leave_unless_watched, grant, contender)
+
+
+def _leave_unless_watched(grant: Grant, contender: Contender) -> None:
+    is_at_work = grant.observed_by(Guard, lambda guard: guard.at_work)
+    if not is_at_work and all(held.is_unwatched for held in grant.parts_held()):
+        contender.abandon()
+
+
+class MaximumHold(GrantObserver):
+    """The bounds of one grant."""
+
+    def __init__(self, grant: Grant, contender: Contender, warn_after: float | None, warn_at: float | None) -> None:
+        self._grant = grant
+        self._contender = contender
+        self._warn_after = warn_after
+        self._warn_at = warn_at  # on clock.now(); None after the warning
+        self._timers: TimerQueue
+
+    def begin(self) -> None:
+        """Begin to count, unless the grant is over by now."""
+        self._timers = self._grant.session.attached(TimerQueue)
+        self._set_timer()
+        self._grant.attach(self)
+
+    def on_lost(self, reason: str) -> None:
+        self._timers.drop(self)
+
+    def on_released(self) -> None:
+        self._timers.drop(self)
+        self._grant.detach(self)
+
+    def _set_timer(self) -> None:
+        dues = [due for due in (self._warn_at, self._grant.ends_at) if due is not None]
+        if dues:
+            self._timers.set(self, min(dues))
+
+    def on_due(self) -> None:
+        """Warn, or end the hold: the work is aborted, and the znode is deleted when the work has ended."""
+        if self._warn_at is not None and clock.now() >= self._warn_at:
+            self._warn_at = None
+            self._warn()
+        if self._grant.overdue:
+            self._grant.lose(self._grant.why_overdue)
+            _leave_unless_watched(self._grant, self._contender)
+        else:
+            self._set_timer()
+
+    def _warn(self) -> None:
+        grant = self._grant
+        held = time.monotonic() - grant.since
+        send_about(grant, signals.lock_held_long, held=held)
+        logger.warning(
+            "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
+            grant.key,
+            held,
+            self._warn_after,
+            work.noted(grant.about),
+            extra=grant.logged(),
+        )
+
+
+class TimerQueue:
+    """When the bounds of the grants of one session are due; on the protocol's thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._loop = session.loop
+        self._due: dict[MaximumHold, float] = {}  # on clock.now()
+        self._wakes_at = math.inf
+
+    def set(self, bounds: MaximumHold, due: float) -> None:
+        """Have `bounds.on_due()` called when it is due."""
+        self._due[bounds] = due
+        self._wake(due)
+
+    def drop(self, bounds: MaximumHold) -> None:
+        """Forget these bounds."""
+        self._due.pop(bounds, None)
+
+    def _wake(self, due: float) -> None:
+        if due < self._wakes_at:
+            self._wakes_at = due
+            self._loop.call_later(max(0.0, due - clock.now()), lambda: self._on_timer(due))
+
+    def _on_timer(self, due: float) -> None:
+        if due == self._wakes_at:
+            self._wakes_at = math.inf
+        now = clock.now()
+        for bounds in [each for each, when in self._due.items() if when <= now]:
+            if self._due.pop(bounds, None) is not None:
+                self._run(bounds)
+        if self._due:
+            self._wake(min(self._due.values()))
+
+    def _run(self, bounds: MaximumHold) -> None:
+        try:
+            bounds.on_due()
+        except Exception:
+            # The failure of one of them must not keep the others from their end.
+            logger.exception("the end of a hold, or the warning before it, failed: %r", bounds)
