@@ -23,7 +23,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, UNSET, is_limit
+from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
 from django_zklock.locks.hold import Hold
@@ -42,6 +42,10 @@ _FORWARDED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUS
 _ENDING: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM")
 
 
+_OF_THE_LOCK = ("timeout", "abort_on", "kind", "limit", "max_hold", "warn_after", "min_hold")
+"""Without one of these options, the lock has its own value."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
@@ -49,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=timeout,
-        default=UNSET,
+        default=argparse.SUPPRESS,
         metavar="TIME",
         help="how long to wait for the lock; 0: not at all, or forever (default: the lock's own, else 10 s)",
     )
@@ -62,7 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the exit code if the lock was not acquired (default: %(default)s)",
     )
     parser.add_argument(
-        "--abort-on", choices=ABORT_ON, default=UNSET, help="when to stop the command (default: the lock's own)"
+        "--abort-on",
+        choices=ABORT_ON,
+        default=argparse.SUPPRESS,
+        help="when to stop the command (default: the lock's own)",
     )
     parser.add_argument(
         "--kill-after",
@@ -71,12 +78,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="from SIGTERM to SIGKILL, if the lock is lost (default: a quarter of the session timeout)",
     )
     parser.add_argument(
-        "--kind", choices=KIND, default=UNSET, help="the side of a read-write lock (default: the lock's own)"
+        "--kind",
+        choices=KIND,
+        default=argparse.SUPPRESS,
+        help="the side of a read-write lock (default: the lock's own)",
     )
     parser.add_argument(
         "--limit",
         type=_permits,
-        default=UNSET,
+        default=argparse.SUPPRESS,
         metavar="N",
         help="how many may run at a time (default: the lock's own)",
     )
@@ -86,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--min-hold", "no other process gets the lock for so long, even if the command has ended"),
     ):
         parser.add_argument(
-            option, type=seconds, default=UNSET, metavar="TIME", help=f"{text} (default: the lock's own)"
+            option, type=seconds, default=argparse.SUPPRESS, metavar="TIME", help=f"{text} (default: the lock's own)"
         )
     parser.add_argument("--json", action="store_true", help="write a report to standard error, as JSON")
 
@@ -136,14 +146,8 @@ def _lock(options: argparse.Namespace) -> Lock:
         lock = Lock(
             template_of(options.name),
             fields=dict(options.fields),
-            timeout=options.timeout,
-            abort_on=options.abort_on,
             atomic=False,
-            kind=options.kind,
-            limit=options.limit,
-            max_hold=options.max_hold,
-            warn_after=options.warn_after,
-            min_hold=options.min_hold,
+            **{option: value for option, value in vars(options).items() if option in _OF_THE_LOCK},
             what=f"run: {program}",
             about={"command": program},
         )
