@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from django_zklock.decorators.locked import zk_locked
     from django_zklock.locks.election.leader import Leader, zk_leader
     from django_zklock.locks.hold import Hold, current_hold
-    from django_zklock.locks.lock import Lock, zk_lock, zk_read, zk_semaphore, zk_write
+    from django_zklock.locks.lock import Lock, ReadWriteLock, zk_lock, zk_read, zk_semaphore, zk_write
     from django_zklock.locks.multi import zk_locks
-    from django_zklock.locks.readwrite import ReadWriteLock
 
 __all__ = [
     "Hold",
@@ -37,7 +36,7 @@ _HOMES = {
     "Hold": "django_zklock.locks.hold",
     "Leader": "django_zklock.locks.election.leader",
     "Lock": "django_zklock.locks.lock",
-    "ReadWriteLock": "django_zklock.locks.readwrite",
+    "ReadWriteLock": "django_zklock.locks.lock",
     "current_hold": "django_zklock.locks.hold",
     "zk_leader": "django_zklock.locks.election.leader",
     "zk_lock": "django_zklock.locks.lock",

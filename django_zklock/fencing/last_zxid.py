@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
@@ -22,7 +22,7 @@ def ask(hold: Hold, patience: float = PATIENCE) -> int | None:
     A quorum confirms it. A server that is cut off from the others would know only an old one.
     """
     try:
-        return _last_zxid(hold._grant.session, patience)
+        return _last_zxid(held_of(hold).grant.session, patience)
     except ZooKeeperUnavailable:
         return None
 

@@ -16,7 +16,7 @@ from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.hold import Hold, MultiHold
+from django_zklock.locks.hold import Hold, MultiHold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, locks_of
 
@@ -117,7 +117,7 @@ class _BodyPart:
     """One of the locks: another part of its grant, and the guard of the steps."""
 
     def __init__(self, lock: Lock, hold: Hold) -> None:
-        policy, held = lock.terms.policy, hold._held
+        policy, held = lock.terms.policy, held_of(hold)
         self.held = HeldLock(held.contender, held.grant, held.owner, policy, reads=held.reads)
         self.held.acquired = 1  # no block ends it
         self._guard = Guard(held.grant, policy, held.owner)

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.exceptions import LockNotHeld
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import table
-from django_zklock.locks.hold_events import HoldEvent, LostCallback, ReleaseRequestCallback
+from django_zklock.locks.notify import HoldEvent, LostCallback, ReleaseRequestCallback
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.validation import not_held
 from django_zklock.queue.nodes import Kind
@@ -262,7 +262,7 @@ class MultiHold:
         self._by_name = {name: by_key[key] for name, key in names.items()} | by_key
 
     def __repr__(self) -> str:
-        over = any(hold._held.is_over for hold in self._holds)
+        over = any(held_of(hold).is_over for hold in self._holds)
         state = "released" if over else "lost" if self.lost else "held"
         return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
 
@@ -304,16 +304,17 @@ class MultiHold:
 
         Returns False as soon as one is released.
         """
-        if any(hold._grant.inherited for hold in self._holds):
-            return True  # what runs the protocol runs in the parent
+        grants = [held_of(hold).grant for hold in self._holds]
+        if any(grant.inherited for grant in grants):
+            return True  # the thread of the protocol runs in the parent
         event = HoldEvent()
         try:
-            for hold in self._holds:
-                hold._grant.session.post(hold._grant.attach, event)
+            for grant in grants:
+                grant.session.post(grant.attach, event)
             event.waiter.wait(timeout)
         finally:
-            for hold in self._holds:
-                hold._grant.session.post(hold._grant.detach, event)
+            for grant in grants:
+                grant.session.post(grant.detach, event)
         return self.lost
 
     @property
@@ -325,6 +326,11 @@ class MultiHold:
         """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""
         for hold in self._holds:
             hold.add_lost_callback(callback)
+
+
+def held_of(hold: Hold) -> HeldLock:
+    """Return the held lock behind a hold; for this package only."""
+    return hold._held
 
 
 def current_hold(key: str | None = None) -> Hold:

@@ -8,7 +8,7 @@ from typing import Final
 
 from celery import current_app
 
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.signals import lock_acquired, lock_lost, lock_waiting
 
 EVENTS_OF: Final = "ZKLOCK_EVENTS_OF"
@@ -39,12 +39,12 @@ def on_waiting(*, lock: str, ahead: str, about: Mapping[str, str], **kwargs: obj
 
 def on_acquired(*, lock: str, hold: Hold, waited: float, **kwargs: object) -> None:
     """Report that a task has acquired a lock."""
-    _send("task-lock-acquired", hold._grant.about, lock=lock, waited=waited, token=hold.token)
+    _send("task-lock-acquired", held_of(hold).grant.about, lock=lock, waited=waited, token=hold.token)
 
 
 def on_lost(*, lock: str, hold: Hold, reason: str, **kwargs: object) -> None:
     """Report that a task has lost a lock."""
-    _send("task-lock-lost", hold._grant.about, lock=lock, reason=reason, token=hold.token)
+    _send("task-lock-lost", held_of(hold).grant.about, lock=lock, reason=reason, token=hold.token)
 
 
 def _send(kind: str, about: Mapping[str, str], **fields: object) -> None:

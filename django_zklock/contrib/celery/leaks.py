@@ -1,7 +1,15 @@
-"""Release what a task has acquired and not released when it ends."""
+"""
+Release the locks that a task has acquired and not released when it ends.
+
+Locks that were held before stay held. So do those of threads and greenlets that the task has started and that still
+run. Locks of an asyncio task, a greenlet or a thread of the task that has ended are released: nothing else could
+release them. A plain thread does not know which task it is part of; one that came and went with the task counts as its
+own.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from celery import Task
@@ -9,7 +17,15 @@ from celery.signals import task_postrun, task_prerun
 
 from django_zklock.contrib.celery.introspection import work_of
 from django_zklock.execution import abort, work
-from django_zklock.locks.leaks import LeakGuard
+from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.waiters import ThreadWaiter
+from django_zklock.execution.work import Work
+from django_zklock.locks import table
+from django_zklock.locks.blocks import wait_all
+from django_zklock.locks.guard import Guard
+from django_zklock.locks.held import HeldLock
+
+logger = logging.getLogger("django_zklock.locks")
 
 _GUARD: Final = "_zklock_guard"  # attributes of a request
 _BEFORE: Final = "_zklock_before"
@@ -42,3 +58,69 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
 
 task_prerun.connect(begin, dispatch_uid="zklock.begin")
 task_postrun.connect(end, dispatch_uid="zklock.end")
+
+
+class LeakGuard:
+    """What the caller holds when its work begins; made and used by one owner, at the begin and at the end."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._owner = current_owner()
+        self._counts = {held: held.count for held in table.held_locks.all() if held.owner == self._owner}
+        self._known = frozenset(table.held_locks.all())  # of all owners
+        self._guards = table.held_locks.guards(self._owner)
+
+    @abort.shielded
+    def release_leaked(self) -> list[str]:
+        """
+        Release what was acquired since, and log it; return the keys. Doing it again changes nothing.
+
+        Waits at most a second for ZooKeeper's confirmation.
+        """
+        released: list[str] = []
+        leaked = self._leaked()
+        if not leaked:
+            return released
+        for owner in {held.owner for held in leaked}:
+            self._close_blocks(owner)
+        waiters = []
+        for held in leaked:
+            waiter: ThreadWaiter[bool] = ThreadWaiter()
+            count = max(self._counts.get(held, 0), 0)
+            released.append(held.key)
+            held.release_to(count, waiter.set)
+            if count == 0 and held.observer is None and not held.grant.inherited:
+                waiters.append(waiter)
+            self._report(held)
+        wait_all(waiters)
+        return released
+
+    def _leaked(self) -> list[HeldLock]:
+        return [held for held in table.held_locks.all() if self._is_leaked(held)]
+
+    def _is_leaked(self, held: HeldLock) -> bool:
+        if held.count <= 0:  # its transaction keeps it, and will release it
+            return False
+        if held in self._counts:  # acquired before, and perhaps once more
+            return held.count > self._counts[held]
+        if held.owner == self._owner:
+            return True
+        mine = held.work is self._work or (held.work is None and held not in self._known)
+        return mine and held.owner.is_over
+
+    def _close_blocks(self, owner: Owner) -> None:
+        """Disarm the guards of blocks that will not end any more: their abort would strike other work."""
+        before: list[Guard] = self._guards if owner == self._owner else []
+        for guard in reversed(table.held_locks.guards(owner)):
+            if guard not in before:
+                guard.disarm()
+                table.held_locks.close_block(owner, guard)
+
+    def _report(self, held: HeldLock) -> None:
+        about = self._work.about
+        logger.warning(
+            "the work ended without releasing the lock %r, which is released now%s",
+            held.key,
+            work.noted(about),
+            extra={**held.grant.logged(), **work.logged(about)},
+        )

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from celery.utils.time import maybe_make_aware
 
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.queue.escaping import escape
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
@@ -85,7 +85,7 @@ class ScheduleRecords:
 
     def __init__(self, hold: Hold, base: str, schedule: str) -> None:
         self.hold = hold
-        self._session = hold._grant.session
+        self._session = held_of(hold).grant.session
         self._folder = f"{base}/{FOLDER}/{escape(schedule, what='the name of the schedule')}"
         self._leader = f"{socket.gethostname()}:{os.getpid()}"
         self._runs: dict[str, RunRecord] = {}  # by the name of their node
@@ -144,7 +144,7 @@ class ScheduleRecords:
     def check(self) -> None:
         """Raise `LeadershipLost` unless this process leads now."""
         if self.hold.lost:
-            raise LeadershipLost(self.hold._grant.why_invalid() or "the lock was released")
+            raise LeadershipLost(held_of(self.hold).grant.why_invalid() or "the lock was released")
 
     # --- small parts --------------------------------------------------------------------------------------------
 

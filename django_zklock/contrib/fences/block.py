@@ -14,7 +14,7 @@ from django_zklock.execution import abort, owner
 from django_zklock.execution.transactions import Transaction
 from django_zklock.fencing.fence import Fence, check_fence
 from django_zklock.locks.held import check_before_commit
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 
 
 class FencedBlock:
@@ -63,7 +63,7 @@ def _block(fence: Fence, name: str, using: str) -> Iterator[None]:
         transaction.begin()
         rows.advance_fence(fence, name, using)
         yield
-        transaction.end(None, partial(check_before_commit, fence._held) if isinstance(fence, Hold) else _nothing)
+        transaction.end(None, partial(check_before_commit, held_of(fence)) if isinstance(fence, Hold) else _nothing)
     except BaseException as error:
         transaction.end(error, _nothing)
         raise

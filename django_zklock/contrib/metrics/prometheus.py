@@ -23,7 +23,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from django_zklock import signals
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.protocol.grant import Grant
 
 MOST_LOCKS: Final = 500
@@ -184,7 +184,7 @@ class Metrics:
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
         self._end_deleted()
         labels = self._labels(hold.template, hold.kind)
-        held, deleted = hold._held, self._deleted
+        held, deleted = held_of(hold), self._deleted
         grant = held.grant
         watch = weakref.ref(held, lambda _: deleted.append(grant))
         self._open[hold.token] = CountedHold(labels, grant.since, watch)

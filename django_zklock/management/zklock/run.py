@@ -26,7 +26,7 @@ from typing import Any, Final
 from django_zklock.conf.options import ABORT_ON, KIND, MOST_PERMITS, is_limit
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.execution import abort
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.management import supervisor
 from django_zklock.management.arguments import add_name, seconds, template_of, timeout
@@ -129,7 +129,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
                 waited = time.monotonic() - started
                 grace = options.kill_after
                 if grace is None:
-                    grace = hold._grant.session.timeout * GRACE_SHARE
+                    grace = held_of(hold).grant.session.timeout * GRACE_SHARE
                 child = _Child(options.command, hold, grace, signals)
                 child.run()
         except LockLost:
@@ -202,7 +202,7 @@ class _Child:
     @property
     def must_stop(self) -> bool:
         """Whether a loss of the lock stops the command: by its policy, or because `max_hold` is over."""
-        return self.hold._held.policy.abort_on != "never" or self.hold._grant.overdue
+        return held_of(self.hold).policy.abort_on != "never" or held_of(self.hold).grant.overdue
 
     @abort.shielded
     def run(self) -> None:
@@ -234,7 +234,7 @@ class _Child:
         if not self._ended and self._pid:  # the supervisor was killed
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
-        self.lost = self.lost or self.hold._grant.why_invalid() or ""
+        self.lost = self.lost or held_of(self.hold).grant.why_invalid() or ""
         self.seconds = time.monotonic() - started
 
     def _follow(self, reports: FileIO, orders: FileIO) -> None:
@@ -252,7 +252,7 @@ class _Child:
                     self._on_report(line.decode(), orders)
             if deadline is None and not self._ended:
                 # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                reason = self.hold._grant.why_invalid()
+                reason = held_of(self.hold).grant.why_invalid()
                 if reason is not None and self.must_stop:
                     self.lost = reason
                     deadline = time.monotonic() + self._grace + STOP_TIMEOUT
