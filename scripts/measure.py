@@ -76,7 +76,7 @@ def private_names() -> set[str]:
 
 def foreign_privates() -> list[str]:
     """Return where private names of this package are used on anything other than `self` and `cls`."""
-    names = private_names()
+    names = private_names() - {"_meta"}  # that is public in Django
     own = {"self", "cls", "super()", "type(self)"}
     return [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"

@@ -127,6 +127,7 @@ class Acquisition:
         contender = self.contender
         assert contender is not None
         maximum_hold.apply_bounds(outcome, contender, self.terms)
+        outcome.on_release_request = notify.send_release_requested
         self.held = held = HeldLock(contender, outcome, owner, self.terms.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django_zklock import conf
 from django_zklock.conf.arguments import LockArguments, SideArguments
 from django_zklock.conf.options import LockOptions, given_options
+from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
@@ -97,6 +98,9 @@ class Lock(LockBase[Hold]):
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:
         return held[0].hold
+
+
+notify.set_sender(Lock)
 
 
 def zk_lock(name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> Lock:

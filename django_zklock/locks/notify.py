@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.dispatch import Signal
 
 from django_zklock import signals
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.guard import Guard, Receipt
-from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantPart
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk.session import Session
-
-if TYPE_CHECKING:
-    from django_zklock.locks.held import HeldLock
-    from django_zklock.locks.hold import Hold
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-def send(held: HeldLock, signal: Signal, /, **kwargs: object) -> None:
+_sender: type = object  # the class of locks; set once, when it is defined
+
+
+def set_sender(sender: type) -> None:
+    """Send all signals with this class as the sender."""
+    global _sender
+    _sender = sender
+
+
+def send(held: GrantPart, signal: Signal, /, **kwargs: object) -> None:
     """Send a signal about a held lock."""
     if has_receivers(signal):
         send_from(held.grant.session, signal, lock=held.key, hold=held.hold, **kwargs)
@@ -40,20 +44,25 @@ def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
 def send_from(session: Session, signal: Signal, **kwargs: object) -> None:
     """Send a signal, if it has receivers."""
     if has_receivers(signal):
-        session.dispatch(_deliver, signal, _sender(), kwargs)
+        session.dispatch(_deliver, signal, _sender, kwargs)
 
 
 def has_receivers(signal: Signal) -> bool:
     """Return whether anybody receives this signal about locks."""
-    return bool(signal.receivers) and signal.has_listeners(_sender())
+    return bool(signal.receivers) and signal.has_listeners(_sender)
 
 
-def send_lost(held: HeldLock, reason: str, receipt: Receipt | None) -> None:
+def send_release_requested(grant: Grant, request: ReleaseRequest) -> None:
+    """Send `lock_release_requested`."""
+    send_about(grant, signals.lock_release_requested, by=request.by, reason=request.reason)
+
+
+def send_lost(held: GrantPart, reason: str, receipt: Receipt | None) -> None:
     """Send `lock_lost`, once for each grant."""
     held.grant.session.post(_send_lost_once, held, reason, receipt)
 
 
-def _send_lost_once(held: HeldLock, reason: str, receipt: Receipt | None) -> None:
+def _send_lost_once(held: GrantPart, reason: str, receipt: Receipt | None) -> None:
     if not held.grant.loss_told:
         held.grant.loss_told = True
         send(held, signals.lock_lost, reason=reason, receipt=receipt)
@@ -62,19 +71,12 @@ def _send_lost_once(held: HeldLock, reason: str, receipt: Receipt | None) -> Non
 class LossReport(GrantObserver):
     """Sends `lock_lost` as soon as the lock is lost, unless a block is open: the block reports at its end."""
 
-    def __init__(self, held: HeldLock) -> None:
+    def __init__(self, held: GrantPart) -> None:
         self._held = held
 
     def on_lost(self, reason: str) -> None:
         if not self._held.grant.observed_by(Guard):
             _send_lost_once(self._held, reason, None)
-
-
-@functools.cache
-def _sender() -> type:
-    from django_zklock.locks.lock import Lock  # noqa: PLC0415 - it is built upon this module
-
-    return Lock
 
 
 def _deliver(signal: Signal, sender: type, kwargs: dict[str, Any]) -> None:
@@ -111,12 +113,12 @@ class HoldEvent(GrantObserver):
 class _Callback(GrantObserver):
     """A user's callback; it is called once."""
 
-    def __init__(self, held: HeldLock, callback: Callable[[Hold], object]) -> None:
+    def __init__(self, held: GrantPart, callback: Callable[[Any], object]) -> None:
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {callback!r}.")
         self._held = weakref.ref(held)
         self._session = held.grant.session
-        self._callback: Callable[[Hold], object] | None = callback
+        self._callback: Callable[[Any], object] | None = callback
 
     def _call(self) -> None:
         callback, self._callback = self._callback, None
@@ -125,7 +127,7 @@ class _Callback(GrantObserver):
             self._session.dispatch(_run, callback, held.hold)
 
 
-def _run(callback: Callable[[Hold], object], hold: Hold) -> None:
+def _run(callback: Callable[[Any], object], hold: Any) -> None:
     try:
         callback(hold)
     except Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter
@@ -22,9 +22,6 @@ from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
-
-if TYPE_CHECKING:
-    from django_zklock.locks.lock import Lock
 
 MOST_READ = 50  # contenders whose payload is read; no caller needs those further behind
 
@@ -45,12 +42,12 @@ def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Contending:
-    """One contender in a queue, as others see it."""
+    """One contender in a queue, as other processes see it."""
 
     name: str
-    """Of its node; no two contenders have had the same."""
+    """The name of its znode, which no other contender ever had."""
     payload: Payload | None
-    """None if it is no client of ours, or its node was gone when it was read."""
+    """None for a client of another kind, or if the znode was gone when it was read."""
 
 
 Seen: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
@@ -63,19 +60,13 @@ class _Picture:
     nodes: Seen
 
 
-def contenders(lock: Lock) -> tuple[Contending, ...]:
+def contenders(terms: Terms) -> tuple[Contending, ...]:
     """
-    Return who holds a lock and who waits for it now: the holders first, then the others as they come.
+    Return the holders and waiters of a lock, in the order of the queue.
 
-    One list and one read for each of the first fifty, all of them sent at once. Raises `ZooKeeperUnavailable`.
+    It costs one listing, and one read for each of the first fifty, all sent at once. Raises `ZooKeeperUnavailable`.
     """
-    terms = lock.terms
     return _contending(_picture(process.current(), terms.key, terms.parent).nodes)
-
-
-def is_shared(lock: Lock) -> bool:
-    """Return whether others may hold a lock at the same time: as readers, or with other permits."""
-    return lock.terms.shares
 
 
 def _contending(nodes: Seen) -> tuple[Contending, ...]:

@@ -17,7 +17,7 @@ from django_zklock.execution import work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.transactions import refuse_unknown
 from django_zklock.locks.protocol.grant import Policy
-from django_zklock.locks.protocol.node import ContenderSpec
+from django_zklock.locks.protocol.spec import ContenderSpec
 from django_zklock.queue import names, rules
 from django_zklock.queue.nodes import Kind, Payload
 

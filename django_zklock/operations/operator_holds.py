@@ -20,8 +20,8 @@ from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, Zk
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import ContenderSpec
 from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.protocol.spec import ContenderSpec
 from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
 from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children

@@ -23,7 +23,7 @@ from django_zklock.exceptions import (
 )
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
-from django_zklock.locks.queue_reader import Contending, contenders, is_shared
+from django_zklock.locks.queue_reader import Contending, contenders
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Taken
 
@@ -48,7 +48,7 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
     lock or a semaphore with the other one.
     """
     for each in locks_of(lock):
-        if options.timeout != 0 or is_shared(each):
+        if options.timeout != 0 or each.terms.shares:
             error = LockBusy(f"The lock {each.key!r} is held by another copy of this task.", lock=each.key)
             _end_if_copy(task, _read_queue(each), error, options)
 
@@ -85,7 +85,7 @@ def on_lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoRe
 
 def _read_queue(lock: Lock) -> tuple[Contending, ...]:
     try:
-        return contenders(lock)
+        return contenders(lock.terms)
     except ZkLockError as error:
         logger.info("the queue of the lock %r cannot be read: %s", lock.key, error, extra={"lock": lock.key})
         return ()

@@ -19,13 +19,14 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnav
 from django_zklock.locks.protocol import faultpoints, loss, release_requests
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.grant import Grant
-from django_zklock.locks.protocol.node import ContenderNode, ContenderSpec
+from django_zklock.locks.protocol.node import ContenderNode
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
 from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Registry, SessionListener
 from django_zklock.locks.protocol.replacement import replacement
 from django_zklock.locks.protocol.replies import ReplyGuard
+from django_zklock.locks.protocol.spec import ContenderSpec
 from django_zklock.queue import nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
@@ -17,7 +17,6 @@ from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
 
 if TYPE_CHECKING:
-    from django_zklock.locks.held import HeldLock
     from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.locks")
@@ -31,6 +30,22 @@ class Policy:
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
     """Seconds a suspension may last before the abort; never past the lease."""
+
+
+class GrantPart(Protocol):
+    """One owner's part of a grant, as the protocol's thread sees it."""
+
+    @property
+    def grant(self) -> Grant: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def hold(self) -> object: ...
+
+    @property
+    def is_unwatched(self) -> bool: ...
 
 
 class GrantObserver:
@@ -76,8 +91,9 @@ class Grant:
         self.node_gone = False  # its reason is about to be known
         self.max_hold = 0.0  # seconds, if it ends by itself
         self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
+        self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.parts: dict[weakref.ref[HeldLock], bool] = {}  # that were not released yet; True: it only reads
+        self.parts: dict[weakref.ref[Any], bool] = {}  # that were not released yet; True: it only reads
         self.begun = False  # whether its owner has begun what it took the lock for; written by that one
         self.released = False  # protocol's thread only
         self._end = [None]  # taken by the first that reports the end
@@ -131,7 +147,7 @@ class Grant:
         """Return the error that tells its holder of the loss."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
-    def parts_held(self) -> list[HeldLock]:
+    def parts_held(self) -> list[GrantPart]:
         """Return the parts that were not released yet; a list made in one step, as others come and go."""
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
@@ -18,9 +17,8 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.queue import guids, markers, nodes, rules
-from django_zklock.queue.nodes import Kind
-from django_zklock.queue.operator_hold import HoldLabel
+from django_zklock.locks.protocol.spec import ContenderSpec
+from django_zklock.queue import guids, markers, nodes
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
 from django_zklock.zk.multi import Create, SetData
@@ -28,27 +26,6 @@ from django_zklock.zk.multi import Create, SetData
 logger = logging.getLogger("django_zklock.locks")
 
 MAX_CREATES = 50  # in a row without an entry into the queue; then something must be very wrong
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContenderSpec:
-    """What a contender queues for."""
-
-    key: str
-    parent: str  # path of the key's directory
-    rule: rules.Rule
-    kind: Kind
-    compat: str | None = None  # the client whose names it gets; None: our own, which follow Curator's grammar
-    lasting: bool = False  # its directory is not deleted when it is empty
-    min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the znode on release
-    operator: HoldLabel | None = None  # the person who holds it; None: the work holds it
-    patient: bool  # False: look first, and write nothing if the queue is not empty
-    payload: Callable[[str], bytes]  # from the guid of the znode to its data
-    only_look: bool = False  # never enter
-    max_waiters: int | None = None  # how many others may wait; with more, give up at once
-    deadline: float | None = None  # when the caller gives up, on time.monotonic()
-    about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for log records
-    template: str = ""  # the template of the key
 
 
 class NodeListener(Protocol):

@@ -6,9 +6,7 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from django_zklock import signals
 from django_zklock.execution import work
-from django_zklock.locks.notify import send_about
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.queue import release_request
 from django_zklock.zk.gateway import Gateway, Node
@@ -33,7 +31,8 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
     if found == grant.release_request:
         return  # the watch was set anew
     grant.request_release(found)
-    send_about(grant, signals.lock_release_requested, by=found.by, reason=found.reason)
+    if grant.on_release_request is not None:
+        grant.on_release_request(grant, found)
     logger.warning(
         "the holder of lock %r is asked to release by %s%s",
         grant.key,

@@ -26,7 +26,7 @@ from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
-    from django_zklock.locks.protocol.node import ContenderSpec
+    from django_zklock.locks.protocol.spec import ContenderSpec
 
 
 class Replacement:
