@@ -112,7 +112,7 @@ async def test_those_who_give_up_in_the_line_leave_nothing(zoo: Zoo, cleared: li
         cleared += begin(MAX_WAITING, order)
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         began = time.monotonic()
-        with pytest.raises(LockTimeout, match="many callers of this process"):
+        with pytest.raises(LockTimeout, match="many other callers of this process"):
             await asyncio.create_task(take(timeout=0.2))
         assert time.monotonic() - began < 5
         given_up = begin(5, [], timeout=30)
