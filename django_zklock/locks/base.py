@@ -45,7 +45,7 @@ from django_zklock.locks.validation import (
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk import process
 
-SHORTEST_WAIT = 0.001  # seconds; who wants to wait still waits for the last lock when the time is short
+SHORTEST_WAIT = 0.001  # seconds; a caller that waits also waits for the last lock, however little time is left
 
 AnyHold = TypeVar("AnyHold")
 
@@ -126,7 +126,7 @@ class LockBase(Generic[AnyHold]):
         self._blocks = Blocks()
 
     def _plan(self) -> Plan:
-        """Return what is to be taken now. Raises `InvalidLockName`."""
+        """Return what this call acquires. Raises `InvalidLockName`."""
         raise NotImplementedError
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> AnyHold:
@@ -356,7 +356,7 @@ class LockBase(Generic[AnyHold]):
 
     @abort.shielded
     def _back_out(self, entry: Entry, error: BaseException) -> BaseException:
-        """Undo an entry that did not succeed; return what is to be raised."""
+        """Undo an entry that failed; return the error to raise."""
         try:
             return (self._blocks.close(entry.block, error) if entry.block is not None else None) or error
         finally:

@@ -110,7 +110,7 @@ class Block:
     @abort.shielded
     def conclude(self, error: BaseException | None, around: list[Guard]) -> ZkLockError | None:
         """
-        Report lost locks; return what is to be raised instead of `error`, if the block was stopped or lost a lock.
+        Report lost locks; return the error that replaces `error`, if the block was aborted or lost a lock.
 
         `around` are the guards of the blocks around this one, outermost first.
         """
@@ -249,7 +249,7 @@ class Blocks:
         """Return the innermost block of the caller. Raises `LockNotHeld`."""
         blocks = self._open.get(current_owner().subject)
         if not blocks and len(self._open) == 1:
-            # A generator is closed by whoever drops it, and a coroutine when its loop is closed: not by their owner.
+            # The code that drops a generator closes it, and a loop its coroutines: neither is their owner.
             blocks = next(iter(self._open.values()), None)
         block = blocks[-1]() if blocks else None
         if block is None:

@@ -265,7 +265,7 @@ def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserv
 
 
 def share_with_readers(contender: Contender, grant: Grant) -> None:
-    """Let other readers in beside a write lock, once all parts of it only read."""
+    """Turn a write lock into a read lock, once all parts of it only read."""
     parts = list(grant.parts.values())  # none, if the last one has just gone
     if grant.kind is Kind.WRITE and parts and all(parts):
         contender.share()

@@ -93,13 +93,13 @@ class Hold:
 
     @property
     def path(self) -> str:
-        """The path of the own znode."""
+        """The path of the znode of this hold."""
         return self._grant.path
 
     @property
     def token(self) -> int:
         """
-        The fencing token: the transaction id (czxid) that created the own znode, 64 bits.
+        The fencing token: the transaction id (czxid) that created the znode of this hold, 64 bits.
 
         It rises with every grant of the key, whichever process gets it, and goes on rising when the parent is deleted
         and made anew, which the node's sequence number does not.

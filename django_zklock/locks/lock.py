@@ -39,7 +39,7 @@ class Lock(LockBase[Hold]):
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
-        check_arguments(type(self).__name__, name, more, options, LockArguments)
+        check_arguments("zk_lock", name, more, options, LockArguments)
         given = dict(options)
         fields: Any = given.pop("fields", None)
         about: Any = given.pop("about", None)
@@ -72,7 +72,7 @@ class Lock(LockBase[Hold]):
         self._fields = fields
         self._what = what
         self._about = about
-        self._resolved: tuple[conf.Config, Plan] | None = None  # replaced whole; equal whoever makes it
+        self._resolved: tuple[conf.Config, Plan] | None = None  # replaced as a whole; any thread computes the same
         super().__init__()
 
     def __repr__(self) -> str:
@@ -109,8 +109,7 @@ def zk_lock(name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> Loc
 
     `Lock` explains the arguments. Raises `TypeError` and `ValueError` for wrong ones, with what to write instead.
     """
-    check_arguments("zk_lock", name, more, options, LockArguments)
-    return Lock(name, **options)
+    return Lock(name, *more, **options)
 
 
 def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:

@@ -117,13 +117,13 @@ def refuse_own_task(method: Callable[..., Any]) -> None:
     if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
         raise ZkLockError(
             "aacquire() was made a task of its own, as asyncio.create_task() and gather() do, and asyncio.wait_for() "
-            "before Python 3.12. That task would own the lock and end at once, so nobody could release it. Await it "
+            "before Python 3.12. That task would own the lock and end at once, so nothing could release it. Await it "
             "directly, with its own timeout or under asyncio.timeout()."
         )
 
 
 def refuse_open_transaction(terms: Terms, atomic: tuple[str, ...]) -> None:
-    """Raise where a transaction is open that would be committed after the lock is let go."""
+    """Raise if a transaction is open that would be committed after the release."""
     aliases = [] if terms.release_on == "commit" else transactions.open_blocks()
     if terms.release_on == "exit":  # the lock has nothing to do with that transaction, its author says
         aliases = [alias for alias in aliases if alias in atomic]
@@ -139,7 +139,7 @@ def refuse_open_transaction(terms: Terms, atomic: tuple[str, ...]) -> None:
 
 
 def refuse_atomic(where: str, key: str, atomic: tuple[str, ...]) -> None:
-    """Raise where a block is to be a transaction that cannot be one."""
+    """Raise if the option atomic is set where a block cannot be a transaction."""
     if not atomic:
         return
     if where == "acquire()":

@@ -49,7 +49,7 @@ class GrantPart(Protocol):
 
 
 class GrantObserver:
-    """What is told of a grant's changes, on the protocol's thread; it does nothing about those it has no method for."""
+    """An observer of a grant. Its methods are called on the protocol's thread; each does nothing unless overridden."""
 
     def on_suspect(self, reason: str) -> None:
         """No quorum confirms the session at the moment."""
@@ -109,7 +109,7 @@ class Grant:
 
     @property
     def inherited(self) -> bool:
-        """Tell whether this is a forked child, which holds nothing of its parent."""
+        """Return whether this is a forked child, which holds nothing of its parent."""
         return self.pid != os.getpid()
 
     def logged(self) -> dict[str, object]:
@@ -135,7 +135,7 @@ class Grant:
 
     @property
     def overdue(self) -> bool:
-        """Tell whether it was held for as long as it may be, by the clock."""
+        """Return whether `max_hold` is over, by the clock."""
         return self.ends_at is not None and clock.now() >= self.ends_at
 
     @property
@@ -178,7 +178,7 @@ class Grant:
         self._observers.pop(observer, None)
 
     def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
-        """Tell whether an observer of this kind is attached, of which `such` is true."""
+        """Return whether an observer of this kind is attached for which `such` is true."""
         return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:

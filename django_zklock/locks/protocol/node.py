@@ -126,7 +126,7 @@ class ContenderNode:
             else:
                 self._state = State.UNSURE
         elif not isinstance(answer, SessionGone):
-            # Refused, so there is no node. (When the session is gone, its observers are told, and that is told here.)
+            # Refused, so there is no znode. (If the session is gone, `forget` is called.)
             self._registry.guids.discard(self._guid)
             if leaving:
                 self._state = State.LEFT

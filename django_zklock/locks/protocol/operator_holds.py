@@ -152,7 +152,7 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
 
 
 def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
-    """Have this process end a hold, if it lives that long. So none is left behind where nobody wants the lock."""
+    """Have this process end a hold when it is over. So no hold is left behind where no caller wants the lock."""
     parent, _, name = path.rpartition("/")
 
     def check() -> None:

@@ -29,7 +29,7 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
         found = before if before is not None and found.same(before) else replace(found, at=now)
         gateway.write(node.path, release_request.with_request(own, found), node.version, lambda answer: None)
     if found == grant.release_request:
-        return  # the watch was set anew
+        return  # the znode was only read again
     grant.request_release(found)
     if grant.on_release_request is not None:
         grant.on_release_request(grant, found)

@@ -137,7 +137,7 @@ def test_a_lost_heartbeat_costs_no_lock(zoo: Zoo, proxy: Proxy, when: str) -> No
 
 def test_many_cuts_do_not_use_up_a_waiter(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any number of broken connections, the waiter still survives a lost session."""
-    monkeypatch.setattr(node, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(node, "MAX_CREATES", 4)
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=15))
         for _ in range(6):
