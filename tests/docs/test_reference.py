@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import inspect
 import re
 from importlib import import_module
 
@@ -12,6 +13,7 @@ from support.docs import DOCS
 import django_zklock
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.inspection import serialize
 from django_zklock.locks.election.observer import Candidate
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.multi import MultiLock
@@ -70,6 +72,13 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
     """One entry each, with the option's name in bold."""
     explained = re.findall(r"^\* \*\*`(\w+)`\*\*", SETTINGS, flags=re.MULTILINE)
     assert set(OPTION_NAMES) <= set(explained)
+
+
+def test_every_field_of_the_json_is_named() -> None:
+    """The command's page names what `list`, `show` and the admin write."""
+    written = set(re.findall(r'^ +"(\w+)": ', inspect.getsource(serialize), flags=re.MULTILINE))
+    assert len(written) > 40
+    assert written - named((DOCS / "reference" / "command.md").read_text()) == set()
 
 
 def test_the_picture_has_the_rooms_in_the_order_of_the_import_contract() -> None:
