@@ -1,0 +1,106 @@
+"""`reference/locks.md` names all that the API has, and `explanation/architecture.md` only what the code has."""
+
+from __future__ import annotations
+
+import configparser
+import inspect
+import re
+from importlib import import_module
+
+import pytest
+from support.docs import DOCS
+
+import django_zklock
+from django_zklock.conf import arguments
+from django_zklock.conf.options import OPTION_NAMES
+from django_zklock.inspection import serialize
+from django_zklock.locks.election.observer import Candidate
+from django_zklock.locks.hold import MultiHold
+from django_zklock.locks.multi import MultiLock
+
+LOCKS = (DOCS / "reference" / "locks.md").read_text()
+ARCHITECTURE = (DOCS / "explanation" / "architecture.md").read_text()
+SETTINGS = (DOCS / "reference" / "settings.md").read_text()
+COLUMNS = (
+    arguments.LockArguments,
+    arguments.SideArguments,
+    arguments.LeaderArguments,
+    arguments.LockedOptions,
+)
+"""What the columns of the table of options are, from the left to the right."""
+
+
+def section(heading: str) -> str:
+    """Return the text below a heading, up to the next one of any level."""
+    return re.split(r"^#+ ", LOCKS.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def named(text: str) -> set[str]:
+    """Return the names in backticks: those of `name(arguments)`, too."""
+    return set(re.findall(r"`(\w+)[`(]", text))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Whatever `django_zklock` exports has an entry."""
+    assert set(django_zklock.__all__) <= named(LOCKS)
+
+
+@pytest.mark.parametrize("name", ["Lock", "MultiLock", "ReadWriteLock", "Hold", "MultiHold", "Leader"])
+def test_every_public_attribute_is_in_the_section_of_its_class(name: str) -> None:
+    """Methods and properties, and what an instance has."""
+    kind = {"MultiLock": MultiLock, "MultiHold": MultiHold}.get(name) or getattr(django_zklock, name)
+    public = {attribute for attribute in dir(kind) if not attribute.startswith("_")}
+    if name in ("Lock", "ReadWriteLock", "Leader"):
+        public.add("name")
+    assert public - named(section(f"`{name}`")) == set()
+
+
+def test_every_field_of_a_candidate_is_named() -> None:
+    """`Candidate` is described where the leader is."""
+    assert set(Candidate.__dataclass_fields__) <= named(section("`Leader`"))
+
+
+def test_the_table_of_options_is_that_of_the_code() -> None:
+    """Each option of each call, and no other; `zk_semaphore` has its limit as an argument."""
+    rows = re.findall(r"^\| (?:\[)?`(\w+)`[^|]*\|[^|]*((?:\|[^|]*){4})\|$", section("Options"), flags=re.MULTILINE)
+    table = {option: [cell.strip() for cell in cells.split("|")[1:]] for option, cells in rows}
+    for column, options in enumerate(COLUMNS):
+        assert {option for option, cells in table.items() if "yes" in cells[column]} == set(options.__annotations__)
+
+
+def test_the_settings_explain_every_option_that_they_can_have() -> None:
+    """One entry each, with the option's name in bold."""
+    explained = re.findall(r"^\* \*\*`(\w+)`\*\*", SETTINGS, flags=re.MULTILINE)
+    assert set(OPTION_NAMES) <= set(explained)
+
+
+def test_every_field_of_the_json_is_named() -> None:
+    """The command's page names what `list`, `show` and the admin write."""
+    written = set(re.findall(r'^ +"(\w+)": ', inspect.getsource(serialize), flags=re.MULTILINE))
+    assert len(written) > 40
+    assert written - named((DOCS / "reference" / "command.md").read_text()) == set()
+
+
+def test_the_picture_has_the_rooms_in_the_order_of_the_import_contract() -> None:
+    """From the top to the bottom."""
+    settings = configparser.ConfigParser()
+    settings.read(DOCS.parent / "setup.cfg")
+    rooms = re.findall(r"\w+", settings["importlinter:contract:layers"]["layers"])
+    picture = re.findall(r"^ ((?:\w+, )*\w+)(?: {3,}|$)", ARCHITECTURE, flags=re.MULTILINE)
+    drawn = [room for line in picture for room in line.split(", ")]
+    assert sorted(drawn) == sorted(rooms)
+    layers = [re.findall(r"\w+", line) for line in settings["importlinter:contract:layers"]["layers"].splitlines()]
+    assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Z]\w+)`", ARCHITECTURE))))
+def test_the_classes_of_the_architecture_exist(name: str) -> None:
+    """Each is where the page says."""
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(import_module(f"django_zklock.{module}"), attribute)
+
+
+def test_the_modules_of_the_architecture_exist() -> None:
+    """Folders and modules that are named without a class."""
+    for name in re.findall(r"`((?:locks|queue|contrib|conf|zk|testing)\.[a-z_.]+)`", ARCHITECTURE):
+        import_module(f"django_zklock.{name}")
