@@ -9,7 +9,6 @@ from django.db.transaction import TransactionManagementError
 
 from django_zklock.exceptions import FenceRegressed, LockNotHeld, StaleToken
 from django_zklock.execution import transactions
-from django_zklock.locks.hold import held_of
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
@@ -39,7 +38,7 @@ def check_fence(fence: Fence) -> None:
     if not hasattr(fence, "token") or not hasattr(fence, "key"):
         raise TypeError(f"A fence is a hold, as current_hold() or `with zk_lock(...) as hold` gives it; not {fence!r}.")
     hold = _as_hold(fence)
-    if hold is not None and held_of(hold).is_over:
+    if hold is not None and hold.state == "released":
         raise LockNotHeld(
             f"The hold of {fence.key!r} was released, so it cannot fence rows. Fence inside the block of the lock.",
             lock=fence.key,

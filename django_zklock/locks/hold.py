@@ -102,7 +102,7 @@ class Hold:
         The fencing token: the transaction id (czxid) that created the znode of this hold, 64 bits.
 
         It rises with every grant of the key, whichever process gets it, and goes on rising when the parent is deleted
-        and made anew, which the node's sequence number does not.
+        and created again, which the sequence number of the znode does not.
         """
         return self._grant.token
 
