@@ -1,4 +1,4 @@
-"""Read the queue of a lock from outside: its holders and waiters."""
+"""Read the queue of a lock from outside: whether it is empty, and its holders and waiters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
-from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter
+from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, Waiter
 from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
@@ -23,11 +23,26 @@ from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
-MOST_READ = 50  # contenders whose payload is read; no caller needs those further behind
+MOST_READ = 50  # contenders whose data are read; no caller needs those further behind
+
+QueueNodes: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
+"""A queue, in its order; None for a znode that was not read, or was gone by then."""
+
+QueueWaiter: TypeAlias = "ThreadWaiter[QueueNodes | ZkLockError] | TaskWaiter[QueueNodes | ZkLockError]"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedContender:
+    """One contender in a queue, as other processes see it."""
+
+    name: str
+    """The name of its znode, which no other contender ever had."""
+    payload: Payload | None
+    """None for a client of another kind, or if the znode was gone when it was read."""
 
 
 def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
-    """Return whether anybody is in the queue now. Raises `ZooKeeperUnavailable`."""
+    """Return whether the queue has any contender now. Raises `ZooKeeperUnavailable`."""
     session = process.current()
     acquisition = Acquisition(terms)
     acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
@@ -40,114 +55,67 @@ def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
     return isinstance(outcome, Busy)
 
 
-@dataclass(frozen=True, slots=True)
-class Contending:
-    """One contender in a queue, as other processes see it."""
-
-    name: str
-    """The name of its znode, which no other contender ever had."""
-    payload: Payload | None
-    """None for a client of another kind, or if the znode was gone when it was read."""
-
-
-Seen: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
-"""A queue, in its order; None for a node that was not read, or was gone by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    queue: Queue
-    nodes: Seen
-
-
-def contenders(terms: Terms) -> tuple[Contending, ...]:
+def contenders(terms: Terms) -> tuple[QueuedContender, ...]:
     """
     Return the holders and waiters of a lock, in the order of the queue.
 
     It costs one listing, and one read for each of the first fifty, all sent at once. Raises `ZooKeeperUnavailable`.
     """
-    return _contending(_picture(process.current(), terms.key, terms.parent).nodes)
+    nodes = run(read_queue(process.current(), terms.key, terms.parent, ThreadWaiter()))
+    return tuple(
+        QueuedContender(child.name, None if node is None else Payload.decode(node.data)) for child, node in nodes
+    )
 
 
-def _contending(nodes: Seen) -> tuple[Contending, ...]:
-    return tuple(Contending(child.name, None if node is None else Payload.decode(node.data)) for child, node in nodes)
-
-
-def seen(session: Session, key: str, parent: str, *, most: int = MOST_READ, patience: float | None = None) -> Seen:
-    """
-    Look at a queue, and read the first `most` in it.
-
-    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
-    """
-    return _picture(session, key, parent, most=most, patience=patience).nodes
-
-
-def _picture(
+def read_queue(
     session: Session,
     key: str,
     parent: str,
+    waiter: QueueWaiter,
     *,
     most: int = MOST_READ,
     patience: float | None = None,
-) -> _Picture:
-    waiter: ThreadWaiter[_Picture | ZkLockError] = ThreadWaiter()
-    look_round = _Round(session, key, parent, most, waiter.set)
-    session.post(look_round.begin)
+) -> Routine[QueueNodes]:
+    """
+    List a queue, and read the first `most` znodes in it.
+
+    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    """
+    patience = session.options.connect_timeout if patience is None else patience
+    read = _QueueRead(session, key, parent, most, waiter.set)
+    session.post(read.begin)
     try:
-        found = waiter.wait(session.options.connect_timeout if patience is None else patience)
+        found = yield from waiter.outcome(patience)
     finally:
-        look_round.give_up()
-    return _told(session, key, found)
-
-
-async def aseen(session: Session, key: str, parent: str, *, most: int = MOST_READ) -> Seen:
-    """Do the same as `seen`; waiting costs no thread."""
-    waiter: TaskWaiter[_Picture | ZkLockError] = TaskWaiter()
-    look_round = _Round(session, key, parent, most, waiter.set)
-    session.post(look_round.begin)
-    try:
-        found = await waiter.wait(session.options.connect_timeout)
-    finally:
-        look_round.give_up()
-    return _told(session, key, found).nodes
-
-
-def _told(session: Session, key: str, found: _Picture | ZkLockError | None) -> _Picture:
+        read.give_up()
     if found is None:
-        raise ZooKeeperUnavailable(session.explain(session.options.connect_timeout), lock=key)
+        raise ZooKeeperUnavailable(session.explain(patience), lock=key)
     if isinstance(found, ZkLockError):
         found.lock = found.lock or key
         raise found
     return found
 
 
-class _Round:
-    """One look at a queue; it runs on the protocol's thread."""
+class _QueueRead:
+    """One read of a queue; it runs on the protocol's thread."""
 
     def __init__(
-        self,
-        session: Session,
-        key: str,
-        parent: str,
-        most: int,
-        done: Callable[[_Picture | ZkLockError], object],
+        self, session: Session, key: str, parent: str, most: int, done: Callable[[QueueNodes | ZkLockError], object]
     ) -> None:
         self._session = session
         self._parent = parent
         self._most = most
-        self._done: Callable[[_Picture | ZkLockError], object] | None = done
-        self._replies = ReplyGuard(
-            key, lambda error: self._conclude(ZkLockError(f"Looking at the lock failed: {error!r}."))
-        )
+        self._done: Callable[[QueueNodes | ZkLockError], object] | None = done
+        self._replies = ReplyGuard(key, self._on_failure)
         self._queue = Queue()
         self._nodes: dict[str, Node | None] = {}
 
     def begin(self) -> None:
-        """Ask, as soon as there is a connection."""
+        """Send the requests, as soon as there is a connection."""
         self._session.attached(OnConnected).call(self._list)
 
     def give_up(self) -> None:
-        """Ask no more; from any thread."""
+        """Send no more requests; from any thread."""
         self._done = None
         self._session.post(lambda: self._session.attached(OnConnected).cancel(self._list))
 
@@ -158,7 +126,7 @@ class _Round:
 
     def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, ZkError):
-            self._conclude(_Picture(Queue(), ()) if isinstance(answer, NodeMissing) else answer)
+            self._conclude(() if isinstance(answer, NodeMissing) else answer)
             return
         try:
             self._queue = order.ordered(answer)
@@ -166,11 +134,11 @@ class _Round:
             self._conclude(error)
             return
         if not self._queue:
-            self._conclude(_Picture(self._queue, ()))
+            self._conclude(())
         gateway = self._session.attached(Registry).gateway
         for child in self._queue[: self._most]:
-            read = self._replies.wrap(functools.partial(self._on_read, child))
-            gateway.read(f"{self._parent}/{child.name}", read)
+            on_read = self._replies.wrap(functools.partial(self._on_read, child))
+            gateway.read(f"{self._parent}/{child.name}", on_read)
 
     def _on_read(self, child: Child, answer: NodeReply) -> None:
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
@@ -178,9 +146,12 @@ class _Round:
             return
         self._nodes[child.name] = answer if isinstance(answer, Node) else None
         if len(self._nodes) == len(self._queue[: self._most]):
-            self._conclude(_Picture(self._queue, tuple((each, self._nodes.get(each.name)) for each in self._queue)))
+            self._conclude(tuple((each, self._nodes.get(each.name)) for each in self._queue))
 
-    def _conclude(self, found: _Picture | ZkLockError) -> None:
+    def _on_failure(self, error: Exception) -> None:
+        self._conclude(ZkLockError(f"Reading the queue failed: {error!r}."))
+
+    def _conclude(self, found: QueueNodes | ZkLockError) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(found)

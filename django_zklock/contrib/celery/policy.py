@@ -23,7 +23,7 @@ from django_zklock.exceptions import (
 )
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
-from django_zklock.locks.queue_reader import Contending, contenders
+from django_zklock.locks.queue_reader import QueuedContender, contenders
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Taken
 
@@ -83,7 +83,7 @@ def on_lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoRe
     raise error
 
 
-def _read_queue(lock: Lock) -> tuple[Contending, ...]:
+def _read_queue(lock: Lock) -> tuple[QueuedContender, ...]:
     try:
         return contenders(lock.terms)
     except ZkLockError as error:
@@ -91,7 +91,9 @@ def _read_queue(lock: Lock) -> tuple[Contending, ...]:
         return ()
 
 
-def _end_if_copy(task: Task[..., Any], queue: tuple[Contending, ...], error: ZkLockError, options: LockOptions) -> None:
+def _end_if_copy(
+    task: Task[..., Any], queue: tuple[QueuedContender, ...], error: ZkLockError, options: LockOptions
+) -> None:
     """End this run if another copy of the task is in the queue. That is not a conflict."""
     copy = redelivery.find_copy(task, queue)
     if copy is None:

@@ -17,10 +17,11 @@ from datetime import datetime, timezone
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.waiters import Awaited, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.queue_reader import Seen, aseen, seen
+from django_zklock.locks.queue_reader import QueueNodes, read_queue
 from django_zklock.locks.validation import refuse_running_loop
 from django_zklock.queue import clients, order
 from django_zklock.queue.escaping import printable
@@ -85,7 +86,7 @@ def _candidate(key: str, child: Child, node: Node) -> Candidate:
     )
 
 
-def _candidates(key: str, found: Seen) -> tuple[Candidate, ...]:
+def _candidates(key: str, found: QueueNodes) -> tuple[Candidate, ...]:
     # A znode that was listed and then not found belongs to a candidate that has left.
     return tuple(_candidate(key, child, node) for child, node in found if node is not None)
 
@@ -96,7 +97,7 @@ def candidates(key: str, parent: str, *, patience: float | None = None) -> tuple
 
     Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
     """
-    return _candidates(key, seen(process.current(), key, parent, patience=patience))
+    return _candidates(key, run(read_queue(process.current(), key, parent, ThreadWaiter(), patience=patience)))
 
 
 class LeaderObserver:
@@ -125,7 +126,7 @@ class LeaderObserver:
         refuse_running_loop("current_leader", "await leader.acurrent_leader()")
         key, parent = self._where()
         while True:
-            found = seen(process.current(), key, parent, most=1)
+            found = run(read_queue(process.current(), key, parent, ThreadWaiter(), most=1))
             if not found:
                 return None
             if read := _candidates(key, found):
@@ -135,7 +136,7 @@ class LeaderObserver:
         """Return the current leader, as `current_leader` does."""
         key, parent = self._where()
         while True:
-            found = await aseen(process.current(), key, parent, most=1)
+            found = await Awaited(read_queue(process.current(), key, parent, TaskWaiter(), most=1))
             if not found:
                 return None
             if read := _candidates(key, found):
@@ -149,7 +150,7 @@ class LeaderObserver:
     async def acandidates(self) -> tuple[Candidate, ...]:
         """Return the leader and the candidates behind it, as `candidates` does."""
         key, parent = self._where()
-        return _candidates(key, await aseen(process.current(), key, parent))
+        return _candidates(key, await Awaited(read_queue(process.current(), key, parent, TaskWaiter())))
 
     def observe(self, timeout: float | None = None) -> Iterator[Candidate | None]:
         """

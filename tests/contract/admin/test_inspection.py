@@ -21,6 +21,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.inspection import LockInfo, Snapshot, look_at, server_time, snapshot
 from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
@@ -448,7 +449,7 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
         with pytest.raises(ZooKeeperUnavailable):
             look_at("k", patience=0.05)
         with pytest.raises(ZooKeeperUnavailable):
-            queue_reader.seen(session(), "k", f"{zoo.base}/k", patience=0.05)
+            run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), patience=0.05))
     eventually(lambda: not awaiting._calls)
     asker = BackgroundCall(lambda: look_at("k", patience=10))
     eventually(lambda: awaiting._calls)
