@@ -28,7 +28,7 @@ from django_zklock.http import atomic_requests, responses
 from django_zklock.http.streaming import ResponseLock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, MultiLock, joined, keys_of
-from django_zklock.locks.terms import resolve_options
+from django_zklock.locks.spec import resolve_options
 from django_zklock.locks.validation import check_arguments
 
 if TYPE_CHECKING:

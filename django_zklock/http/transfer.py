@@ -117,7 +117,7 @@ class _BodyPart:
     """One of the locks: another part of its grant, and the guard of the steps."""
 
     def __init__(self, lock: Lock, hold: Hold) -> None:
-        policy, held = lock.terms.policy, held_of(hold)
+        policy, held = lock.spec.policy, held_of(hold)
         self.held = HeldLock(held.contender, held.grant, held.owner, policy, reads=held.reads)
         self.held.acquired = 1  # no block ends it
         self._guard = Guard(held.grant, policy, held.owner)

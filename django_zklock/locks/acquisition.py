@@ -20,7 +20,7 @@ from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.terms import Terms
+from django_zklock.locks.spec import LockSpec
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
 
@@ -40,13 +40,13 @@ class Acquisition:
         "grant",
         "held",
         "patience",
-        "terms",
+        "spec",
         "timeout",
         "waiter",
     )
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
+    def __init__(self, spec: LockSpec) -> None:
+        self.spec = spec
         self.held: HeldLock | None = None
         self.count = 0  # of the held lock, before this
         self.contender: Contender | None = None
@@ -58,17 +58,17 @@ class Acquisition:
 
     def reenter(self, owner: Owner, *, keep: bool) -> bool:
         """Take again what the owner holds already; return whether it does."""
-        terms = self.terms
-        held = table.held_locks.find(owner, terms.key)
+        spec = self.spec
+        held = table.held_locks.find(owner, spec.key)
         if held is None:
             return False
-        if terms.kind is Kind.READ:
-            held = table.held_locks.find(owner, terms.key, reads=True) or held
-        part = held.part_for(terms.kind)
-        if not terms.reentrant:
+        if spec.kind is Kind.READ:
+            held = table.held_locks.find(owner, spec.key, reads=True) or held
+        part = held.part_for(spec.kind)
+        if not spec.reentrant:
             raise LockBusy(
-                f"The lock {terms.key!r} is not reentrant and its owner has it already; waiting would never end.",
-                lock=terms.key,
+                f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
+                lock=spec.key,
             )
         self.count = part.count
         self.held = part
@@ -101,8 +101,8 @@ class Acquisition:
         self._began = time.monotonic()
         patient = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
-        spec = self.terms.contender_spec(patient=patient, deadline=deadline, only_look=only_look)
-        self.contender = contender = Contender(session, spec, self._answer)
+        contender_spec = self.spec.contender_spec(patient=patient, deadline=deadline, only_look=only_look)
+        self.contender = contender = Contender(session, contender_spec, self._answer)
         if notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._notify_waiting
         contender.start()
@@ -126,9 +126,9 @@ class Acquisition:
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
-        maximum_hold.apply_bounds(outcome, contender, self.terms)
+        maximum_hold.apply_bounds(outcome, contender, self.spec)
         outcome.on_release_request = notify.send_release_requested
-        self.held = held = HeldLock(contender, outcome, owner, self.terms.policy)
+        self.held = held = HeldLock(contender, outcome, owner, self.spec.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)
         notify.send(held, signals.lock_acquired, waited=self.waited)
@@ -137,13 +137,12 @@ class Acquisition:
 
     def failure(self, outcome: Outcome | None) -> Exception:
         """Return the error that an outcome other than a grant means. None: there was no outcome in time."""
-        key = self.terms.key
+        key = self.spec.key
         if isinstance(outcome, Exception):
             return outcome
         if isinstance(outcome, Busy) and outcome.waiters is not None:
             return LockBusy(
-                f"{outcome.waiters} callers wait for the lock {key!r} already; "
-                f"max_waiters is {self.terms.max_waiters}.",
+                f"{outcome.waiters} callers wait for the lock {key!r} already; max_waiters is {self.spec.max_waiters}.",
                 lock=key,
             )
         if isinstance(outcome, (Busy, Free)):
@@ -161,10 +160,10 @@ class Acquisition:
             notify.send_from(
                 self._session,
                 signals.lock_contended,
-                lock=self.terms.key,
+                lock=self.spec.key,
                 waited=self.waited if self.timeout else 0.0,
-                template=self.terms.template,
-                kind=self.terms.kind.word,
+                template=self.spec.template,
+                kind=self.spec.kind.word,
             )
 
     @abort.shielded
@@ -180,9 +179,9 @@ class Acquisition:
             self._session.post(self._part)
 
     def _why_busy(self) -> str:
-        if self.terms.kind is Kind.LEASE and getattr(self.contender, "operator", None) is None:
-            return f"No permit of {self.terms.key!r} is free{self._ahead()}."
-        return f"The lock {self.terms.key!r} is held by {self._holder}."
+        if self.spec.kind is Kind.LEASE and getattr(self.contender, "operator", None) is None:
+            return f"No permit of {self.spec.key!r} is free{self._ahead()}."
+        return f"The lock {self.spec.key!r} is held by {self._holder}."
 
     @property
     def _holder(self) -> str:
@@ -237,7 +236,7 @@ class Acquisition:
             notify.send_from(
                 self._session,
                 signals.lock_waiting,
-                lock=self.terms.key,
+                lock=self.spec.key,
                 ahead=self._one_ahead,
                 about=contender.spec.about,
             )

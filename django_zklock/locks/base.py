@@ -33,7 +33,7 @@ from django_zklock.locks.blocks import Block, Blocks, Exit, Part, await_all, rel
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.queue_reader import look
-from django_zklock.locks.terms import Terms
+from django_zklock.locks.spec import LockSpec
 from django_zklock.locks.validation import (
     not_held,
     refuse_atomic,
@@ -53,20 +53,20 @@ AnyHold = TypeVar("AnyHold")
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    What one entry takes, in which order, and on which terms.
+    What one entry takes, in which order, and on which spec.
 
     The order is that of the keys, which all processes share. A caller that waits for a key has smaller ones only, and
     those ahead of it have that key or wait for it: no two callers can wait for each other.
     """
 
-    terms: tuple[Terms, ...]
+    specs: tuple[LockSpec, ...]
     timeout: float | None  # seconds, for all locks together
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     names: Mapping[str, str]  # the keys, by the names that were given
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(terms.key for terms in self.terms)
+        return tuple(spec.key for spec in self.specs)
 
 
 class Deadline:
@@ -85,12 +85,12 @@ class Deadline:
     def is_over(self) -> bool:
         return self._timeout is not None and self.waited >= self._timeout
 
-    def left_for(self, terms: Terms) -> tuple[float | None, float]:
+    def left_for(self, spec: LockSpec) -> tuple[float | None, float]:
         """Return the seconds left to wait for one lock, and those that ZooKeeper's first answer may take beyond."""
         if not self._timeout:  # no limit, or no wait
-            return self._timeout, terms.patience
+            return self._timeout, spec.patience
         left = self._timeout - self.waited
-        return max(left, SHORTEST_WAIT), max(0.0, min(terms.patience, terms.patience + left))
+        return max(left, SHORTEST_WAIT), max(0.0, min(spec.patience, spec.patience + left))
 
 
 class Entry:
@@ -159,7 +159,7 @@ class LockBase(Generic[AnyHold]):
         entry = Entry()
         try:
             plan = self._plan()
-            refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.terms[-1].key, plan.atomic)
+            refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
             yield from self._take(entry, plan, timeout, waiter, keep=True)
             return self._begin(plan, entry.held)
         except LockNotAcquired:
@@ -197,11 +197,11 @@ class LockBase(Generic[AnyHold]):
     def _to_release(self) -> list[Part]:
         """Return what the caller holds, in the order of the plan. Raises `LockNotHeld`."""
         parts = []
-        for terms in self._plan().terms:
-            held = _find(terms)
+        for spec in self._plan().specs:
+            held = _find(spec)
             if held is None or held.count <= 0:  # the part of a transaction is not released here
-                raise not_held(terms.key)
-            parts.append(Part(held, terms.release_on))
+                raise not_held(spec.key)
+            parts.append(Part(held, spec.release_on))
         for part in parts:
             part.count = part.held.count - 1
             part.held.acquired -= 1
@@ -210,18 +210,18 @@ class LockBase(Generic[AnyHold]):
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
         refuse_running_loop("locked", "await lock.alocked()")
-        return any(_find(terms) is not None or run(look(terms, ThreadWaiter())) for terms in self._plan().terms)
+        return any(_find(spec) is not None or run(look(spec, ThreadWaiter())) for spec in self._plan().specs)
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
-        for terms in self._plan().terms:
-            if _find(terms) is not None or await Awaited(look(terms, TaskWaiter())):
+        for spec in self._plan().specs:
+            if _find(spec) is not None or await Awaited(look(spec, TaskWaiter())):
                 return True
         return False
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _find(terms)) is not None and held.count > 0 for terms in self._plan().terms)
+        return all((held := _find(spec)) is not None and held.count > 0 for spec in self._plan().specs)
 
     # --- with and async with --------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class LockBase(Generic[AnyHold]):
         try:
             plan = self._plan()
             if waiter is not ThreadWaiter:
-                refuse_atomic("async code", plan.terms[-1].key, plan.atomic)
+                refuse_atomic("async code", plan.specs[-1].key, plan.atomic)
             yield from self._take(entry, plan, plan.timeout, waiter)
             held = entry.held
             self._open(entry, plan, held)
@@ -308,8 +308,8 @@ class LockBase(Generic[AnyHold]):
         fresh = _fresh(plan, owner)
         while True:
             try:
-                for terms in plan.terms:
-                    acquisition = Acquisition(terms)
+                for spec in plan.specs:
+                    acquisition = Acquisition(spec)
                     entry.acquisitions.append(acquisition)
                     if acquisition.reenter(owner, keep=keep):
                         continue
@@ -322,7 +322,7 @@ class LockBase(Generic[AnyHold]):
                     except BaseException as error:
                         acquisition.give_up(error)
                         raise
-                if len(plan.terms) > 1:
+                if len(plan.specs) > 1:
                     _check_all(entry.held)
                 return
             except BaseException as error:
@@ -337,8 +337,8 @@ class LockBase(Generic[AnyHold]):
     @abort.shielded
     def _open(self, entry: Entry, plan: Plan, held: tuple[HeldLock, ...]) -> None:
         parts = [
-            Part(each, terms.release_on, Guard(each.grant, terms.policy, entry.owner))
-            for each, terms in zip(held, plan.terms, strict=True)
+            Part(each, spec.release_on, Guard(each.grant, spec.policy, entry.owner))
+            for each, spec in zip(held, plan.specs, strict=True)
         ]
         entry.block = Block(entry.owner, parts, Transaction(plan.atomic) if plan.atomic else None)
         self._blocks.open(entry.block)
@@ -364,22 +364,22 @@ class LockBase(Generic[AnyHold]):
             self._blocks.expect_none()
 
 
-def _find(terms: Terms) -> HeldLock | None:
-    return table.held_locks.find(current_owner(), terms.key, reads=terms.kind is Kind.READ)
+def _find(spec: LockSpec) -> HeldLock | None:
+    return table.held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
 
 
 def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: type[Any]) -> None:
-    terms = acquisition.terms
+    spec = acquisition.spec
     if waiter is ThreadWaiter:
-        refuse_open_transaction(terms, plan.atomic if terms is plan.terms[-1] else ())
-    timeout, patience = deadline.left_for(terms)
-    needed = [held.grant for held in entry.held] if len(plan.terms) > 1 else ()
+        refuse_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
+    timeout, patience = deadline.left_for(spec)
+    needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
     acquisition.start(process.current(), waiter(), timeout, patience, needed)
 
 
 def _fresh(plan: Plan, owner: Owner) -> frozenset[str]:
     """Return the keys that this call takes first, if it takes several."""
-    if len(plan.terms) == 1:
+    if len(plan.specs) == 1:
         return frozenset()
     return frozenset(key for key in plan.keys if table.held_locks.find(owner, key) is None)
 
@@ -401,7 +401,7 @@ def _explained(error: BaseException, plan: Plan, fresh: frozenset[str], deadline
     """Return what the failure of one of several locks means for all, or None if it speaks for itself."""
     if isinstance(error, LockLost) and error.lock in fresh:
         return ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock)
-    if isinstance(error, LockTimeout) and len(plan.terms) > 1:
+    if isinstance(error, LockTimeout) and len(plan.specs) > 1:
         names = ", ".join(map(repr, plan.keys))
         return LockTimeout(
             f"Not all of the locks {names} were free within {deadline.waited:.1f} s. {error}", lock=error.lock

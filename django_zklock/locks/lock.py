@@ -13,7 +13,7 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.terms import Terms, resolve, resolve_options
+from django_zklock.locks.spec import LockSpec, resolve, resolve_options
 from django_zklock.locks.validation import check_arguments
 
 if TYPE_CHECKING:
@@ -81,19 +81,19 @@ class Lock(LockBase[Hold]):
     @property
     def key(self) -> str:
         """The key, with all fields filled in and escaped. Raises `InvalidLockName`."""
-        return self.terms.key
+        return self.spec.key
 
     @property
-    def terms(self) -> Terms:
+    def spec(self) -> LockSpec:
         """The options of this lock, with the settings and all defaults applied. Raises `InvalidLockName`."""
-        return self._plan().terms[0]
+        return self._plan().specs[0]
 
     def _plan(self) -> Plan:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
             options = self._options if self._complete else resolve_options(config, self.name, self._options)
-            terms = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
-            self._resolved = config, Plan((terms,), terms.timeout, terms.atomic, {self.name: terms.key})
+            spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
+            self._resolved = config, Plan((spec,), spec.timeout, spec.atomic, {self.name: spec.key})
         return self._resolved[1]
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:

@@ -22,12 +22,12 @@ from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
     from django_zklock.locks.protocol.contender import Contender
-    from django_zklock.locks.terms import Terms
+    from django_zklock.locks.spec import LockSpec
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-def apply_bounds(grant: Grant, contender: Contender, terms: Terms) -> None:
+def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
     """
     Apply `max_hold` and `warn_after` to a new grant, if they are set; from any thread.
 
@@ -35,12 +35,12 @@ def apply_bounds(grant: Grant, contender: Contender, terms: Terms) -> None:
     machine that was suspended has kept the others waiting, too.
     """
     began = clock.now() - (time.monotonic() - grant.since)
-    if terms.max_hold is not None:
-        grant.max_hold = terms.max_hold
-        grant.ends_at = began + terms.max_hold
-    if terms.max_hold is not None or terms.warn_after is not None:
-        warn_at = None if terms.warn_after is None else began + terms.warn_after
-        grant.session.post(MaximumHold(grant, contender, terms.warn_after, warn_at).begin)
+    if spec.max_hold is not None:
+        grant.max_hold = spec.max_hold
+        grant.ends_at = began + spec.max_hold
+    if spec.max_hold is not None or spec.warn_after is not None:
+        warn_at = None if spec.warn_after is None else began + spec.warn_after
+        grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
 
 
 def leave_if_overdue(grant: Grant, contender: Contender) -> None:

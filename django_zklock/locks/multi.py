@@ -18,7 +18,7 @@ from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.terms import DEFAULT_TIMEOUT
+from django_zklock.locks.spec import DEFAULT_TIMEOUT
 from django_zklock.locks.validation import check_arguments
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class MultiLock(LockBase[MultiHold]):
         return tuple(lock.key for lock in self.locks)
 
     def _plan(self) -> Plan:
-        terms = tuple(lock.terms for lock in self.locks)
+        spec = tuple(lock.spec for lock in self.locks)
         own = () if isinstance(self._atomic, Unset) else self._atomic
-        atomic = tuple(dict.fromkeys((*own, *(alias for each in terms for alias in each.atomic))))
+        atomic = tuple(dict.fromkeys((*own, *(alias for each in spec for alias in each.atomic))))
         timeout = conf.current().defaults.timeout if isinstance(self._timeout, Unset) else self._timeout
         names = {lock.name: lock.key for lock in self._given}
-        return Plan(terms, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic, names)
+        return Plan(spec, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic, names)
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> MultiHold:
         return MultiHold(tuple(each.hold for each in held), plan.names)
@@ -103,7 +103,7 @@ def keys_of(lock: Locks) -> tuple[str, ...]:
 
 def _stronger(one: Lock, other: Lock) -> Lock:
     """Return the one of two locks of the same key that keeps out whatever either keeps out."""
-    first, second = one.terms, other.terms
+    first, second = one.spec, other.spec
     if first.shares and not second.shares:
         return other
     if first.shares and second.shares and (first.kind, first.limit) != (second.kind, second.limit):

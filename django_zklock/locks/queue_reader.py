@@ -13,7 +13,7 @@ from django_zklock.locks.acquisition import Acquisition, Waiter
 from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.terms import Terms
+from django_zklock.locks.spec import LockSpec
 from django_zklock.queue import order
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.queue.order import Queue
@@ -41,10 +41,10 @@ class QueuedContender:
     """None for a client of another kind, or if the znode was gone when it was read."""
 
 
-def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
+def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
     """Return whether the queue has any contender now. Raises `ZooKeeperUnavailable`."""
     session = process.current()
-    acquisition = Acquisition(terms)
+    acquisition = Acquisition(spec)
     acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
     try:
         outcome = yield from waiter.outcome(acquisition.timeout)
@@ -55,13 +55,13 @@ def look(terms: Terms, waiter: Waiter) -> Routine[bool]:
     return isinstance(outcome, Busy)
 
 
-def contenders(terms: Terms) -> tuple[QueuedContender, ...]:
+def contenders(spec: LockSpec) -> tuple[QueuedContender, ...]:
     """
     Return the holders and waiters of a lock, in the order of the queue.
 
     It costs one listing, and one read for each of the first fifty, all sent at once. Raises `ZooKeeperUnavailable`.
     """
-    nodes = run(read_queue(process.current(), terms.key, terms.parent, ThreadWaiter()))
+    nodes = run(read_queue(process.current(), spec.key, spec.parent, ThreadWaiter()))
     return tuple(
         QueuedContender(child.name, None if node is None else Payload.decode(node.data)) for child, node in nodes
     )

@@ -16,7 +16,7 @@ from django_zklock.execution import transactions
 from django_zklock.execution.owner import loop_is_running
 
 if TYPE_CHECKING:
-    from django_zklock.locks.terms import Terms
+    from django_zklock.locks.spec import LockSpec
 
 
 def threading_timeout(blocking: bool, timeout: float) -> float | None:
@@ -122,19 +122,19 @@ def refuse_own_task(method: Callable[..., Any]) -> None:
         )
 
 
-def refuse_open_transaction(terms: Terms, atomic: tuple[str, ...]) -> None:
+def refuse_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
     """Raise if a transaction is open that would be committed after the release."""
-    aliases = [] if terms.release_on == "commit" else transactions.open_blocks()
-    if terms.release_on == "exit":  # the lock has nothing to do with that transaction, its author says
+    aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
+    if spec.release_on == "exit":  # the lock has nothing to do with that transaction, its author says
         aliases = [alias for alias in aliases if alias in atomic]
     if aliases:
         raise LockInTransaction(
-            f"The lock {terms.key!r} was to be taken inside an open transaction (atomic block on "
+            f"The lock {spec.key!r} was to be taken inside an open transaction (atomic block on "
             f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
             "see its work. Take the lock first and begin the transaction inside it, as atomic=True does; or give "
             'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
             "protects nothing in that database.",
-            lock=terms.key,
+            lock=spec.key,
         )
 
 

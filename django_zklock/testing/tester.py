@@ -122,7 +122,7 @@ class LockTester:
         Return the queues if contenders are left after `PATIENCE` seconds, else "".
 
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
-        wanted = lock.terms.kind  # first, because it refuses options that contradict each other
+        wanted = lock.spec.kind  # first, because it refuses options that contradict each other
         """
         if not self._unexpected():
             return ""
@@ -229,7 +229,7 @@ class LockTester:
         Raises `AssertionError` if it does not get the lock at once. Raises `TimeoutError` if a fault stops this client.
         """
         lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
-        wanted = lock.terms.kind  # first, because it refuses options that contradict each other
+        wanted = lock.spec.kind  # first, because it refuses options that contradict each other
         directory = self._directory(name, fields)
         node = self._other.enter(directory, what, wanted, limit or 0)
         try:
@@ -315,7 +315,7 @@ class LockTester:
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
     def _directory(self, name: str, fields: Mapping[str, object] | None) -> str:
-        return Lock(name, fields=fields).terms.parent
+        return Lock(name, fields=fields).spec.parent
 
     def _contenders(self) -> list[str]:
         """Return the paths of all contenders, in order of arrival, without network requests."""

@@ -8,7 +8,7 @@ from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.spec import ContenderSpec
-from django_zklock.locks.terms import ANSWER_PATIENCE
+from django_zklock.locks.spec import ANSWER_PATIENCE
 from django_zklock.queue import rules
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER

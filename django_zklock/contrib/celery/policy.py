@@ -48,7 +48,7 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
     lock or a semaphore with the other one.
     """
     for each in locks_of(lock):
-        if options.timeout != 0 or each.terms.shares:
+        if options.timeout != 0 or each.spec.shares:
             error = LockBusy(f"The lock {each.key!r} is held by another copy of this task.", lock=each.key)
             _end_if_copy(task, _read_queue(each), error, options)
 
@@ -85,7 +85,7 @@ def on_lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoRe
 
 def _read_queue(lock: Lock) -> tuple[QueuedContender, ...]:
     try:
-        return contenders(lock.terms)
+        return contenders(lock.spec)
     except ZkLockError as error:
         logger.info("the queue of the lock %r cannot be read: %s", lock.key, error, extra={"lock": lock.key})
         return ()

@@ -140,7 +140,7 @@ class ElectionAttempt:
 
     def _stop(self, grace: float) -> None:
         """Do so, on the protocol's thread."""
-        self.acquisition.call_off(_stopped(self.acquisition.terms.key))  # changes nothing if there is an outcome
+        self.acquisition.call_off(_stopped(self.acquisition.spec.key))  # changes nothing if there is an outcome
         grant = self.grant
         if grant is None or grant.released:
             return
@@ -160,7 +160,7 @@ class ElectionAttempt:
         forgotten = self._started and not self._leaving
         self.abandon()
         if forgotten:
-            message = f"the candidate for {self.acquisition.terms.key!r} was deleted without withdraw()"
+            message = f"the candidate for {self.acquisition.spec.key!r} was deleted without withdraw()"
             warnings.warn(message, ResourceWarning, stacklevel=1)
 
 
@@ -245,11 +245,11 @@ class LeaderLock(Lock):
     def _take(
         self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
     ) -> Routine[None]:
-        acquisition = Acquisition(plan.terms[0])
+        acquisition = Acquisition(plan.specs[0])
         entry.acquisitions.append(acquisition)
         acquisition.reenter(current_owner(), keep=False)  # raises if the owner has the lock
         if waiter is ThreadWaiter:
-            refuse_open_transaction(acquisition.terms, ())
+            refuse_open_transaction(acquisition.spec, ())
         attempt = self.begin(acquisition, waiter())
         try:
             held = attempt.conclude((yield from attempt.outcome(None)))

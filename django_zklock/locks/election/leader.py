@@ -206,7 +206,7 @@ class Leader(LeaderObserver):
         refuse_running_loop("wait", "await leader.arun()")
         attempt = self._lock.attempt
         if attempt is None or attempt.is_over:
-            attempt = self._lock.begin(Acquisition(self._lock.terms), ThreadWaiter[Outcome]())
+            attempt = self._lock.begin(Acquisition(self._lock.spec), ThreadWaiter[Outcome]())
             attempt.abandon_with(self)
         outcome = run(attempt.outcome(timeout))
         if outcome is None:
@@ -234,8 +234,8 @@ class Leader(LeaderObserver):
     # --- small parts --------------------------------------------------------------------------------------------
 
     def _where(self) -> tuple[str, str]:
-        terms = self._lock.terms
-        return terms.key, terms.parent
+        spec = self._lock.spec
+        return spec.key, spec.parent
 
     def _may_continue(self, error: Exception, *, elected: bool) -> bool:
         """Return whether to try again after this error: the leadership was lost, or ZooKeeper is away."""

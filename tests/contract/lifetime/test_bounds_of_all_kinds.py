@@ -195,7 +195,7 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
     connected()
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    acquisition = Acquisition(lock.terms)
+    acquisition = Acquisition(lock.spec)
     acquisition.start(process.current(), waiter, 1, 0)
     eventually(lambda: acquisition.grant)
     acquisition.abandon()  # as whoever is struck, or cancelled, before it has looked

@@ -320,13 +320,13 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 7}):
         lock = zk_locks("till", "stock", fields={"sku": 5}, warn_after=3)
         assert lock.keys == ("stock/5", "till")
-        stock, till = (each.terms for each in lock.locks)
+        stock, till = (each.spec for each in lock.locks)
         assert (stock.policy.grace, till.policy.abort_on) == (1, "never")
         assert (stock.warn_after, till.warn_after) == (3, 3)
         assert lock._plan().timeout == 7
         assert zk_locks("till", timeout=None)._plan().timeout is None
         own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
-        assert [each.terms.policy.abort_on for each in own.locks] == ["suspended", "lost"]
+        assert [each.spec.policy.abort_on for each in own.locks] == ["suspended", "lost"]
         with lock as hold:
             assert hold["stock"] is hold["stock/5"]
     with zoo.configured():
@@ -337,7 +337,7 @@ def test_of_two_ways_to_lock_a_key_the_stronger_one_is_taken(zoo: Zoo) -> None:
     """Who wants to read what it wants to write as well writes; what neither covers is refused."""
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
     assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
-    assert zk_locks(read, "a").locks[0].terms.kind.name == "LOCK"
+    assert zk_locks(read, "a").locks[0].spec.kind.name == "LOCK"
     with pytest.raises(ValueError, match="requested both as"):
         zk_locks(read, zk_lock("a", limit=2)).keys  # noqa: B018 - it is looked at there
 

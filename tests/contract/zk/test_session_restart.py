@@ -68,7 +68,7 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
         closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-        Contender(session, Lock("late").terms.contender_spec(patient=True), waiter.set).start()
+        Contender(session, Lock("late").spec.contender_spec(patient=True), waiter.set).start()
         assert isinstance(waiter.wait(5), ZooKeeperUnavailable)
         closing.result()
 

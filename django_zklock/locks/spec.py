@@ -33,7 +33,7 @@ is for a process that gets no processor for a while.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LockSpec:
     """The options of one lock, with all settings and defaults applied."""
 
     key: str
@@ -121,13 +121,13 @@ def resolve(
     *,
     what: str,
     about: Mapping[str, str],
-) -> Terms:
-    """Return the terms of the lock `name`, with these options from `resolve_options`. Raises `InvalidLockName`."""
+) -> LockSpec:
+    """Return the spec of the lock `name`, with these options from `resolve_options`. Raises `InvalidLockName`."""
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
     refuse_unknown(atomic)
     template = names.Template.parse(options.path or name)
     key = template.render(fields)
-    return Terms(
+    return LockSpec(
         key=key,
         template=template.text,
         parent=names.path(config.base, key),
