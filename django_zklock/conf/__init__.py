@@ -1,4 +1,4 @@
-"""The setting `ZKLOCK`: read, checked and completed. Nothing else reads it."""
+"""The setting `ZKLOCK`, checked and completed with defaults. No other package reads Django's settings."""
 
 from __future__ import annotations
 

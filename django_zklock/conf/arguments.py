@@ -25,14 +25,14 @@ ReleaseOn: TypeAlias = Literal["commit", "exit"]
 
 
 class NameArguments(TypedDict, total=False):
-    """What completes the name of a lock, and what other processes see of the work."""
+    """The fields of a lock's name, and the description of the work that other processes see."""
 
     fields: Mapping[str, object] | None
     """Values for the fields of the name."""
     what: str
     """The work that the lock is for. Others in the queue see it."""
     about: Mapping[str, str] | None
-    """The same as a few short texts, for programs that read the queue. Never put arguments here."""
+    """The same as a dict of short texts, for programs that read the queue. Never put the arguments of a call here."""
 
 
 class LeaderOptions(TypedDict, total=False):
@@ -71,7 +71,7 @@ class SideOptions(LeaderOptions, total=False):
     """
     min_hold: Seconds
     """
-    Seconds from the grant during which nobody else gets the lock, even if the work is done earlier. Default 0.
+    Seconds from the grant in which no other contender gets the lock, even if the work is done earlier. Default 0.
 
     For jobs that several hosts start at about the same time.
     """

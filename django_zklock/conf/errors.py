@@ -1,4 +1,4 @@
-"""Knows how what is wrong with settings, or with the options of a call, is found and told: all of it at once."""
+"""Collect the problems of the settings, or of the options of a call, so that one error names them all."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-# ZooKeeper counts a session's timeout in milliseconds, in 32 bits. The same bound, 24 days, does for every wait.
-LONGEST: Final = 2_147_483.0
+# Seconds: 24 days. ZooKeeper stores a session timeout in milliseconds, in 32 bits. All waits have the same limit.
+LONGEST_WAIT: Final = 2_147_483.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong with the settings; `id` as in the table of `django_zklock.checks`."""
+    """One problem of the settings. The table in `django_zklock.checks` explains each `id`."""
 
     id: str
     message: str
@@ -24,13 +24,13 @@ class Problem:
         return f"{self.message} {self.hint}".rstrip()
 
 
-class Findings(list[Problem]):
-    """The problems found so far. A reader adds to them and goes on with a default, so that one run names them all."""
+class Problems(list[Problem]):
+    """The problems found so far. Each reader adds its own and continues with a default, so that one run finds all."""
 
     def add(self, id: str, message: str, hint: str) -> None:
         self.append(Problem(id=id, message=message, hint=hint))
 
-    def unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
+    def add_unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
         for key in keys:
             if key not in known:
                 self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
@@ -45,16 +45,16 @@ def _did_you_mean(word: object, known: Collection[str]) -> str:
 
 
 def seconds(value: object) -> float | None:
-    """Return `value` in seconds, or None if it is no time from 0 to the longest."""
+    """Return a number or a timedelta in seconds; None for anything else, or if it is not from 0 to `LONGEST_WAIT`."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0 <= value <= LONGEST else None  # NaN is neither
+    return float(value) if 0 <= value <= LONGEST_WAIT else None  # also None for NaN
 
 
 def is_text(value: object) -> bool:
-    """Tell if `value` is a text with something in it that can be sent; a lone surrogate cannot."""
+    """Return whether `value` is a non-empty string that UTF-8 can encode, so without lone surrogates."""
     try:
         return isinstance(value, str) and len(value.encode()) > 0
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Knows the options of a lock: what may be given for each, in a call or in the settings, and what it means."""
+"""The options of a lock, and the readers that check each of them, in a call or in the settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, Final, get_args
 from django.db import DEFAULT_DB_ALIAS
 
 from django_zklock.conf import arguments
-from django_zklock.conf.errors import LONGEST as LONGEST_WAIT
-from django_zklock.conf.errors import Findings, is_text, seconds
+from django_zklock.conf.errors import LONGEST_WAIT, Problems, is_text, seconds
 from django_zklock.queue import markers
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.operator_hold import LONGEST
@@ -25,7 +24,7 @@ RELEASE_ON: Final = get_args(arguments.ReleaseOn)
 KIND: Final = get_args(arguments.KindOfLock)
 COMPAT: Final = get_args(arguments.Compat)
 MOST_PERMITS: Final = markers.MOST_PERMITS
-_SHOWN: Final = 60  # characters of a value that is refused
+_SHOWN: Final = 60  # characters of an invalid value that an error quotes
 
 
 class Unset(enum.Enum):
@@ -43,7 +42,7 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockOptions:
-    """The options of one lock, or of all; `UNSET` where they are not given. `conf.arguments` has their meaning."""
+    """The options of one lock, or of all; `UNSET` where they are not given. `conf.arguments` explains them."""
 
     path: str | None = None
     """A path template. None in `DEFAULTS`, which has none."""
@@ -69,15 +68,15 @@ class LockOptions:
         """Return these options, with the gaps filled from `other`."""
         own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not UNSET}
         if own["path"] is None:
-            del own["path"]  # for which None says that it was not given
+            del own["path"]  # None: not given
         return replace(other, **own) if own else other
 
     def over_defaults(self, defaults: LockOptions) -> LockOptions:
         """
         Return these options, with the gaps filled from those of all locks.
 
-        `kind` and `limit` together say what a lock is. So who says one of them is not given the other one by what was
-        said of all.
+        `kind` and `limit` together decide the type of the lock. If these options have one of the two, the other one is
+        not taken from the defaults.
         """
         if self.kind is not UNSET and isinstance(defaults.limit, int):
             defaults = replace(defaults, limit=UNSET)
@@ -98,7 +97,7 @@ def given_options(options: Mapping[str, object]) -> LockOptions:
     """
     if not options:
         return NOT_GIVEN
-    found = Findings()
+    found = Problems()
     checked = read_options(options, "", found)
     if found:
         raise ValueError(" ".join(map(str, found)))
@@ -109,26 +108,26 @@ def given_options(options: Mapping[str, object]) -> LockOptions:
 
 
 def contradiction(options: LockOptions) -> str:
-    """Return what is wrong with options each of which is fine, and which cannot be had together; empty if nothing."""
-    longest, least = options.max_hold, options.min_hold
+    """Return which options exclude each other, as a part of a sentence; empty if none do."""
+    max_hold, min_hold = options.max_hold, options.min_hold
     if isinstance(options.limit, int) and options.kind in ("read", "write"):
         return f'limit={options.limit} and kind="{options.kind}", but a semaphore has no sides'
-    if isinstance(options.compat, str) and least not in (UNSET, 0):
-        return f'min_hold and compat="{options.compat}", but other clients would not know when that time is over'
+    if isinstance(options.compat, str) and min_hold not in (UNSET, 0):
+        return f'min_hold and compat="{options.compat}", but other clients do not know the minimum hold'
     if isinstance(options.compat, str) and isinstance(options.limit, int):
         both = f'limit={options.limit} and compat="{options.compat}"'
         return f"{both}, but semaphores cannot share a queue with other clients"
-    if isinstance(longest, float) and isinstance(least, float) and longest < least:
-        return f"max_hold={longest:g}, which is less than min_hold={least:g}"
+    if isinstance(max_hold, float) and isinstance(min_hold, float) and max_hold < min_hold:
+        return f"max_hold={max_hold:g}, which is less than min_hold={min_hold:g}"
     return ""
 
 
-def read_options(value: object, where: str, found: Findings, *, more: tuple[str, ...] = ()) -> LockOptions:
-    """Read the options of one lock, or of all; `more` are keys that somebody else reads."""
+def read_options(value: object, where: str, found: Problems, *, more: tuple[str, ...] = ()) -> LockOptions:
+    """Read the options of one lock, or of all. The keys in `more` are allowed, too, but not read here."""
     if not isinstance(value, Mapping):
         found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
         return LockOptions()
-    found.unknown_keys(where, value, (*more, *_OPTIONS))
+    found.add_unknown_keys(where, value, (*more, *_OPTIONS))
     options: dict[str, Any] = {}
     for key, (reader, expected) in _OPTIONS.items():
         if key in value:
@@ -142,36 +141,36 @@ def read_options(value: object, where: str, found: Findings, *, more: tuple[str,
     return LockOptions(**options)
 
 
-def _wait(value: object) -> float | Unset | None:
-    return None if value is None else _pause(value)
+def _seconds_or_none(value: object) -> float | Unset | None:
+    return None if value is None else _seconds(value)
 
 
-def _pause(value: object) -> float | Unset:
+def _seconds(value: object) -> float | Unset:
     found = seconds(value)
     return UNSET if found is None else found
 
 
-def _span(value: object) -> float | Unset | None:
-    found = _wait(value)
+def _positive_or_none(value: object) -> float | Unset | None:
+    found = _seconds_or_none(value)
     return UNSET if found == 0 else found
 
 
-def _least(value: object) -> float | Unset:
-    found = _pause(value)
+def _min_hold(value: object) -> float | Unset:
+    found = _seconds(value)
     return found if isinstance(found, float) and found <= LONGEST else UNSET
 
 
-def _permits(value: object) -> int | Unset | None:
+def _limit(value: object) -> int | Unset | None:
     found = _count(value)
     return found if found is None or is_limit(found) else UNSET
 
 
 def is_limit(value: object) -> bool:
-    """Tell whether a semaphore can have so many permits."""
+    """Return whether a semaphore can have this many permits."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
 
 
-def _flag(value: object) -> bool | Unset:
+def _boolean(value: object) -> bool | Unset:
     return value if isinstance(value, bool) else UNSET
 
 
@@ -189,7 +188,7 @@ def _json(value: object) -> Any:
     return value
 
 
-def _aliases(value: object) -> tuple[str, ...] | Unset:
+def _databases(value: object) -> tuple[str, ...] | Unset:
     if isinstance(value, bool):
         return (DEFAULT_DB_ALIAS,) if value else ()
     aliases = [value] if isinstance(value, str) else value
@@ -202,31 +201,35 @@ def _one_of(words: tuple[str | None, ...], value: object) -> object:
     return value if value in words else UNSET
 
 
+def _choice(words: tuple[str, ...]) -> tuple[Callable[[object], object], str]:
+    return functools.partial(_one_of, words), f"one of: {', '.join(words)}"
+
+
 _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "timeout": (
-        _wait,
+        _seconds_or_none,
         f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})",
     ),
-    "on_conflict": (functools.partial(_one_of, ON_CONFLICT), f"one of: {', '.join(ON_CONFLICT)}"),
-    "abort_on": (functools.partial(_one_of, ABORT_ON), f"one of: {', '.join(ABORT_ON)}"),
-    "grace": (_pause, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
-    "reentrant": (_flag, "True or False"),
-    "atomic": (_aliases, "True, False, the alias of a database, or a list of aliases"),
-    "release_on": (functools.partial(_one_of, RELEASE_ON), f"one of: {', '.join(RELEASE_ON)}"),
-    "kind": (functools.partial(_one_of, KIND), f"one of: {', '.join(KIND)}"),
-    "limit": (_permits, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
+    "on_conflict": _choice(ON_CONFLICT),
+    "abort_on": _choice(ABORT_ON),
+    "grace": (_seconds, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
+    "reentrant": (_boolean, "True or False"),
+    "atomic": (_databases, "True, False, the alias of a database, or a list of aliases"),
+    "release_on": _choice(RELEASE_ON),
+    "kind": _choice(KIND),
+    "limit": (_limit, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
     "compat": (functools.partial(_one_of, (*COMPAT, None)), f"one of: {', '.join(COMPAT)}; or None (our own names)"),
-    "max_hold": (_span, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
+    "max_hold": (_positive_or_none, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
     "warn_after": (
-        _span,
+        _positive_or_none,
         f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})",
     ),
-    "min_hold": (_least, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
+    "min_hold": (_min_hold, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
     "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
     "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),
     "skip_value": (_json, "a value that JSON can represent; leave it out to have a skipped task end as REVOKED"),
-    "on_lost": (functools.partial(_one_of, ON_LOST), f"one of: {', '.join(ON_LOST)}"),
+    "on_lost": _choice(ON_LOST),
 }
-"""For each option its reader, which returns `UNSET` for what it cannot use, and what it can."""
+"""The reader of each option, and the values that it accepts, as text. For any other value it returns `UNSET`."""
 
 OPTION_NAMES: Final = tuple(_OPTIONS)

@@ -1,9 +1,8 @@
 """
-What `settings.ZKLOCK` says, checked and frozen: the only reader of Django's settings, a stranger to `zk`.
+Read and check `settings.ZKLOCK`. No other module reads Django's settings.
 
-One validator has two reporters. `problems()` feeds the system checks, and `current()` raises `ImproperlyConfigured`
-in the same words, all of them at once. No message quotes a credential. Prefer `AUTH` to a password in the `URL`:
-Django blanks keys named like that on its error pages, and it would show the URL whole.
+The system checks and `current()` report the same problems in the same words. No message quotes a credential. Prefer
+`AUTH` to a password in the `URL`: Django's error pages hide the values of such keys, but they would show the URL.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Any, Final, Literal, TypeAlias
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock.conf import url as address
-from django_zklock.conf.errors import LONGEST, Findings, Problem, is_text, seconds
-from django_zklock.conf.options import LockOptions, contradiction, read_options
+from django_zklock.conf import url as zk_url
+from django_zklock.conf.errors import LONGEST_WAIT, Problem, Problems, is_text, seconds
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.names import Template
 
@@ -31,12 +30,12 @@ DEFAULT_SESSION_TIMEOUT: Final = 20.0
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
-"""Who may touch the znodes: everybody, who made them, or a list of (scheme, id, permissions out of "crwda")."""
+"""Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How to speak TLS: paths of PEM files, with the system's own authorities where `ca` is None."""
+    """The TLS settings: paths of PEM files. If `ca` is None, the authorities of the system are trusted."""
 
     ca: str | None = None
     cert: str | None = None
@@ -45,16 +44,13 @@ class Tls:
     check_hostname: bool = True
 
 
-_NOTHING: Final = LockOptions()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """`settings.ZKLOCK`, checked. Times in seconds."""
 
     hosts: tuple[tuple[str, int], ...]
     base: str
-    """The URL's chroot and ROOT joined: absolute, never "/", without a slash at its end."""
+    """The chroot of the URL plus ROOT: an absolute path, never "/", without a slash at its end."""
     session_timeout: float
     connect_timeout: float
     auth: tuple[tuple[str, str], ...] = field(repr=False)
@@ -62,26 +58,30 @@ class Config:
     tls: Tls | None
     defaults: LockOptions
     locks: Mapping[str, LockOptions]
-    """Immutable. As the settings say it: `defaults` are not merged in."""
+    """Immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str]
-    """Immutable. By label, templates of addresses with fields in braces."""
+    """Immutable. URL templates with fields in braces, by label."""
     strict: bool = False
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Names of locks that were looked at already, for `locks.spelling`. Any thread adds to it; none removes."""
+    """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
 
     @property
     def url_for_log(self) -> str:
-        """Where the locks are, without a word of who asks."""
-        hosts = ",".join(address.host_port(*host) for host in self.hosts)
+        """The address of the locks, without credentials."""
+        hosts = ",".join(zk_url.host_port(*host) for host in self.hosts)
         return f"{'zk' if self.tls is None else 'zk+tls'}://{hosts}{self.base}"
 
-    def options_for(self, name: str, given: LockOptions = _NOTHING) -> LockOptions:
-        """Return the options of a lock, the `given` over its entry over the defaults; an unlisted name is its path."""
+    def options_for(self, name: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
+        """
+        Return the options of a lock: those `given`, else those of its entry, else the defaults.
+
+        A name that is no entry is a path itself.
+        """
         entry = self.locks.get(name, LockOptions(path=name))
         return given.merged_over(entry).over_defaults(self.defaults)
 
     def options_of_key(self, key: str) -> LockOptions:
-        """Return the options of the lock with this key, as far as its path in the settings tells; else the defaults."""
+        """Return the options of the first entry whose path can render to this key; else the defaults."""
         for name in self.locks:
             options = self.options_for(name)
             if Template.parse(options.path or name).may_render(key):
@@ -90,17 +90,17 @@ class Config:
 
 
 def problems(raw: object) -> list[Problem]:
-    """Return everything that is wrong with `raw`, a value for `settings.ZKLOCK`; an empty list if nothing is."""
+    """Return the problems of `raw`, a value for `settings.ZKLOCK`."""
     return _read(raw)[1]
 
 
 def settings_problems() -> list[Problem]:
-    """Return everything that is wrong with the `settings.ZKLOCK` of this project."""
+    """Return the problems of this project's `settings.ZKLOCK`."""
     return problems(raw())
 
 
 def raw() -> object:
-    """Return `settings.ZKLOCK` as it stands, unchecked; None if it is missing."""
+    """Return `settings.ZKLOCK`, unchecked; None if it is missing."""
     return getattr(settings, "ZKLOCK", None)
 
 
@@ -108,10 +108,10 @@ def token_keys(given: Sequence[str] | None = None) -> tuple[str | bytes, ...]:
     """
     Return the keys of signed tokens: those `given`, else `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
 
-    The first one signs, all verify. They are no part of `Config`, as who receives tokens needs no ZooKeeper. Raises
-    `ImproperlyConfigured` for what is no list of keys.
+    The first one signs, all verify. They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises
+    `ImproperlyConfigured` if the keys are invalid.
     """
-    found = Findings()
+    found = Problems()
     where = "keys" if given is not None else _at("TOKEN_KEYS")
     keys = _token_keys(_entry("TOKEN_KEYS") if given is None else given, where, found)
     if found:
@@ -120,14 +120,14 @@ def token_keys(given: Sequence[str] | None = None) -> tuple[str | bytes, ...]:
 
 
 def path_for(name: str) -> str:
-    """Return the path template of the lock `name`, without a need for the rest of the settings."""
+    """Return the path template of the lock `name`. The rest of the settings may be missing or invalid."""
     entry = _entry("LOCKS", name)
     path = entry.get("path") if isinstance(entry, Mapping) else None
     return path if isinstance(path, str) else name
 
 
 def _entry(*keys: str) -> object:
-    """Return what stands in `settings.ZKLOCK` under these keys, unchecked; None if nothing does."""
+    """Return the value in `settings.ZKLOCK` under these nested keys, unchecked; None if there is none."""
     value = raw()
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -135,28 +135,28 @@ def _entry(*keys: str) -> object:
 
 
 def debug() -> bool:
-    """Tell whether this project runs with `settings.DEBUG`."""
+    """Return `settings.DEBUG`."""
     return bool(settings.DEBUG)
 
 
 def are_settings_known() -> bool:
-    """Tell whether the settings of a project are configured, or named by DJANGO_SETTINGS_MODULE."""
+    """Return whether settings are configured, or DJANGO_SETTINGS_MODULE names them."""
     return bool(settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE"))
 
 
 def has_urlconf() -> bool:
-    """Tell whether this project has a `ROOT_URLCONF`."""
+    """Return whether this project has a `ROOT_URLCONF`."""
     return bool(getattr(settings, "ROOT_URLCONF", None))
 
 
-# Kept for the life of the process, dropped by `forget()`. The cache is safe between threads and survives a fork (it
-# is a value); two threads that come first at once may both build it, and get equal ones.
+# Cached until `forget()` is called. Two threads that call this first at the same time may both build a `Config`. These
+# are equal.
 @functools.cache
 def current() -> Config:
     """
-    Return the configuration of this process, built when it is first asked for.
+    Return the configuration of this process. The first call reads the settings.
 
-    Raises `ImproperlyConfigured`, naming all problems.
+    Raises `ImproperlyConfigured`, which names all problems.
     """
     config, found = _read(raw())
     if config is None:
@@ -166,7 +166,7 @@ def current() -> Config:
 
 
 def forget() -> None:
-    """Drop what `current()` keeps: the settings have changed."""
+    """Let `current()` read the settings again, because they have changed."""
     current.cache_clear()
 
 
@@ -180,30 +180,30 @@ _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
 _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), ...].'
-_SHORTEST_KEY: Final = 32  # characters; who has a token may try keys on it for as long as he likes
+_SHORTEST_KEY: Final = 32  # characters; an attacker who has a token can try any number of keys on it
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
 _UNDONE: Final = '"compat": None, "max_hold": None or "min_hold": 0'
-_NOWHERE: Final = address.Address(hosts=(), chroot="")
+_NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
 
 
-def _read(raw: object) -> tuple[Config | None, Findings]:
-    """Return the configuration and no findings, or none and the findings. A key that is None counts as not given."""
-    found = Findings()
+def _read(raw: object) -> tuple[Config | None, Problems]:
+    """Return the configuration, or None if there are problems, and the problems. A key that is None is not given."""
+    found = Problems()
     if not isinstance(raw, Mapping):
         what = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"
         found.add("E001", f"settings.ZKLOCK is {what}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
         return None, found
-    found.unknown_keys("ZKLOCK", raw, _KEYS)
+    found.add_unknown_keys("ZKLOCK", raw, _KEYS)
     given = {key: value for key, value in raw.items() if value is not None}
-    where = _address(given.get("URL"), found)
-    query = _query(where, found)
-    auth = _auth(given.get("AUTH"), where, found)
-    tls = _tls(given.get("TLS"), where, found)
+    url = _address(given.get("URL"), found)
+    query = _query(url, found)
+    auth = _auth(given.get("AUTH"), url, found)
+    tls = _tls(given.get("TLS"), url, found)
     _token_keys(given.get("TOKEN_KEYS"), _at("TOKEN_KEYS"), found)
     config = Config(
-        hosts=where.hosts,
-        base=where.chroot + _root(given.get("ROOT", DEFAULT_ROOT), where, found),
+        hosts=url.hosts,
+        base=url.chroot + _root(given.get("ROOT", DEFAULT_ROOT), url, found),
         session_timeout=_timeout("SESSION_TIMEOUT", given, query, DEFAULT_SESSION_TIMEOUT, found),
         connect_timeout=_timeout("CONNECT_TIMEOUT", given, query, DEFAULT_CONNECT_TIMEOUT, found),
         auth=auth,
@@ -218,8 +218,8 @@ def _read(raw: object) -> tuple[Config | None, Findings]:
     return (None if found else config), found
 
 
-def _contradictions(config: Config, found: Findings) -> None:
-    """Find options that cannot be had together, of each lock and of it with the defaults."""
+def _contradictions(config: Config, found: Problems) -> None:
+    """Find options that exclude each other, in each entry and in each entry with the defaults."""
     of_all = contradiction(config.defaults)
     if of_all:
         found.add("E013", f"{_at('DEFAULTS')} has {of_all}.", "Change one of them.")
@@ -233,68 +233,68 @@ def _contradictions(config: Config, found: Findings) -> None:
             found.add("E013", f"{_at('LOCKS', name)} has {merged}{more}.", hint)
 
 
-def _address(url: object, found: Findings) -> address.Address:
+def _address(url: object, found: Problems) -> zk_url.Address:
     if not url or not isinstance(url, str):
         what = "missing or empty" if not url else f"a {type(url).__name__}, not a str"
-        found.add("E003", f"{_at('URL')} is {what}.", address.EXAMPLE)
-        return _NOWHERE
+        found.add("E003", f"{_at('URL')} is {what}.", zk_url.EXAMPLE)
+        return _NO_ADDRESS
     try:
-        return address.parse(url)
-    except address.AddressError as error:
+        return zk_url.parse(url)
+    except zk_url.AddressError as error:
         found.add("E003", f"{_at('URL')} {error}.", error.hint)
-        return _NOWHERE
+        return _NO_ADDRESS
 
 
-def _query(where: address.Address, found: Findings) -> dict[str, str]:
-    query = dict(where.query)
-    found.unknown_keys(f"The query of {_at('URL')}", query, _QUERY_KEYS)
-    if len(query) < len(where.query):
-        found.add("E003", f"{_at('URL')} gives a key of its query twice.", "Keep one.")
+def _query(url: zk_url.Address, found: Problems) -> dict[str, str]:
+    query = dict(url.query)
+    found.add_unknown_keys(f"The query of {_at('URL')}", query, _QUERY_KEYS)
+    if len(query) < len(url.query):
+        found.add("E003", f"{_at('URL')} has a key twice in its query.", "Remove one.")
     return query
 
 
-def _root(root: object, where: address.Address, found: Findings) -> str:
+def _root(root: object, url: zk_url.Address, found: Problems) -> str:
     if not isinstance(root, str):
         found.add("E004", f"{_at('ROOT')} is a {type(root).__name__}, not a str.", f"For example {DEFAULT_ROOT}.")
         return ""
     try:
-        path = address.znode_path(root)
-    except address.AddressError as error:
+        path = zk_url.znode_path(root)
+    except zk_url.AddressError as error:
         found.add("E004", f"{_at('ROOT')} {error}.", error.hint)
         return ""
-    if not where.chroot + path:
-        # A list of all locks would meet what others keep there, and every project would share every name.
-        found.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Locks need a path of their own.")
+    if not url.chroot + path:
+        # The list of all locks would contain the znodes of other programs, and all projects would share their locks.
+        found.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
     return path
 
 
 def _timeout(
-    key: str, given: Mapping[object, object], query: Mapping[str, str], default: float, found: Findings
+    key: str, given: Mapping[object, object], query: Mapping[str, str], default: float, found: Problems
 ) -> float:
-    """Read a session's or connection's time: the key of the dict wins over the URL's query."""
+    """Return a timeout in seconds. The setting takes precedence over the query of the URL."""
     value = given.get(key, query.get(key.lower(), default))
     found_seconds = seconds(_number(value))
     if found_seconds:
         return found_seconds
     name = _at(key) if key in given else f"{key.lower()} in the query of {_at('URL')}"
-    found.add("E005", f"{name} is not a time above 0.", f"Seconds, up to {LONGEST:.0f}, or a timedelta.")
+    found.add("E005", f"{name} is not a time above 0.", f"Seconds, up to {LONGEST_WAIT:.0f}, or a timedelta.")
     return default
 
 
 def _number(value: object) -> object:
-    """Return the number that a str holds, as an environment variable does; anything else unchanged."""
+    """Convert a string, such as an environment variable, to a number. Return anything else unchanged."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
 
 
-def _auth(value: object, where: address.Address, found: Findings) -> tuple[tuple[str, str], ...]:
+def _auth(value: object, url: zk_url.Address, found: Problems) -> tuple[tuple[str, str], ...]:
     if value is None:
-        value = where.credential or ()
+        value = url.credential or ()
     pairs = [("digest", value)] if value and isinstance(value, str) else value
     if not isinstance(pairs, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in pairs):
-        found.add("E006", f"{_at('AUTH')} is no list of pairs.", _AUTH_EXAMPLE)
+        found.add("E006", f"{_at('AUTH')} is not a list of pairs.", _AUTH_EXAMPLE)
         return ()
     if any(scheme == "digest" and not all(secret.partition(":")) for scheme, secret in pairs):
         found.add("E006", f"{_at('AUTH')} has a digest credential that is not user:password.", _AUTH_EXAMPLE)
@@ -302,18 +302,18 @@ def _auth(value: object, where: address.Address, found: Findings) -> tuple[tuple
 
 
 def _is_row_of_text(row: object, columns: int) -> bool:
-    """Tell if `row` is so many non-empty texts, each fit to be sent (a lone surrogate would end kazoo's thread)."""
+    """Return whether `row` has so many valid strings. A lone surrogate in one of them would end kazoo's thread."""
     return isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row))
 
 
-def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, found: Findings) -> Acl:
+def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, found: Problems) -> Acl:
     if value is None:
         return "creator" if auth else "open"
     if value == "open":
         return "open"
     if value == "creator":
         if not auth and not (tls and tls.cert):
-            found.add("E007", f'{_at("ACL")} is "creator", but nothing says who that is.', "Give AUTH, or a TLS CERT.")
+            found.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', "Give AUTH, or a TLS CERT.")
         return "creator"
     rows = value if isinstance(value, (list, tuple)) else ()
     if not rows or not all(_is_row_of_text(row, 3) and set(row[2]) <= set("crwda") for row in rows):
@@ -323,24 +323,24 @@ def _acl(value: object, auth: tuple[tuple[str, str], ...], tls: Tls | None, foun
     return tuple((scheme, identity, permissions) for scheme, identity, permissions in rows)
 
 
-def _tls(value: object, where: address.Address, found: Findings) -> Tls | None:
+def _tls(value: object, url: zk_url.Address, found: Problems) -> Tls | None:
     if value is None:
-        return Tls() if where.tls else None
+        return Tls() if url.tls else None
     if not isinstance(value, (bool, Mapping)):
         found.add("E008", f"{_at('TLS')} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
         return None
     if isinstance(value, bool):
-        if where.tls and not value:
-            found.add("E008", f"{_at('TLS')} is False, but the URL says zk+tls://.", "Let both say the same.")
+        if url.tls and not value:
+            found.add("E008", f"{_at('TLS')} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
         return Tls() if value else None
-    found.unknown_keys(_at("TLS"), value, _TLS_KEYS)
+    found.add_unknown_keys(_at("TLS"), value, _TLS_KEYS)
     return _tls_of({key: entry for key, entry in value.items() if entry is not None}, found)
 
 
-def _tls_of(given: Mapping[Any, Any], found: Findings) -> Tls:
+def _tls_of(given: Mapping[Any, Any], found: Problems) -> Tls:
     for name in _TLS_FILES:
         if not isinstance(given.get(name, ""), (str, os.PathLike)):
-            found.add("E008", f"{_at('TLS', name)} is not the path of a file.", "A PEM file.")
+            found.add("E008", f"{_at('TLS', name)} is not the path of a file.", "Give the path of a PEM file.")
     key_password, check_hostname = given.get("KEY_PASSWORD"), given.get("CHECK_HOSTNAME", True)
     if not isinstance(key_password, (str, type(None))):
         found.add("E008", f"{_at('TLS', 'KEY_PASSWORD')} is not a str.", "Leave it out if there is none.")
@@ -352,20 +352,18 @@ def _tls_of(given: Mapping[Any, Any], found: Findings) -> Tls:
     return Tls(ca=ca, cert=cert, key=key, key_password=key_password, check_hostname=check_hostname)
 
 
-def _token_keys(value: object, where: str, found: Findings) -> tuple[str, ...]:
+def _token_keys(value: object, where: str, found: Problems) -> tuple[str, ...]:
     if value is None:
         return ()
-    # A single text would be a list, too: of keys of one character.
+    # A str is a sequence, too, but it is not a list of keys.
     keys = value if isinstance(value, (list, tuple)) else ()
     if not keys or not all(is_text(key) and len(key) >= _SHORTEST_KEY for key in keys):
-        hint = (
-            f"Texts of {_SHORTEST_KEY} random characters or more, as `secrets.token_urlsafe(48)` makes; newest first."
-        )
-        found.add("E011", f"{where} is no list of keys that are long enough.", hint)
+        hint = "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."
+        found.add("E011", f"{where} is not a list of keys with {_SHORTEST_KEY} or more characters.", hint)
     return tuple(keys)
 
 
-def _locks(value: object, found: Findings) -> Mapping[str, LockOptions]:
+def _locks(value: object, found: Problems) -> Mapping[str, LockOptions]:
     if not isinstance(value, Mapping):
         found.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
         return MappingProxyType({})
@@ -374,7 +372,7 @@ def _locks(value: object, found: Findings) -> Mapping[str, LockOptions]:
     return MappingProxyType({name: _lock(name, entry, found) for name, entry in value.items()})
 
 
-def _lock(name: str, entry: object, found: Findings) -> LockOptions:
+def _lock(name: str, entry: object, found: Problems) -> LockOptions:
     where = _at("LOCKS", name)
     found_options = read_options(entry, where, found, more=("path",))
     path = entry.get("path") if isinstance(entry, Mapping) else None
@@ -388,25 +386,25 @@ def _lock(name: str, entry: object, found: Findings) -> LockOptions:
     return replace(found_options, path=path)
 
 
-def _strict(value: object, found: Findings) -> bool:
+def _strict(value: object, found: Problems) -> bool:
     if not isinstance(value, bool):
         found.add("E014", f"{_at('STRICT')} must be True or False; got {value!r}.", "It is False by default.")
     return value is True
 
 
-# A host without fields, or a path of this site: the content of a key must never become a part of the host. Browsers
-# read a backslash as a slash, take `//` for the beginning of a host, and drop tabs and line breaks.
+# A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.
+# Browsers read a backslash as a slash, read `//` as the beginning of a host, and drop tabs and line breaks.
 _ADDRESS: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
 
 
-def _links(value: object, found: Findings) -> Mapping[str, str]:
+def _links(value: object, found: Problems) -> Mapping[str, str]:
     links = value if isinstance(value, Mapping) else None
     if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
-        found.add("E012", f"{_at('ADMIN_LINKS')} is no dict of labels and addresses.", _LINKS_EXAMPLE)
+        found.add("E012", f"{_at('ADMIN_LINKS')} is not a dict of labels and URLs.", _LINKS_EXAMPLE)
         return MappingProxyType({})
     for label, link in links.items():
         if not _ADDRESS.match(link) or not _has_plain_fields(link):
-            found.add("E012", f"{_at('ADMIN_LINKS', label)} is no address with plain fields.", _LINKS_EXAMPLE)
+            found.add("E012", f"{_at('ADMIN_LINKS', label)} is not a URL with plain fields.", _LINKS_EXAMPLE)
     return MappingProxyType(dict(links))
 
 

@@ -1,4 +1,4 @@
-"""Find bare names that are not in `ZKLOCK["LOCKS"]`: misspelt ones get a warning, and with `STRICT` each is refused."""
+"""Warn of misspelt names of entries in `ZKLOCK["LOCKS"]`; with `STRICT`, refuse all bare names that are no entry."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import warnings
 from django_zklock.conf import Config
 from django_zklock.exceptions import InvalidLockName
 
-SIMILAR = 0.85  # of 1.0, the ratio of `difflib` from which a name looks like a misspelt one
+SIMILAR = 0.85  # ratio of `difflib`, at most 1.0, from which a name counts as misspelt
 _DIGITS = re.compile(r"\d+")
 
 
 def check_spelling(config: Config, name: str) -> None:
     """
-    Look at the name of a lock, once for each name.
+    Check the name of a lock, once for each name.
 
     A name is bare if it has neither a slash nor a field. A bare name that is no entry of `LOCKS` is a lock of its own,
     so a misspelt name of an entry protects nothing. Raises `InvalidLockName` with `STRICT`.
@@ -28,13 +28,13 @@ def check_spelling(config: Config, name: str) -> None:
         meant = f"Did you mean {close[0]!r}?" if close else ""
         if config.strict:
             raise InvalidLockName(
-                f'The lock name {name!r} is no entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
+                f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
             )
         if meant and not _differ_in_digits(name, close[0]):
             config.checked_names.add(name)  # before the warning, which may be an error
             warnings.warn(
-                f'The lock name {name!r} is no entry of ZKLOCK["LOCKS"], so it is another lock. {meant} '
-                "If it is another one, add it to LOCKS.",
+                f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock. {meant} '
+                "If not, add it to LOCKS.",
                 stacklevel=_frames_of_package(),
             )
     config.checked_names.add(name)

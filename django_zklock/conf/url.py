@@ -1,4 +1,4 @@
-"""The address of an ensemble: what a `zk://` URL says. Knows neither settings nor kazoo."""
+"""Parse the `zk://` URL of an ensemble. This module needs neither settings nor kazoo."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ DEFAULT_PORT: Final = 2181
 EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
 
 _HOST_NAME: Final = re.compile(r"[\w.-]+")
-# What ZooKeeper itself refuses in a path (PathUtils.validatePath); it looks at UTF-16, so nothing past U+FFFF passes.
+# The characters that ZooKeeper refuses in a path (PathUtils.validatePath). It checks UTF-16 units, so it refuses all
+# characters above U+FFFF.
 _NOT_IN_PATHS: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
 
 class AddressError(ValueError):
-    """A URL or path cannot be used. Its message and `hint` never quote what may be a part of a credential."""
+    """A URL or path is invalid. The message and `hint` never quote a part that may be a credential."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -30,7 +31,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where an ensemble is, who asks, and what the URL's query says, not yet judged."""
+    """The parts of a URL. The query is not checked yet."""
 
     hosts: tuple[tuple[str, int], ...]
     chroot: str
@@ -45,19 +46,16 @@ def parse(url: str) -> Address:
     """
     Read `zk://[user:password@]host[:port][,host...][/chroot][?key=value&...]`.
 
-    By hand, because `urllib.parse` knows one host and one port only, and because its errors quote what they
-    could not read. Raises `AddressError`.
+    `urllib.parse` does not do: it allows one host only, and its errors quote the invalid part, which may be a password.
+    Raises `AddressError`.
     """
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme.lower() not in SCHEMES:
-        raise AddressError(
-            "does not begin with zk://, zk+tls:// or zookeeper://",
-            hint=EXAMPLE,
-        )
+        raise AddressError("does not begin with zk://, zk+tls:// or zookeeper://", hint=EXAMPLE)
     authority_end = _index_of_any(rest, "/?")
     authority, tail = rest[:authority_end], rest[authority_end:]
     if "@" in tail:
-        # Else the first half of a password such as "s3cr/et" would be taken for a port, and quoted as one.
+        # Otherwise the first half of a password such as "s3cr/et" would be read as a port.
         raise AddressError(
             "has an @ after its first / or ?",
             hint="Percent-encode a / (%2F), ? (%3F) or @ (%40) that belongs to the user, the password or the path.",
@@ -74,23 +72,23 @@ def parse(url: str) -> Address:
 
 
 def znode_path(path: str) -> str:
-    """Return `path` without a slash at its end; raise `AddressError` if it could not be a path in ZooKeeper."""
+    """Return `path` without a slash at its end. Raises `AddressError` if ZooKeeper would refuse it."""
     if path in ("", "/"):
         return ""
     if not path.startswith("/"):
         raise AddressError("is not absolute", hint="Let it begin with a slash.")
     parts = path.removesuffix("/").split("/")[1:]
     if "" in parts or "." in parts or ".." in parts:
-        raise AddressError("has an empty, '.' or '..' part", hint="ZooKeeper knows no relative paths.")
+        raise AddressError("has an empty, '.' or '..' part", hint="ZooKeeper has no relative paths.")
     if _NOT_IN_PATHS.search(path):
         raise AddressError("has a character that ZooKeeper does not allow in a path", hint="ASCII is always safe.")
     if parts[0] == "zookeeper":
-        raise AddressError("is below /zookeeper", hint="ZooKeeper keeps that tree to itself. Choose another path.")
+        raise AddressError("is below /zookeeper", hint="ZooKeeper reserves that tree. Choose another path.")
     return path.removesuffix("/")
 
 
 def is_loopback(host: str) -> bool:
-    """Tell if `host` can only mean this machine. Asks no name server."""
+    """Return whether `host` is certainly this machine, without a DNS query."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -98,7 +96,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_port(host: str, port: int) -> str:
-    """Write a host and its port as a URL does: an IPv6 address goes into brackets."""
+    """Return "host:port" as in a URL, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -113,13 +111,13 @@ def _hosts(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _host(item: str, number: int) -> tuple[str, int]:
-    # Errors give the place in the list, never the text: a forgotten @ turns `user:password` into a host and its port.
+    # Errors give the place in the list and do not quote: without its @, `user:password` looks like a host and port.
     host, port = _bracketed(item, number) if item.startswith("[") else _named(item, number)
     if port is None:
         return host, DEFAULT_PORT
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535):
         raise AddressError(
-            f"has a port that is no number from 1 to 65535, at host {number} of its list",
+            f"has a port that is not a number from 1 to 65535, at host {number} of its list",
             hint="If that is a password: user:password ends with an @, as in zk://user:password@host.",
         )
     return host, int(port)
@@ -135,7 +133,7 @@ def _bracketed(item: str, number: int) -> tuple[str, str | None]:
         ) from None
     if after and not after.startswith(":"):
         raise AddressError(
-            f"goes on without a colon after the brackets at host {number} of its list", hint="For example [::1]:2181."
+            f"has no colon after the brackets at host {number} of its list", hint="For example [::1]:2181."
         )
     return inside, after[1:] if after else None
 
@@ -156,7 +154,7 @@ def _credential(user_info: str) -> str:
     if not (user and colon and password):
         raise AddressError("has no user:password before its @", hint="Both are needed, or neither.")
     if ":" in user:
-        raise AddressError("has a colon within the user's name", hint="The digest scheme has no way to write that.")
+        raise AddressError("has a colon within the user's name", hint="The digest scheme does not allow that.")
     return f"{user}:{password}"
 
 

@@ -362,7 +362,7 @@ def test_what_is_no_view_is_refused() -> None:
         require_fence(7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="without a request"):
         require_fence("stock")(lambda: None)()
-    with pytest.raises(ImproperlyConfigured, match="no list of keys"):
+    with pytest.raises(ImproperlyConfigured, match="not a list of keys"):
         require_fence("stock", keys=["short"])
 
 

@@ -202,7 +202,7 @@ def test_with_token_keys_the_secret_key_does_not_count() -> None:
 @pytest.mark.parametrize("keys", ["", "x" * 40, [], [NEW, ""], [NEW, "short"], [NEW, 7], {NEW: 1}, 7])
 def test_invalid_keys_are_refused_at_once(keys: Any) -> None:
     """A string instead of a list, an empty environment variable and a short key. The message does not quote them."""
-    with pytest.raises(ImproperlyConfigured, match="no list of keys") as caught:
+    with pytest.raises(ImproperlyConfigured, match="not a list of keys") as caught:
         FenceVerifier(MemoryTokens(), keys=keys)
     assert NEW not in str(caught.value)
     with override_settings(ZKLOCK={"TOKEN_KEYS": keys}), pytest.raises(ImproperlyConfigured, match="TOKEN_KEYS"):

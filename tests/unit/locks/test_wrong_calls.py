@@ -95,7 +95,7 @@ def with_locks(*names: str, **more: Any) -> override_settings:
 def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> None:
     """It is another lock, which protects nothing. A path, a field or a number says that it is meant."""
     with with_locks("inventory", "report1"):
-        with pytest.warns(UserWarning, match=r"'inventry' is no entry .* Did you mean 'inventory'\?") as warned:
+        with pytest.warns(UserWarning, match=r"'inventry' is not an entry .* Did you mean 'inventory'\?") as warned:
             assert zk_lock("inventry").key == "inventry"
         assert [each.filename for each in warned] == [__file__]
         for name in ("inventry", "inventory/x", "report2", "books"):
@@ -115,9 +115,9 @@ def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
         assert zk_lock("some/path").key == "some/path"
         assert zk_lock("{sku}", fields={"sku": "a"}).key == "a"
         for _ in range(2):
-            with pytest.raises(InvalidLockName, match=r"'inventry' is no entry .*STRICT.* Did you mean 'inventory'\?"):
+            with pytest.raises(InvalidLockName, match=r"'inventry' is not an entry .*STRICT.* Did you mean 'inventory'\?"):
                 _ = zk_lock("inventry").key
-        with pytest.raises(InvalidLockName, match=r"'books' is no entry .* is True\.$"):
+        with pytest.raises(InvalidLockName, match=r"'books' is not an entry .* is True\.$"):
             zk_locked("books")(print)
 
 

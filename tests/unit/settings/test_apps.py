@@ -6,7 +6,7 @@ from django.apps import apps
 from django.test import override_settings
 
 from django_zklock import conf
-from django_zklock.apps import client_options
+from django_zklock.apps import session_options
 from django_zklock.zk.client import SessionOptions, TlsOptions
 
 
@@ -37,7 +37,7 @@ def test_session_gets_all_that_the_settings_say() -> None:
         "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
     }
     with override_settings(ZKLOCK=raw):
-        assert client_options() == SessionOptions(
+        assert session_options() == SessionOptions(
             hosts=(("h1", 2181), ("::1", 2182)),
             base="/app/zklock",
             session_timeout=9.0,
@@ -51,4 +51,4 @@ def test_session_gets_all_that_the_settings_say() -> None:
 def test_plain_connection_has_no_tls() -> None:
     """TLS is None where it is off, not a set of empty options."""
     with override_settings(ZKLOCK={"URL": "zk://h"}):
-        assert client_options().tls is None
+        assert session_options().tls is None
