@@ -32,7 +32,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Hold": "django_zklock.locks.hold",
     "Leader": "django_zklock.locks.election.leader",
     "Lock": "django_zklock.locks.lock",
@@ -48,13 +48,13 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # else a type checker would take any name for one that exists
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value  # from now on found without this function
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value  # the next access does not call this function
         return value
 
 

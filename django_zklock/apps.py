@@ -1,4 +1,4 @@
-"""The app: connects Django's start, settings and signals to the rest of the package."""
+"""The app: connects this package to the start, the settings and the signals of Django."""
 
 from __future__ import annotations
 
@@ -43,18 +43,15 @@ class ZkLockConfig(AppConfig):
         """
         Register the checks and the receivers of signals.
 
-        This opens no connection and does not import kazoo: commands that need no lock run it, and servers that fork.
+        This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        checks.register(check_settings, "zklock")
-        checks.register(check_session_timeout, "zklock")
-        checks.register(check_bounds, "zklock")
-        checks.register(check_semaphores, "zklock")
-        checks.register(check_views, "zklock")
+        for check in (check_settings, check_session_timeout, check_bounds, check_semaphores, check_views):
+            checks.register(check, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)
-        setting_changed.connect(start_over, dispatch_uid="zklock.start_over")
-        process.configure(client_options)
-        follow_requests()
+        setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
+        process.configure(session_options)
+        connect_request_signals()
         context.register_library(CeleryLibrary())
 
     def sign(self, hold: Hold) -> str:
@@ -64,11 +61,12 @@ class ZkLockConfig(AppConfig):
         return signing.sign(hold)
 
 
-def follow_requests() -> None:
+def connect_request_signals() -> None:
     """
-    Close locked bodies at the end of their request, for the handlers of servers; the test client has its own ones.
+    Close locked bodies at the end of their request.
 
-    When an error is answered instead of the response, its body is closed with all handlers.
+    The end is reported by the handlers of servers, not by those of the test client. An error that is answered instead
+    of the response is reported by both.
     """
     request_started.connect(streaming.on_started, sender=WSGIHandler, dispatch_uid="zklock.on_started")
     request_started.connect(streaming.on_started_async, sender=ASGIHandler, dispatch_uid="zklock.on_started_async")
@@ -77,7 +75,7 @@ def follow_requests() -> None:
         request_finished.connect(streaming.on_finished, sender=handler, dispatch_uid="zklock.on_finished")
 
 
-def client_options() -> SessionOptions:
+def session_options() -> SessionOptions:
     """Return the options of the session from the settings. Raises `ImproperlyConfigured`."""
     from django_zklock.zk.client import SessionOptions  # noqa: PLC0415 - Django's start does not import kazoo
 
@@ -94,7 +92,7 @@ def client_options() -> SessionOptions:
 
 
 def tls_options(tls: conf.Tls) -> TlsOptions:
-    """Return the TLS settings as an object of `zk`, which does not import `conf`."""
+    """Return the TLS settings in the type of `zk`, which does not import `conf`."""
     from django_zklock.zk.client import TlsOptions  # noqa: PLC0415
 
     return TlsOptions(
@@ -102,7 +100,7 @@ def tls_options(tls: conf.Tls) -> TlsOptions:
     )
 
 
-def start_over(*, setting: str, **kwargs: Any) -> None:
+def on_setting_changed(*, setting: str, **kwargs: Any) -> None:
     """Drop the configuration and the session when a test changes `settings.ZKLOCK`."""
     if setting == "ZKLOCK":
         conf.forget()

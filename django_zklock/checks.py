@@ -1,20 +1,20 @@
 """
 Django's system checks for `settings.ZKLOCK`. They only read settings, and open no connection.
 
-| Id          | Says                                                                                     |
+| Id          | Problem                                                                                   |
 |-------------|------------------------------------------------------------------------------------------|
-| zklock.E001 | `ZKLOCK` is missing, or no dict                                                          |
+| zklock.E001 | `ZKLOCK` is missing, or not a dict                                                       |
 | zklock.E002 | unknown key, at any level                                                                |
 | zklock.E003 | `URL` is missing or invalid                                                              |
-| zklock.E004 | `ROOT` is no valid path                                                                  |
-| zklock.E005 | `SESSION_TIMEOUT` or `CONNECT_TIMEOUT` is no valid time                                  |
+| zklock.E004 | `ROOT` is not a valid path                                                               |
+| zklock.E005 | `SESSION_TIMEOUT` or `CONNECT_TIMEOUT` is not a valid time                               |
 | zklock.E006 | `AUTH` is invalid                                                                        |
 | zklock.E007 | `ACL` is invalid, or is "creator" without credentials                                    |
 | zklock.E008 | `TLS` is invalid, or contradicts the URL                                                 |
 | zklock.E009 | an option of a lock, or of `DEFAULTS`, has an invalid value                              |
-| zklock.E010 | `LOCKS` is invalid, or the path of a lock is no valid name                               |
-| zklock.E011 | `TOKEN_KEYS` is no list of keys, or a key is too short                                   |
-| zklock.E012 | `ADMIN_LINKS` is no dict of labels and URL templates, or a field is in the host          |
+| zklock.E010 | `LOCKS` is invalid, or the path of a lock is not a valid name                            |
+| zklock.E011 | `TOKEN_KEYS` is not a list of keys, or a key is too short                                |
+| zklock.E012 | `ADMIN_LINKS` is not a dict of labels and URL templates, or a field is in the host       |
 | zklock.E013 | options of a lock, or of `DEFAULTS`, that exclude each other                             |
 | zklock.E014 | `STRICT` is neither True nor False                                                       |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
@@ -23,7 +23,7 @@ Django's system checks for `settings.ZKLOCK`. They only read settings, and open 
 | zklock.W004 | a locked view is opted out of `ATOMIC_REQUESTS`, and has no transaction of its own       |
 | zklock.W005 | a locked handler under `ATOMIC_REQUESTS`: its transaction begins before the lock         |
 | zklock.W006 | `warn_after` is not below `max_hold`, so the warning is never sent                       |
-| zklock.W007 | two entries for one path, as semaphores that do not count each other's permits             |
+| zklock.W007 | two entries with one path are semaphores with different limits                           |
 
 The meaning of an id never changes, because `SILENCED_SYSTEM_CHECKS` may name it.
 """
@@ -78,11 +78,11 @@ def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
     config = _config()
     found: list[checks.CheckMessage] = []
     for where, options in _entries(config) if config is not None else ():
-        longest, warn = options.max_hold, options.warn_after
-        if isinstance(longest, float) and isinstance(warn, float) and warn >= longest:
+        max_hold, warn_after = options.max_hold, options.warn_after
+        if isinstance(max_hold, float) and isinstance(warn_after, float) and warn_after >= max_hold:
             found.append(
                 checks.Warning(
-                    f"{where} has warn_after={warn:g}, but max_hold={longest:g} aborts the work before.",
+                    f"{where} has warn_after={warn_after:g}, but max_hold={max_hold:g} aborts the work before.",
                     hint="The warning is never sent. Set warn_after to fewer seconds than max_hold.",
                     id="zklock.W006",
                 )
@@ -91,7 +91,7 @@ def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of two entries for one semaphore that disagree about it."""
+    """Warn of two entries for one semaphore with different limits."""
     config = _config()
     seen: dict[str, tuple[str, LockOptions]] = {}
     found: list[checks.CheckMessage] = []
@@ -103,8 +103,8 @@ def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
             found.append(
                 checks.Warning(
                     f"{where} and {before} are semaphores of one path with different limits.",
-                    hint="Each goes by its own limit, so more may be let in than one of them says. Give both the same "
-                    "limit, or one of them another path.",
+                    hint="Each entry uses its own limit, so there may be more holders than the lower limit allows. "
+                    "Give both the same limit, or different paths.",
                     id="zklock.W007",
                 )
             )
@@ -112,7 +112,7 @@ def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _entries(config: conf.Config) -> Iterator[tuple[str, LockOptions]]:
-    """Yield the place of options in the settings, and the options with the defaults applied."""
+    """Yield the defaults and the entries with the defaults applied, each with its place in the settings."""
     yield 'ZKLOCK["DEFAULTS"]', config.defaults
     for name, options in config.locks.items():
         yield f'ZKLOCK["LOCKS"]["{name}"]', options.over_defaults(config.defaults)
@@ -128,7 +128,7 @@ def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
         checks.Warning(
             "The connection to ZooKeeper leaves this machine in plain text.",
             hint="ZooKeeper derives the password of a session from its id, and any client can read the id. So an "
-            "attacker who reaches the port has full power over the locks, in spite of AUTH and ACL. Use zk+tls:// with "
+            "attacker who reaches the port controls all locks, in spite of AUTH and ACL. Use zk+tls:// with "
             "client certificates, or let only your own processes reach the port, and silence this check.",
             id="zklock.W001",
         )

@@ -75,7 +75,8 @@ class FenceRegressed(StaleToken):
     """
     The row has a token that ZooKeeper has not given out yet: its data were deleted, or restored from an older state.
 
-    All writes are refused until ZooKeeper gets there. `manage.py zklock fences` lists such rows and resets them.
+    All writes are refused until ZooKeeper's transaction ids reach that token. `manage.py zklock fences` lists such rows
+    and resets them.
     """
 
 
