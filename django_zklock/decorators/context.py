@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CallContext(Protocol):
-    """What a decorated function is called by."""
+    """The caller of a decorated function, with its defaults: a view, a task or plain code."""
 
     @property
     def what(self) -> str:
@@ -88,7 +88,7 @@ class TaskLibrary(Protocol):
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
 
 
-_libraries: dict[str, TaskLibrary] = {}  # by their module; written when Django is set up, by one thread
+_libraries: dict[str, TaskLibrary] = {}  # by module; written when Django starts, by one thread
 _unique = False  # becomes True once
 
 
@@ -99,7 +99,7 @@ def register_library(library: TaskLibrary) -> None:
 
 
 def connect_libraries(*, unique: bool) -> None:
-    """Connect to the libraries that the process uses by now, as a function was decorated, perhaps with `unique`."""
+    """Connect to the libraries that the process has imported; called for each decorated function."""
     global _unique
     _unique = _unique or unique
     _connect()

@@ -70,8 +70,8 @@ def check_function(function: object, options: LockOptions) -> None:
         )
     if _is_task(function):
         raise TypeError(
-            "@zk_locked got a task, not a function, so calling the task would not take the lock; put @zk_locked below "
-            "the decorator that makes the task:\n    @shared_task\n    @zk_locked(...)\n    def ..."
+            "@zk_locked got a task, not a function, so calling the task would not acquire the lock; put @zk_locked "
+            "below the decorator that makes the task:\n    @shared_task\n    @zk_locked(...)\n    def ..."
         )
     if isinstance(function, classmethod):
         raise TypeError("@zk_locked got a class method, which is not a function yet; put it below @classmethod.")
@@ -90,7 +90,7 @@ def check_function(function: object, options: LockOptions) -> None:
 
 
 def check_result(result: R, function: Callable[..., Any]) -> R:
-    """Return the result of a sync function. Raises `TypeError` for an awaitable: its work is still to be done."""
+    """Return the result of a sync function. Raises `TypeError` for an awaitable, whose work has not run yet."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import os
 import signal
 import sys
 import threading
@@ -58,7 +59,7 @@ def _is_shielded(frame: FrameType | None) -> bool:
 class Abort:
     """Aborts one block of work; it is armed while the block runs."""
 
-    how = ""  # the kind, for the receipt
+    how = ""  # how the work is aborted, for the receipt
 
     def __init__(self) -> None:
         self.armed = False
@@ -108,7 +109,7 @@ class TaskAbort(Abort):
 
     def is_mine(self, error: BaseException | None) -> bool:
         """Take our cancellation back; another one at the same time continues."""
-        # It may be the cancellation of an inner block, if this one was requested and not delivered.
+        # An abort that was not delivered has not cancelled the task. An inner block may have.
         left = _uncancel(self._task) if self.delivered else _cancelling(self._task)
         return isinstance(error, asyncio.CancelledError) and left <= self._cancelling
 
@@ -196,16 +197,15 @@ class MainThreadAbort(Abort):
         with contextlib.suppress(ValueError):
             _main_thread_aborts.remove(self)
 
-    def strike(self) -> None:
+    def raise_if_asked(self) -> None:
         """Raise in the main thread if this abort was requested."""
         if self._asked and self.armed and not self.delivered:
             self.delivered = True
             raise LockLostInterrupt(self._reason)
 
 
-_main_thread_aborts: list[
-    MainThreadAbort
-] = []  # of the open blocks of the main thread, outermost first; main thread only
+# Of the open blocks of the main thread, outermost first. Only the main thread uses it.
+_main_thread_aborts: list[MainThreadAbort] = []
 _previous_handler: Any = None
 
 
@@ -220,7 +220,7 @@ def _install_handler() -> None:
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:
     if not _is_shielded(frame):
         for abort in _main_thread_aborts:
-            abort.strike()
+            abort.raise_if_asked()
     if callable(_previous_handler):
         _previous_handler(number, frame)
 
@@ -320,7 +320,5 @@ def _forget_in_child() -> None:
     _main_thread_aborts.clear()  # the child holds nothing, so nothing in it is aborted
 
 
-if hasattr(signal, "pthread_kill"):
-    import os
-
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,4 +1,4 @@
-"""How the arguments of a decorated function fill the name of a lock."""
+"""Fill the fields of a lock's name with the arguments of a decorated function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KeyBinding:
     fields: Mapping[str, object]
     """The call's arguments, defaults applied."""
     several: bool
-    """Whether a list was given, of however many names."""
+    """Whether a list was given, even if it has one name only."""
 
 
 class KeyBinder:

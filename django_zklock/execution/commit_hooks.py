@@ -45,7 +45,7 @@ class TransactionObserver:
 
     @abort.shielded
     def on_ended(self, hooks: ConnectionHooks) -> Callable[[], object] | None:
-        """Take note that one transaction has ended; return the function that waits."""
+        """Record that one transaction has ended. Return a function that waits, or None."""
         self._open.discard(hooks)
         return None if self._open else self._ended(self)
 
@@ -149,12 +149,12 @@ class ConnectionHooks:
     @abort.shielded
     def _end(self) -> None:
         try:
-            self._tell_observers()
+            self._notify_observers()
         except BaseException:
-            self._tell_observers()  # interrupted half way, so once more
+            self._notify_observers()  # interrupted half way, so once more
             raise
 
-    def _tell_observers(self) -> None:
+    def _notify_observers(self) -> None:
         waits = []
         while self._observers:
             waits.append(self._observers[0].on_ended(self))

@@ -28,10 +28,10 @@ class Owner:
 
     @property
     def number(self) -> int:
-        """The number of this owner in its process, never reused; 0 if it has none."""
+        """The number of this owner in its process, never reused; 0 if weak references to it are impossible."""
         try:
             return _numbers.get(self.subject) or _numbers.setdefault(self.subject, next(_next_number))
-        except TypeError:  # it does not support weak references
+        except TypeError:
             return 0
 
     @property

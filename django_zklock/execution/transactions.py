@@ -116,7 +116,7 @@ class Transaction:
             self._begun.pop()
 
     def forget(self) -> None:
-        """Leave them alone: in a forked child they belong to the parent, which shares the connection."""
+        """Drop them without a rollback: in a forked child they belong to the parent, which uses the same connection."""
         while self._begun:
             self._begun.pop().forget()
 

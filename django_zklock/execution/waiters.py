@@ -11,9 +11,9 @@ _Value = TypeVar("_Value")
 
 Routine: TypeAlias = Generator[Any, Any, _Value]
 """
-Something that waits, in a thread or in a coroutine: it differs only in the waiter, and waits by `yield from`.
+A generator that waits by `yield from`. It serves threads and coroutines; only the waiter differs.
 
-It is a generator and no coroutine, because Python warns of a coroutine that an exception keeps from being started.
+It is no coroutine: Python would warn if an exception prevents its start.
 """
 
 

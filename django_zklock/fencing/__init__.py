@@ -3,8 +3,8 @@ Fencing: a database or a service refuses the writes of a holder that another one
 
 The token of a lock rises with every grant. Each fenced row keeps the highest token that has written it. A statement
 writes a row only if that raises its token or keeps it the same (compare-and-set), and the row stays locked until the
-transaction ends. So a holder that was paused and replaced finds a higher token and commits nothing, whatever it
-believes about its lock. A signed token does the same for a service that does not share the database.
+transaction ends. So a holder that was paused and replaced finds a higher token and commits nothing, even if it
+still trusts its lock. A signed token does the same for a service that does not share the database.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
     "require_fence",
 ]
 
-_HOMES = {
+_MODULES = {
     "FenceVerifier": "django_zklock.fencing.signing",
     "require_fence": "django_zklock.fencing.views",
 }
 
 
-if not TYPE_CHECKING:  # else a type checker would accept any name
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         # Models import this package, before the settings are read and without kazoo.
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value  # from now on found without this function
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value  # the next access does not call this function
         return value

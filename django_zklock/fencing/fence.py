@@ -56,7 +56,7 @@ def require_transaction(using: str, call: str) -> None:
         return
     raise TransactionManagementError(
         f"{call} needs an open transaction on the database {using!r}: it keeps the row locked to its end, so that no "
-        f'newer holder comes in between. Put all the work into "with transaction.atomic(using={using!r}):".'
+        f'newer holder writes in between. Put all the work into "with transaction.atomic(using={using!r}):".'
     )
 
 
@@ -72,7 +72,8 @@ def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
             return FenceRegressed(
                 f"{message}; but the last transaction id of ZooKeeper is {reached}, so it has not given out that token "
                 "yet: its data were deleted or restored from an older state, or it is another ensemble. All writes "
-                'are refused until it gets there again. "manage.py zklock fences" lists the rows; --reset resets them.',
+                "are refused until its ids reach the token again. "
+                '"manage.py zklock fences" lists the rows; --reset resets them.',
                 lock=fence.key,
             )
     if hold is not None and hold.kind in _SHARED and not hold.lost:

@@ -101,7 +101,7 @@ class FenceVerifier:
         Return the content of a token that may write to the resource of `key`, the `hold.key` of the sender.
 
         From then on, older tokens of the key are refused. Raises `ForgedToken` if the token is not trusted or is for
-        another key, `ExpiredToken` if its lease is over, `StaleToken` if a newer holder was here.
+        another key, `ExpiredToken` if its lease is over, `StaleToken` if a newer token was seen.
         """
         fence = self._trusted(signed, key)
         self._store.advance(fence.key, fence.token)

@@ -31,7 +31,7 @@ class DatabaseTokens:
     """
     Stores the highest tokens in the table of `django_zklock.contrib.fences`: the best store if there is a database.
 
-    In a transaction of the receiver, the row stays locked until the end, so no newer holder can come between the check
+    In a transaction of the receiver, the row stays locked until the end, so no newer holder can write between the check
     and the write. Without one, only the check is safe. `prefix` separates these names from those of `hold.fenced(...)`,
     and from those of a second ensemble, whose tokens cannot be compared with those of the first.
     """
@@ -158,4 +158,4 @@ class MemoryTokens:
 
 
 def _stale(key: str, token: int) -> StaleToken:
-    return StaleToken(f"A newer holder of the lock {key!r} was here: the token {token} is out of date.", lock=key)
+    return StaleToken(f"The token {token} of the lock {key!r} is out of date: a newer one was used.", lock=key)

@@ -39,7 +39,7 @@ gone."""
 _ANSWERS: Final = {
     MISSING: (428, "This request needs the fencing token of a lock, in the header {header}."),
     FORGED: (403, "The fencing token is not for this resource, or was not signed with a known key."),
-    STALE: (412, "The fencing token is out of date: a newer holder of the lock was here."),
+    STALE: (412, "The fencing token is out of date: a newer one was used."),
     EXPIRED: (412, "The lease behind this fencing token is over."),
 }
 

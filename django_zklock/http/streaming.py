@@ -63,8 +63,7 @@ class ResponseLock:
     def _on_lost_before_render(self, error: LockLost) -> Any:
         """Return the response to send instead, or None to render without the lock."""
         if self._request is not None and self._request.method not in SAFE_METHODS:
-            # The view has done and committed its work under the lock. A client that is told to try again would repeat
-            # that work.
+            # The view has committed its work under the lock. If the client was told to try again, it would repeat that.
             logger.warning("the response to %s is rendered without its lock: %s", self._request.method, error)
             return None
         return self._on_lost(error)
