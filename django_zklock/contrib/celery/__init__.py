@@ -1,5 +1,5 @@
 """
-Locks for Celery: what a decorated task does about its lock, `unique` tasks, events, and any number of beats.
+Locks for Celery: decorated tasks, unique tasks, events, and several beats for one schedule.
 
 Nothing here imports Celery before the process does. Parts that a process does not use are not imported.
 """

@@ -23,7 +23,7 @@ logger = logging.getLogger("django_zklock.beat")
 
 DEFAULT_SCHEDULER: Final = "celery.beat:PersistentScheduler"
 LOCK: Final = "celery-beat/{schedule}"
-TURN: Final = 5.0  # seconds that one call of `tick` waits to lead; beat takes a silent scheduler for a stalled one
+MAX_WAIT: Final = 5.0  # seconds that one call of `tick` waits to lead; after a longer silence, beat seems to hang
 RETRY: Final = 1.0  # seconds until the next try to join the queue
 
 HEADER: Final = "zklock_beat"
@@ -56,7 +56,7 @@ class ZkScheduler(Scheduler):
         self._preview = self._wrapped(app, *args, **{**kwargs, "lazy": True})
         self._leader = Leader(LOCK, fields={"schedule": self.name}, what=f"celery beat {self.name}")
         self._active: Any = None  # an instance of a subclass of `RecordingScheduler` and the wrapped class
-        self._said = ""
+        self._logged = ""
         super().__init__(app, *args, **kwargs)
         self.max_interval = self._preview.max_interval
 
@@ -91,7 +91,7 @@ class ZkScheduler(Scheduler):
         return 0.0
 
     def should_sync(self) -> bool:
-        """Return False: `tick` takes care of it."""
+        """Return False: `tick` saves the schedule."""
         return False
 
     def close(self) -> None:
@@ -107,12 +107,12 @@ class ZkScheduler(Scheduler):
 
     def _stand_by(self) -> float:
         try:
-            hold = self._leader.wait(min(self.max_interval or TURN, TURN))
+            hold = self._leader.wait(min(self.max_interval or MAX_WAIT, MAX_WAIT))
         except ZkLockError as error:
-            self._say(logging.WARNING, f"tries again and again to join the queue ({error})")
+            self._log_change(logging.WARNING, f"cannot join the queue and keeps trying ({error})")
             return RETRY
         if hold is None:
-            self._say(logging.INFO, f"stands by ({self._leader.position})")
+            self._log_change(logging.INFO, f"stands by ({self._leader.position})")
         else:
             self._take_over(hold)
         return 0.0
@@ -125,7 +125,7 @@ class ZkScheduler(Scheduler):
         kind: Any = type(f"Recording{self._wrapped.__name__}", bases, {"records": records})
         self._active = kind(self.app, *args, **kwargs)
         records.prune(self._active.schedule.values())
-        self._say(logging.INFO, "leads")
+        self._log_change(logging.INFO, "leads")
 
     def _lead(self, active: Any) -> None:
         active.records.check()
@@ -138,7 +138,7 @@ class ZkScheduler(Scheduler):
 
     def _step_down(self, reason: str) -> None:
         logger.warning("beat no longer leads, and stands by (%s); schedule %r", reason, self.name)
-        self._said = ""
+        self._logged = ""
         active, self._active = self._active, None
         try:
             if active is not None:
@@ -149,9 +149,9 @@ class ZkScheduler(Scheduler):
         finally:
             self._leader.withdraw()
 
-    def _say(self, level: int, what: str) -> None:
-        if what != self._said:
-            self._said = what
+    def _log_change(self, level: int, what: str) -> None:
+        if what != self._logged:
+            self._logged = what
             logger.log(level, "beat %s; schedule %r", what, self.name)
 
 

@@ -24,7 +24,7 @@ def choose_worker(name: str) -> None:
 
 
 def listen() -> None:
-    """Listen to the signals of locks, but only if events are to be sent: locks pay for each receiver."""
+    """Connect to the signals of locks, only if events are sent: each receiver takes time at each lock."""
     for signal, receiver in ((lock_waiting, on_waiting), (lock_acquired, on_acquired), (lock_lost, on_lost)):
         if os.environ.get(EVENTS_OF):
             signal.connect(receiver, dispatch_uid=f"zklock.{receiver.__name__}")

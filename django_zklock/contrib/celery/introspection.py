@@ -1,4 +1,4 @@
-"""What a Celery task tells about itself: its decorated function, its work, and when its result was stored."""
+"""Find the decorated function of a Celery task, describe its work, and tell when its result was stored."""
 
 from __future__ import annotations
 

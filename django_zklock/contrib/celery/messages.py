@@ -30,7 +30,7 @@ def text(request: Any, header: str) -> str:
 
 
 def delay_before(times: int) -> float:
-    """Return the seconds before a task is sent again for that many a time, from 1."""
+    """Return the delay in seconds before a task is sent again for the nth time, from 1."""
     longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # Half of it is random, so that tasks that met once do not meet again and again.
     return round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311

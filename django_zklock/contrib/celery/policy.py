@@ -31,12 +31,12 @@ logger = logging.getLogger("django_zklock.celery")
 
 _SENT_AGAIN: Final = ("retry", "coalesce")
 
-BELIEVED_FOR: Final = 120.0
+MESSAGE_DELAY: Final = 120.0
 """
 Seconds beyond its delay for which a waiting task keeps its reservation.
 
-Its message may have been thrown away, which nobody reports. If it was only late, a second task waits as well: it runs
-once more than needed, but no call is lost.
+Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
+work runs once more than needed, but no call is lost.
 """
 
 
@@ -117,7 +117,7 @@ def _wait_or_yield(task: Task[..., Any], lock_key: str, error: ZkLockError) -> s
     request: Any = task.request
     times = messages.count(request, CONFLICTS_HEADER) + 1
     delay = messages.delay_before(times)
-    until = time.time() + delay + BELIEVED_FOR
+    until = time.time() + delay + MESSAGE_DELAY
     try:
         found = reservations.reserve(key, str(request.id), late=bool(task.acks_late), until=until)
     except (ZooKeeperUnavailable, LockTimeout) as unknown:

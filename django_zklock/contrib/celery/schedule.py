@@ -217,7 +217,7 @@ def continue_from(entry: Entry, run: RunRecord) -> None:
         entry.last_run_at = _like(entry.last_run_at, run.at)
         entry.total_run_count = run.count
         if model is not None:
-            model.total_run_count = run.count  # by which a one-off entry knows that it has run
+            model.total_run_count = run.count  # a one-off entry counts its runs here
     elif _utc(entry.last_run_at) < run.at:
         entry.last_run_at = _like(entry.last_run_at, run.at)
 
@@ -230,7 +230,7 @@ def _node_of(entry: Entry) -> str:
 
 
 def _utc(moment: datetime) -> datetime:
-    return maybe_make_aware(moment).astimezone(timezone.utc)  # one without a zone is in UTC, to Celery
+    return maybe_make_aware(moment).astimezone(timezone.utc)  # Celery treats a time without a zone as UTC
 
 
 def _like(pattern: datetime, moment: datetime) -> datetime:

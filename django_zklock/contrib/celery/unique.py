@@ -3,7 +3,7 @@ Unique tasks: stop a duplicate where it is sent.
 
 Every message goes through `Celery.send_task`: those of `delay`, canvases, retries and beat. It is replaced as soon as a
 function has the option `unique`. (The signal `before_task_publish` would not do: Celery logs what its receivers raise,
-and sends the message.) The message names its reservation in a header, by which workers know it.
+and sends the message.) A header of the message names its reservation for the worker.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class UniqueMessage:
             return send(**options)
 
     def _reserve(self) -> Reserved | Taken | None:
-        """Return the reservation; None for a task that is sent again without one. Refused, it would be lost."""
+        """Return the reservation; None if a task is sent again without one, because it would be lost otherwise."""
         try:
             found = reservations.reserve(
                 self.key,

@@ -1,4 +1,4 @@
-"""The begin and the end of a worker's processes."""
+"""What to do when a worker starts, and when one of its processes ends."""
 
 from __future__ import annotations
 

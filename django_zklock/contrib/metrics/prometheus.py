@@ -37,12 +37,11 @@ _WAIT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 _HOLD_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _LOCK: Final = ("lock", "kind")
 
-
 _FORKS: Final = threading.RLock()  # held by a receiver while it counts, and during a fork
 
 
-def _whole(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Prevent a fork during a receiver: locks of the library that it holds would stay locked in the child."""
+def _without_fork(receiver: Callable[..., None]) -> Callable[..., None]:
+    """Allow no fork during a receiver: the locks of the library that it holds would stay locked in the child."""
 
     @functools.wraps(receiver)
     def run(self: Metrics, **kwargs: object) -> None:
@@ -52,12 +51,12 @@ def _whole(receiver: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-class Level:
+class ProcessGauge:
     """
     A gauge for the state of this process; it is empty in a forked child.
 
-    Normally the library reads it when it collects, and it needs no lock of the library at a fork. In the library's mode
-    for several processes it is written, and the library starts from zero in each child.
+    Normally the library calls `get` when it collects. In its mode for several processes, each value is written to the
+    library, which starts from zero in a child.
     """
 
     def __init__(self, gauge: Gauge) -> None:
@@ -93,7 +92,7 @@ class CountedHold:
     labels: tuple[str, str]
     since: float  # on time.monotonic()
     watch: weakref.ref[HeldLock]
-    """Reports that the hold was deleted: it may send no signal then."""
+    """Notices that the hold was garbage-collected. Then no signal may be sent."""
 
 
 class Metrics:
@@ -104,8 +103,8 @@ class Metrics:
         self._made: list[MetricWrapperBase] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._open: dict[int, CountedHold] = {}  # by token
-        self._deleted: deque[Grant] = deque()  # whose hold was deleted
-        self._make_levels()
+        self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
+        self._make_gauges()
         self._make_counters()
         self._receivers = (
             (signals.lock_acquired, self._on_acquired),
@@ -118,7 +117,7 @@ class Metrics:
             (signals.connection_state_changed, self._on_state),
         )
 
-    def _make_levels(self) -> None:
+    def _make_gauges(self) -> None:
         held = Gauge("zklock_holds", "Locks held now.", _LOCK, registry=self._registry, multiprocess_mode="livesum")
         state = Gauge(
             "zklock_session_state",
@@ -128,7 +127,7 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self._made += [held, state]
-        self._held, self._state = Level(held), Level(state)
+        self._held, self._state = ProcessGauge(held), ProcessGauge(state)
 
     def _make_counters(self) -> None:
         def counter(name: str, text: str, labels: tuple[str, ...] = _LOCK) -> Counter:
@@ -180,7 +179,7 @@ class Metrics:
         counted = self._open.get(hold.token)
         return self._labels(hold.template, hold.kind) if counted is None else counted.labels
 
-    @_whole
+    @_without_fork
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
         self._end_deleted()
         labels = self._labels(hold.template, hold.kind)
@@ -192,11 +191,11 @@ class Metrics:
         self._acquired.labels(*labels).inc()
         self._wait.labels(*labels).observe(waited)
 
-    @_whole
+    @_without_fork
     def _on_released(self, *, hold: Hold, **kwargs: object) -> None:
         self._end(hold.token)
 
-    @_whole
+    @_without_fork
     def _on_lost(self, *, hold: Hold, **kwargs: object) -> None:
         self._lost.labels(*self._labels_of(hold)).inc()
         self._end(hold.token)
@@ -216,23 +215,23 @@ class Metrics:
                 if counted is not None:
                     self._held.add(counted.labels, -1)
 
-    @_whole
+    @_without_fork
     def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
         self._contended.labels(*self._labels(template, kind)).inc()
 
-    @_whole
+    @_without_fork
     def _on_held_long(self, *, hold: Hold, **kwargs: object) -> None:
         self._held_long.labels(*self._labels_of(hold)).inc()
 
-    @_whole
+    @_without_fork
     def _on_release_requested(self, *, hold: Hold, **kwargs: object) -> None:
         self._release_requests.labels(*self._labels_of(hold)).inc()
 
-    @_whole
+    @_without_fork
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
 
-    @_whole
+    @_without_fork
     def _on_state(self, *, state: str, **kwargs: object) -> None:
         for each in STATES:
             self._state.set((each,), int(each == state))

@@ -158,7 +158,7 @@ def test_beats_stand_by_while_zookeeper_is_away_and_go_on_when_it_is_back(tmp_pa
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}))
         pair = beats.start("first", "second")
         for beat in pair:
-            eventually(lambda beat=beat: "tries again and again to join the queue" in beat.said, 20)  # type: ignore[misc]
+            eventually(lambda beat=beat: "cannot join the queue and keeps trying" in beat.said, 20)  # type: ignore[misc]
         for _ in range(2):
             server.start()
             server.wait_ready()
