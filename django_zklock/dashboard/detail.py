@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from django_zklock import conf
+from django_zklock.conf.url import host_port
 from django_zklock.dashboard.columns import state_of
 from django_zklock.dashboard.formatting import clean, kind_text, limit_text, process_of, reasons, role_text, work_of
 from django_zklock.dashboard.forms import Target
@@ -143,6 +144,6 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
 
 def _commands(path: str, holders: tuple[ContenderInfo, ...]) -> list[str]:
     """Return commands to paste into a shell. One with characters that do not print is left out."""
-    server = ",".join(f"{host}:{port}" for host, port in conf.current().hosts)
+    server = ",".join(host_port(*host) for host in conf.current().hosts)
     commands = [f"ls {shlex.quote(path)}", *(f"get -s {shlex.quote(each.path)}" for each in holders[:1])]
     return [f"zkCli.sh -server {shlex.quote(server)} {command}" for command in commands if command.isprintable()]

@@ -1,4 +1,4 @@
-"""Show who holds and who waits for any lock, without taking part in its queue."""
+"""Show the holders and waiters of any lock, without joining its queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn the result of a scan into `LockInfo`s. Anybody may have written the znodes, so nothing in them is trusted."""
+"""Turn the result of a scan into `LockInfo`s. Any client may write znodes, so their texts are not trusted."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Final
 
+from django_zklock.conf.url import host_port
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.info import Connection, LockInfo, Snapshot
@@ -93,5 +94,5 @@ def connection_of(session: Session) -> Connection:
         server=session.server,
         session_id=session.session_id or 0,
         timeout=session.timeout,
-        hosts=tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in session.options.hosts),
+        hosts=tuple(host_port(*host) for host in session.options.hosts),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
@@ -13,7 +14,6 @@ from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NamesReply
 from django_zklock.zk.requests import call
-from django_zklock.zk.session import Session
 
 MAX_READ: Final = 500  # reservations that are read
 
@@ -41,14 +41,14 @@ def report_reservations(patience: float) -> ReservationReport:
     unreadable: list[str] = []
     problem = ""
     try:
-        reply = _list(session, directory, deadline)
+        reply: NamesReply = call(session, lambda gateway, done: gateway.children(directory, done), deadline)
         if isinstance(reply, ZkError):
             return ReservationReport(problem="" if isinstance(reply, NodeMissing) else str(reply))
         names = sorted(reply)
         if len(names) > MAX_READ:
             problem = f"{MAX_READ} of {len(names)} were read."
         for name in names[:MAX_READ]:
-            found = _read(session, f"{directory}/{name}", deadline)
+            found: DirectoryReply = call(session, partial(_read, f"{directory}/{name}"), deadline)
             if isinstance(found, DirectoryState):
                 try:
                     verdict = reservations.judge(Reservation.decode(found.data), found.children, time.time())
@@ -62,15 +62,5 @@ def report_reservations(patience: float) -> ReservationReport:
     return ReservationReport(total=len(names), dead=tuple(dead), unreadable=tuple(unreadable), problem=problem)
 
 
-def _list(session: Session, path: str, deadline: float) -> NamesReply:
-    def request(gateway: Gateway, done: Callback[NamesReply]) -> None:
-        gateway.children(path, done)
-
-    return call(session, request, deadline)
-
-
-def _read(session: Session, path: str, deadline: float) -> DirectoryReply:
-    def request(gateway: Gateway, done: Callback[DirectoryReply]) -> None:
-        gateway.read_directory(path, done)
-
-    return call(session, request, deadline)
+def _read(path: str, gateway: Gateway, done: Callback[DirectoryReply]) -> None:
+    gateway.read_directory(path, done)

@@ -102,11 +102,10 @@ class SnapshotCache:
         entry = self._entry(limits)
         now = clock.now()
         last = entry.reply
-        if last is not None and entry.scan is None and now - entry.replied_at < max_age:
-            enough = not last.problem or patience <= entry.patience  # a scan with little patience may be incomplete
-            if enough:
-                callback(last)
-                return
+        fresh = entry.scan is None and now - entry.replied_at < max_age
+        if last is not None and fresh and (not last.problem or patience <= entry.patience):
+            callback(last)  # a problem of a scan with less patience may only have been lack of time
+            return
         subscriber = _Subscriber(callback)
         self._session.loop.call_later(patience + LATE, lambda: subscriber.reply(self._late_reply(entry)))
         if entry.scan is None:

@@ -15,7 +15,7 @@ from django_zklock.zk.gateway import Node
 
 audit = logging.getLogger("zklock.audit")
 
-MOST: Final = 500
+MAX_TEXT: Final = 500
 """Characters of a reason or a name that are logged."""
 
 
@@ -37,7 +37,7 @@ class Holder:
 def check_by(by: str) -> str:
     """Return the name of the operator, as it is logged. Raises `ValueError` if it is empty."""
     refuse_no_text("by", by, "a text that says who does it")
-    found = printable(by.strip(), MOST)
+    found = printable(by.strip(), MAX_TEXT)
     if not found:
         raise ValueError("by is empty; say who does it.")
     return found
@@ -54,7 +54,7 @@ def check_reason(reason: str) -> str:
 def check_optional_reason(reason: str) -> str:
     """Return the reason, as it is logged; it may be empty."""
     refuse_no_text("reason", reason, "a text that says why")
-    return printable(reason.strip(), MOST)
+    return printable(reason.strip(), MAX_TEXT)
 
 
 def holder_of(child: Child, node: Node) -> Holder:
@@ -62,7 +62,7 @@ def holder_of(child: Child, node: Node) -> Holder:
     payload = Payload.decode(node.data)
     found = {"token": node.czxid, "session_id": node.owner, "name": child.name, "guid": child.guid}
     if payload is None:
-        what = printable(node.data[:MOST].decode(errors="replace"), MOST)
+        what = printable(node.data[:MAX_TEXT].decode(errors="replace"), MAX_TEXT)
         return Holder(**found, host="", pid=0, thread="", what=what, about={})  # type: ignore[arg-type]
     about = {printable(name): printable(value) for name, value in payload.about.items()}
     texts = {name: printable(getattr(payload, name)) for name in ("host", "thread", "what")}
@@ -82,7 +82,7 @@ def log_break(key: str, holder: Holder, what: str, by: str, reason: str) -> None
         what,
         by,
         reason,
-        _in_words(holder),
+        _description(holder),
         extra={**log_fields(key, by, reason), "holder": asdict(holder), "token": holder.token},
     )
 
@@ -100,12 +100,12 @@ def log_release_request(key: str, holder: Holder, by: str, reason: str, *, sure:
         "was" if sure else "may have been",
         by,
         reason,
-        _in_words(holder),
+        _description(holder),
         extra={**log_fields(key, by, reason), "holder": asdict(holder), "token": holder.token},
     )
 
 
-def _in_words(holder: Holder) -> str:
+def _description(holder: Holder) -> str:
     return (
         f"{holder.what or 'unknown work'} on {holder.host or 'an unknown host'}, process {holder.pid}, "
         f"thread {holder.thread or 'unknown'} (guid {holder.guid}, token {holder.token})"

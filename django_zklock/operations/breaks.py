@@ -1,7 +1,7 @@
 """
-Break a lock: delete the znode of its holder, and leave a record that tells the holder who did it and why.
+Break a lock: delete the znode of its holder, and leave a record of the operator and the reason for the holder.
 
-The znode is named by its guid and its token. The server gives no name twice, so no other contender can be hit.
+A guid and a token name the znode. The server uses no name twice, so no other contender can be deleted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.zk.multi import Create
 
 RECORDS_LAST: Final = 60.0
-"""Seconds after which the next break deletes a record that was left behind."""
+"""Seconds after which the next break deletes a left-over record."""
 MOST_RECORDS: Final = 100
-"""Records that are looked at."""
+"""The most records that one break checks for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Broken:
 
 def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patience: float = PATIENCE) -> Broken:
     """
-    Take a lock from its holder. The holder is told at once that the lock is lost, and the next waiter gets it.
+    Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
     Only the znode with this guid and token (its czxid) is deleted, and only if it is a holder. Waiters are never
     touched, except where a contender may or may not hold (`ContenderInfo.may_hold`); if it waits, it is queued again.
@@ -74,9 +74,9 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         raise _changed_hands(key)
     record = BreakRecord(by, reason)
     record_path = break_record.record_path(client.base, child.name)
-    beside = (Create(path=record_path, data=record.encode()),)
+    extra = (Create(path=record_path, data=record.encode()),)
     held = not may_hold(client, queue, child, node)
-    delete = DeleteNode(client.parent, child.name, beside, held=held, limit=own_limit(node.data))
+    delete = DeleteNode(client.parent, child.name, extra, held=held, limit=own_limit(node.data))
     found = Broken(key=key, holder=holder_of(child, node), reason=reason, by=by)
     try:
         done = client.run(delete, directory=break_record.directory(client.base))
@@ -84,7 +84,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         if delete.tried:
             log_break(key, found.holder, "may be broken, as the answer was lost,", by, reason)
         raise
-    if not done and not (delete.tried and _is_there(client, record, record_path)):
+    if not done and not (delete.tried and _was_recorded(client, record, record_path)):
         raise _changed_hands(key)
     log_break(key, found.holder, "was broken", by, reason)
     send_from(client.session, signals.lock_broken, lock=key, holder=found.holder, reason=reason, by=by)
@@ -92,7 +92,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     return found
 
 
-def _is_there(client: QueueClient, record: BreakRecord, path: str) -> bool:
+def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
     """Tell whether the record of this break is there, so that a delete whose reply was lost was carried out."""
     answer = client.request(lambda gateway, done: gateway.read(path, done))
     found = BreakRecord.decode(answer.data) if isinstance(answer, Node) else None
@@ -100,7 +100,7 @@ def _is_there(client: QueueClient, record: BreakRecord, path: str) -> bool:
 
 
 def _purge(client: QueueClient, path: str) -> None:
-    """Delete this record later, and now the old ones that were left behind; on the protocol's thread."""
+    """Delete this record later, and left-over ones now; on the protocol's thread."""
     gateway = client.session.attached(Gateway)
     parent = break_record.directory(client.base)
 

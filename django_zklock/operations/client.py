@@ -20,7 +20,7 @@ from django_zklock.zk.requests import Commit, Decide, Done, OptimisticUpdate, St
 
 PATIENCE: Final = 5.0
 """Seconds that ZooKeeper has for its answers, besides the time to wait for a lock."""
-AT_ONCE = 100  # znodes that are read together
+BATCH: Final = 100  # znodes that are read together
 
 Ask: TypeAlias = Callable[[Gateway, Callback[Any]], object]
 
@@ -104,7 +104,7 @@ class QueueClient:
         found: dict[str, int] = {}
         names = holders.by_own_limit(queue)
         while len(found) < min(len(names), max(found.values(), default=1)):
-            found.update(self.limits(names[len(found) : len(found) + AT_ONCE]))
+            found.update(self.limits(names[len(found) : len(found) + BATCH]))
         return found
 
     def about(self, error: ZkLockError) -> ZkLockError:
@@ -123,7 +123,7 @@ class DeleteNode:
     Delete a znode of the queue, for `QueueClient.run`. The value is True if this update deleted it.
 
     It is False if the znode is gone or, with `held`, if it does not hold the lock. The version does not matter: no
-    other znode ever gets this name, and whoever writes its data, it belongs to the same contender.
+    other znode ever gets this name, and it belongs to the same contender whatever its data are.
     """
 
     def __init__(

@@ -1,20 +1,19 @@
 """
 Set the limit of a semaphore for all processes, while permits are acquired and released.
 
-The limit is a marker in the lock's directory. Whoever lists the queue reads it in the same reply, and grants by it
+The limit is a marker in the lock's directory. A contender that lists the queue reads it in the same reply, and uses it
 from then on. A change replaces the marker in one transaction. The transaction also writes the data of the directory:
 waiters for permits watch these data, and list again.
 
 No holder loses its permit. A contender that was granted by an earlier limit does not look again, so it keeps the permit
 although its place is beyond the new limit.
 
-There are never more holders than the limit that the last of them in the queue saw when it was granted. Proof: call it
-z. At its grant fewer contenders were ahead of z than the limit allows, because all that are ahead count, whatever they
-are. From then on contenders leave, and others come behind z. So no more can be ahead of it later. All holders are ahead
-of z, or z itself.
+There are never more holders than the limit that the last of them in the queue saw at its grant. Proof: call this holder
+z. At its grant, fewer contenders than the limit were ahead of z, because all contenders ahead count, of any kind. Later
+contenders come behind z, so the number ahead of z never rises. All holders are ahead of z, or z itself.
 
-From outside it is not certain who keeps a permit by an earlier limit. The record of a change has the highest limit of
-before, so that views can say "may hold" of the contenders that it may be true of (`holders.may_hold`).
+Other processes cannot be certain which contenders keep a permit by an earlier limit. The record of a change has the
+highest earlier limit, so that views can show which contenders may hold (`holders.may_hold`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from django_zklock.zk.requests import Commit, Done, Step
 
 def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = PATIENCE) -> None:
     """
-    Set how many permits a semaphore has, for all processes and over what their code says, until it is cleared.
+    Set the limit of a semaphore for all processes, in place of the limit in their code, until it is cleared.
 
     Holders keep their permits. With a lower limit, the next permit is granted once enough of them are released. With a
     higher limit, waiters get theirs at once. A second call replaces the limit. The change is written to the log
@@ -51,7 +50,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     Args:
         key: of the lock; it needs no holder and no waiter.
         limit: the number of permits, from 1 to 10 000.
-        reason: why, for the audit and for everybody who looks at the lock; required.
+        reason: why, for the audit and shown with the lock; required.
         by: who sets it.
         patience: seconds to wait for ZooKeeper.
 
@@ -167,7 +166,7 @@ class LimitChange:
 
 
 def _sets_limit(name: str) -> bool:
-    """Return whether a marker sets a limit, also one that this release cannot read."""
+    """Return whether a marker sets a limit. One that this release cannot read counts, too."""
     return markers.is_limit_marker(name) and markers.limit_in(name) != 0
 
 

@@ -1,5 +1,5 @@
 """
-Reservations: a task is the only one of its key, from before it is sent until it has started or is done.
+Reservations: only one task of a key exists, from before it is sent until it has started or is done.
 
 A publisher *reserves* the key and sends the message. Then it *confirms* the reservation, or *withdraws* it if the
 message could not be sent. A worker *starts* the task. It *frees* the key when the task no longer counts, or *leaves*
@@ -61,7 +61,7 @@ class Reserved:
     task_id: str
     token: str
     before: State | None
-    """The state of the task before, if it is published again."""
+    """The earlier state of the task, if it is sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def confirm(reserved: Reserved, *, deadline: float = PATIENCE) -> None:
 
 
 def withdraw(reserved: Reserved, *, deadline: float = PATIENCE) -> None:
-    """Record that the message was not sent: the key is free, or its task is in the state it was in before."""
+    """Record that the message was not sent: the key is free, or its task is in its earlier state again."""
     _complete(reserved.key, _withdrawing(reserved), deadline)
 
 
@@ -169,7 +169,7 @@ def free(key: str, task_id: str, *, attached: Attached | None = None, deadline: 
 
 
 class _Reserving:
-    """The plan of a publisher. It is asked again after a lost reply, so it keeps what it needs to continue."""
+    """The plan of a publisher. After a lost reply it is called again, so it keeps its state."""
 
     def __init__(self, key: str, task_id: str, *, late: bool, until: float | None, over: str) -> None:
         self._key = key
@@ -224,7 +224,7 @@ def _if_own(task_id: str, token: str, change: _Change, *, otherwise: object = Tr
 
 def _confirming(reserved: Reserved) -> Decide:
     def change(found: DirectoryState, own: Reservation, session_id: int) -> Step:
-        # Otherwise the worker was faster.
+        # If it is no longer PUBLISHING, a worker has already started the task.
         now = replace(own, state=State.QUEUED) if own.state is State.PUBLISHING else own
         return _write(found, own, now, *_deletes(found, rules.publishers(found.children)))
 
