@@ -41,7 +41,7 @@ def add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reason(parser: argparse.ArgumentParser, explanation: str) -> None:
-    """Declare `--reason`. The help text is the explanation."""
+    """Declare `--reason` with this help text."""
     parser.add_argument("--reason", default="", help=explanation)
 
 
@@ -107,7 +107,7 @@ def key_of(name: str, fields: Mapping[str, object]) -> str:
     """
     Return the key of the lock with this name. Raises `InvalidLockName`.
 
-    A name with an escape in it, and no character that needs one, was copied from a list: it is a key already.
+    A name with an escape such as %20, and without a character that needs one, is a key already: it comes from a list.
     """
     path = conf.current().options_for(name).path or name
     if path == name and not fields and _is_escaped(name):

@@ -1,4 +1,4 @@
-"""The trials of `zklock doctor`: what the ensemble answers, how fast, and what it lets this client do."""
+"""The checks of the ensemble for `zklock doctor`: its replies, their times, and the rights of this client."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from django_zklock.zk.requests import OnConnected, call
 from django_zklock.zk.session import Session
 
 FOLDER: Final = "!doctor"
-"""The directory of the trials, below the base and deleted at the end. No key of a lock contains this character."""
-TOO_SHORT: Final = "The time was too short for all trials."
+"""The directory of the checks, below the base and deleted at the end. No key of a lock contains this character."""
+TOO_SHORT: Final = "The time was too short for all checks."
 
 _REPLY_LIMIT = 64 * 1024  # bytes of the reply to `srvr`
 
@@ -29,7 +29,7 @@ Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
 
 @dataclass(slots=True, kw_only=True)
 class CheckupResult:
-    """What the trials found; times in seconds. What could not be tried is None or empty."""
+    """The results of the checks; times in seconds. A result is None or empty if the check was not made."""
 
     connected: bool = False
     connect_time: float = 0.0
@@ -46,7 +46,7 @@ class CheckupResult:
     base_acl: tuple[tuple[str, str, str], ...] | None = None
     """The access list of the root of all locks, as (scheme, id, permissions). None if that znode does not exist yet."""
     refused: str = ""
-    """What this client may not do, although locks need it."""
+    """The right that locks need and this client does not have."""
     clock_ahead: float | None = None
     """Seconds by which the server's clock is ahead of this process's."""
     clock_error: float = 0.0
@@ -54,11 +54,11 @@ class CheckupResult:
 
 
 class _Stopped(Exception):
-    """A trial failed, so the rest would fail too."""
+    """A check failed, so the rest would fail, too."""
 
 
 def check_up(session: Session, rounds: int, patience: float) -> CheckupResult:
-    """Run the trials, for at most `patience` seconds. Time so many `rounds` of reads and of writes."""
+    """Run the checks, for at most `patience` seconds. Measure the times of `rounds` reads and as many writes."""
     checkup = _Checkup(session, time.monotonic() + patience)
     try:
         checkup.connect()

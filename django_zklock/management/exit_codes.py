@@ -1,4 +1,4 @@
-"""The exit codes of `manage.py zklock`, and the error that each of them stands for."""
+"""The exit codes of `manage.py zklock`, and the errors that lead to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     """How a subcommand ends. `run` ends with its command's status, if the command was started and not stopped."""
 
     OK = 0
-    FAILED = 1  # refused, or the doctor has found an error
+    FAILED = 1  # refused, or a check of the doctor has failed
     USAGE = 2  # argparse's
     FREE = 3  # the lock has no holder and no waiters
     CHANGED = 4  # the lock has changed hands

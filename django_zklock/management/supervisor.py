@@ -5,9 +5,9 @@ A program that starts one command in a process group of its own, and stops the g
 which would otherwise continue without its lock. It starts in milliseconds, because it imports the standard library
 only and nothing of this package.
 
-It reads orders. Each is one byte: a signal for the group. At their end it stops the group with SIGTERM, and after the
-grace with SIGKILL. It writes reports, one a line: `started PID`, `failed ERRNO`, `stopped`, `exited STATUS`, where a
-negative status is the signal that ended the command.
+It reads orders. Each is one byte: a signal for the group. When the pipe of the orders is closed, it stops the group
+with SIGTERM, and after the grace with SIGKILL. It writes reports, one a line: `started PID`, `failed ERRNO`, `stopped`,
+`exited STATUS`, where a negative status is the signal that ended the command.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _audit_not_on_stderr() -> Iterator[None]:
 
 
 class _SubcommandParser(CommandParser):
-    """A parser that leaves alone what comes after `--`. argparse does so in some releases only."""
+    """A parser that does not interpret arguments after `--`. Only some releases of argparse do that by themselves."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments. If the subcommand has a `command`, that is what comes after the first `--`."""

@@ -1,4 +1,4 @@
-"""Break a lock: take it from its holder without asking it."""
+"""Break a lock: delete the znode of its holder, without asking the holder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION: Final = """\
 {key} is held by
     {who}, for {age}, token {token}
     running: {work}
-The holder learns at once that the lock is lost. It may run on for a moment before it stops. {next}
+The holder learns at once that the lock is lost. Its work may continue for a moment. {next}
 Type 'yes' to break the lock: """
 
 
@@ -39,7 +39,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("--no-input requires --token, the holder's token as `zklock show` prints it.", ExitCode.USAGE)
     key, lock = read_lock(options)
     if lock is None or (not lock.holders and not lock.problem):
-        raise failure(f"Nobody holds {key!r}.", ExitCode.FREE)
+        raise failure(f"{key!r} has no holder.", ExitCode.FREE)
     holder = _holder(lock, options.token)
     if not options.no_input:
         _confirm(lock, holder)
@@ -82,7 +82,9 @@ def _confirm(lock: LockInfo, holder: ContenderInfo) -> None:
             age=duration(holder.age),
             token=holder.token,
             work=printable(work_of(holder)),
-            next=printable(f"Next is {process_of(following)}: {work_of(following)}.") if following else "Nobody waits.",
+            next=printable(f"Next is {process_of(following)}: {work_of(following)}.")
+            if following
+            else "It has no waiters.",
         )
     )
     sys.stderr.flush()

@@ -55,7 +55,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
-    out.write(f"ZooKeeper's dev server listens on {server.address}. For your settings:\n\n")
+    out.write(f"The dev server listens on {server.address}. For your settings:\n\n")
     out.write(f'    ZKLOCK = {{"URL": "{server.url("myproject")}"}}\n\n')
     if data is not None:
         write_line(out, f"The tree will be kept in {data}")
@@ -66,7 +66,7 @@ def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> No
 
 
 def _report_sessions(out: Output, server: DevServer, stopped: threading.Event) -> None:
-    """Write a line for each session that opens or ends. One that is shorter than the interval is missed."""
+    """Write a line for each session that opens or ends. Sessions shorter than the interval are missed."""
     known: set[int] = set()
     while not stopped.wait(POLL_INTERVAL):
         sessions = {session.id: session for session in server.sessions()}

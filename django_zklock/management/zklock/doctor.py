@@ -36,8 +36,8 @@ from django_zklock.management.output import (
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 
-SLOW_SHARE: Final = 0.05  # of the session timeout; a write that takes longer endangers the renewal of leases
-CLOCK_SHARE: Final = 0.25  # of the session timeout; clocks that differ by more make the ages of locks hard to read
+SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
+CLOCK_SHARE: Final = 0.25  # of the session timeout; with a larger difference the times of locks mislead
 MAX_DEAD: Final = 5  # dead reservations that are listed
 SRVR_TIMEOUT: Final = 1.0  # seconds for each server to tell its version
 _EVERYBODY: Final = ("world", "anyone")
@@ -207,7 +207,7 @@ def _fences() -> Iterator[Check]:
                 sound = False
                 where, seen = f"{finding.column.label} in {using}", f"have seen tokens up to {finding.highest}"
                 remedy = "Remedy: manage.py zklock fences --reset"
-                text = f"{where}: {finding.ahead} rows {seen}; ZooKeeper has come to {reached}. {remedy}"
+                text = f"{where}: {finding.ahead} rows {seen}; ZooKeeper's last transaction id is {reached}. {remedy}"
                 yield Check("fences", "error", text)
     if rows and sound:
         yield Check("fences", "ok", f"{rows} rows, none of them ahead of ZooKeeper")
@@ -216,7 +216,7 @@ def _fences() -> Iterator[Check]:
 def _why_orphan(contender: ContenderInfo) -> str:
     if not contender.session_id:
         # An operator hold needs no process.
-        return "" if contender.operator else "belongs to no session, so it stays until it is deleted by hand"
+        return "" if contender.operator else "belongs to no session, so nothing deletes it"
     if contender.client == "unknown":
         return f"belongs to an unknown program ({process_of(contender)})"
     if contender.client == "zklock" and contender.host == _host() and contender.pid and not _is_running(contender.pid):

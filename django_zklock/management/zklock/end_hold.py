@@ -26,7 +26,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if token is None:
         holds = [each.operator for each in (*lock.holders, *lock.over) if each.operator is not None] if lock else []
         if not holds:
-            raise failure(f"No operator holds {key!r}.", ExitCode.FREE)
+            raise failure(f"{key!r} has no operator hold.", ExitCode.FREE)
         token = holds[0].token
     with errors_as_exit_codes():
         operations.end_hold(key, token=token, by=user(), reason=options.reason, patience=options.patience)

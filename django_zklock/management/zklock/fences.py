@@ -1,4 +1,4 @@
-"""List the fenced tables, and reset tokens that this ZooKeeper cannot have given because it was wiped or restored."""
+"""List the fenced tables, and reset the tokens that are ahead of ZooKeeper after it has lost data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ audit = logging.getLogger("zklock.audit")
 
 HEAD: Final = ("database", "model", "rows", "highest token", "rows ahead")
 QUESTION: Final = """\
-{rows} rows have tokens that ZooKeeper, which has come to {reached}, cannot have given. Their tokens will be set to 0,
-so that the present holders can write. A process that has held a lock since before ZooKeeper lost its data could then
-write, too. So first restart all of these processes.
+{rows} rows have tokens that are ahead of ZooKeeper, whose last transaction id is {reached}. Their tokens will be set to
+0, so that the present holders can write. Processes that have held a lock since before ZooKeeper lost its data could
+then write, too. So first restart all of these processes.
 Type 'yes' to reset the tokens: """
 ADVICE: Final = """\
 Holders cannot write the rows that are ahead: that raises FenceRegressed. First restart all processes that held locks
@@ -141,7 +141,7 @@ def _list(out: Output, findings: Sequence[Finding], reached: int | None) -> None
     if reached is None:
         write_line(out, "ZooKeeper does not answer, so it is unknown which rows are ahead of it.")
     else:
-        write_line(out, f"ZooKeeper has come to {reached}.")
+        write_line(out, f"ZooKeeper's last transaction id is {reached}.")
     if not findings:
         write_line(out, "No table has tokens.")
         return

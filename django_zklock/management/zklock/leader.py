@@ -20,7 +20,7 @@ from django_zklock.queue import names
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_name(parser)
-    parser.add_argument("--watch", action="store_true", help="go on, and show each change, until Ctrl-C")
+    parser.add_argument("--watch", action="store_true", help="show each change, until Ctrl-C")
     add_answer(parser, json="write JSON; with --watch, one line for each change")
 
 
@@ -29,7 +29,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     with errors_as_exit_codes():
         key = key_of(options.name, dict(options.fields))
         parent = names.path(conf.current().base, key)
-        # Also before watching, which would wait without a word while ZooKeeper is away.
+        # Also with --watch: it would write nothing while ZooKeeper is not available.
         found = observer.candidates(key, parent, patience=options.patience)
     if options.watch:
         with errors_as_exit_codes(), contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
@@ -52,7 +52,7 @@ def _write_change(out: Output, key: str, leader: Candidate | None, *, json: bool
     if json:
         write_json(out, {"key": key, "leader": _candidate_json(leader), "at": now.isoformat()}, lines=True)
     else:
-        write_line(out, f"{now:%Y-%m-%d %H:%M:%S} UTC  {'nobody' if leader is None else _line(leader)}")
+        write_line(out, f"{now:%Y-%m-%d %H:%M:%S} UTC  {'no leader' if leader is None else _line(leader)}")
 
 
 def _line(leader: Candidate) -> str:

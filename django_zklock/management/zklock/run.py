@@ -228,7 +228,7 @@ class _Child:
             try:
                 self._follow(reports, give_orders)
             finally:
-                self._signals.mute()
+                self._signals.ignore_all()
                 give_orders.close()  # if this method has failed, the supervisor stops the command
             process.wait()
         if not self._ended and self._pid:  # the supervisor was killed
@@ -256,7 +256,7 @@ class _Child:
                 if reason is not None and self.must_stop:
                     self.lost = reason
                     deadline = time.monotonic() + self._grace + STOP_TIMEOUT
-                    self._signals.mute()
+                    self._signals.ignore_all()
                     orders.close()
 
     def _on_report(self, report: str, orders: FileIO) -> None:
@@ -276,12 +276,12 @@ class _Child:
 
 
 class _ForwardedSignals:
-    """While the command runs, signals are forwarded to it. Before and after, they end this process in order."""
+    """Forwards signals to the command while it runs. Before that they end this process, as usual."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
         self._orders: FileIO | None = None
-        self._muted = False
+        self._ignored = False
 
     def __enter__(self) -> _ForwardedSignals:
         if threading.current_thread() is threading.main_thread():
@@ -300,12 +300,12 @@ class _ForwardedSignals:
         """Forward signals as orders to the supervisor."""
         self._orders = orders
 
-    def mute(self) -> None:
-        """Drop all signals, as nothing may interrupt the rest."""
-        self._muted = True
+    def ignore_all(self) -> None:
+        """Ignore all signals from now on, so that none interrupts the end."""
+        self._ignored = True
 
     def _handle(self, number: int, frame: object) -> None:
-        if self._muted:
+        if self._ignored:
             return
         if self._orders is not None:
             _send(self._orders, number)

@@ -84,7 +84,7 @@ def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
     if options.json:
         write_json(out, {"key": key, "limit_set": limit_json(limit), "holders": [], "waiters": [], "waiting": 0})
     limit_set = "" if limit is None else f" Its {limit_text(limit)}."
-    message = f"Nobody holds {key!r} or waits for it.{limit_set} {entries_below(key)}"
+    message = f"The lock {key!r} is free.{limit_set} {entries_below(key)}"
     raise failure(message.rstrip(), ExitCode.FREE)
 
 

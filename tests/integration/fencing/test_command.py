@@ -66,7 +66,7 @@ def test_every_table_is_listed_once(ledger: str, rows: list[Account]) -> None:
 
 def test_the_list_says_what_to_do(ledger: str, rows: list[Account]) -> None:
     text = fences(f"--database={ledger}")
-    assert text.startswith("ZooKeeper has come to ")
+    assert text.startswith("ZooKeeper's last transaction id is ")
     assert "--reset" in text
     (line,) = [line for line in text.splitlines() if "ledgers.Account" in line]
     assert line.split() == [ledger, "ledgers.Account", "3", str(FAR + 1), "2"]

@@ -66,13 +66,13 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
         if not as_json:
             return line.partition("UTC  ")[2]
         leader = json.loads(line)["leader"]
-        return "nobody\n" if leader is None else f"token {leader['token']}\n"
+        return "no leader\n" if leader is None else f"token {leader['token']}\n"
 
     try:
-        assert told() == "nobody\n"
+        assert told() == "no leader\n"
         with zk_leader("lead") as hold:
             assert told().endswith(f"token {hold.token}\n")
-        assert told() == "nobody\n"
+        assert told() == "no leader\n"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
         assert (process.returncode, err) == (0, "")

@@ -71,7 +71,7 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
         assert "holds" in text
         assert hold.key in text
     status, _, message = ending("show", "inventory/a b")
-    assert (status, message) == (ExitCode.FREE, "Nobody holds 'inventory/a%20b' or waits for it.")
+    assert (status, message) == (ExitCode.FREE, "The lock 'inventory/a%20b' is free.")
 
 
 def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
@@ -80,7 +80,7 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
     with zoo.configured(LOCKS=locks):
         told = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
         assert ending("show", "inventory")[2] == told
-        told = f"Nobody holds 'goods' or waits for it. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
+        told = f"The lock 'goods' is free. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
         assert ending("show", "goods")[2] == told
 
 
