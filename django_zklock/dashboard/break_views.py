@@ -1,4 +1,4 @@
-"""The views by which a person breaks a lock, holds one, or ends such a hold. Only a POST changes anything."""
+"""The views to break locks, to hold a lock as an operator, and to end such a hold. Only a POST changes anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_KEYS: Final = 20
 """Locks on one page of confirmation. A longer one would not be read."""
 MAX_TARGETS: Final = 100
-"""Their holders: a read-write lock may have many readers."""
+"""Holders on such a page: a read-write lock may have many readers."""
 
 
 class BreakViews(LockPages):
@@ -29,21 +29,21 @@ class BreakViews(LockPages):
 
     def break_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a confirmation and a reason, then break the locks of exactly the chosen holders."""
-        self.demand(self.has_break_permission(request))
+        self.require(self.has_break_permission(request))
         if request.method != "POST":
             return self._confirm(request, request.GET.getlist("key"), BreakForm())
         targets = [Target.parse(text) for text in request.POST.getlist("target")[:MAX_TARGETS]]
         chosen = [target for target in targets if target is not None]
         form = BreakForm(request.POST)
         if not chosen:
-            self.say(request, _("No holder was chosen, so no lock was broken."), messages.WARNING)
-            return self.back_to()
+            self.show_message(request, _("No holder was chosen, so no lock was broken."), messages.WARNING)
+            return self.redirect_to()
         if not form.is_valid():
             return self._confirm(request, [target.key for target in chosen], form)
         left, status = self._break_all(request, chosen, form.cleaned_data["reason"])
         if left:
             return self._confirm(request, [target.key for target in left], form, status)
-        return self.back_to({target.key for target in chosen})
+        return self.redirect_to({target.key for target in chosen})
 
     def _break_all(self, request: HttpRequest, targets: list[Target], reason: str) -> tuple[list[Target], int]:
         """Return the targets that were not broken, and the HTTP status that says why."""
@@ -58,13 +58,13 @@ class BreakViews(LockPages):
                 left.append(target)
                 status = status if status == UNAVAILABLE else CONFLICT
                 text = _("The lock '%(lock)s' was not broken: its holder has changed. The page shows the new state.")
-                self.say(request, text % {"lock": key}, messages.ERROR)
+                self.show_message(request, text % {"lock": key}, messages.ERROR)
             except ZkLockError as error:
                 left.append(target)
                 text = _("It is unknown whether the lock '%(lock)s' was broken: %(error)s")
-                self.say(request, text % {"lock": key, "error": clean(error)}, messages.ERROR)
+                self.show_message(request, text % {"lock": key, "error": clean(error)}, messages.ERROR)
                 if isinstance(error, ZooKeeperUnavailable):
-                    return [*left, *targets[number + 1 :]], UNAVAILABLE  # the others would take as long to fail
+                    return [*left, *targets[number + 1 :]], UNAVAILABLE  # the others would fail as slowly
                 status = CONFLICT
             else:
                 values = {
@@ -75,22 +75,22 @@ class BreakViews(LockPages):
                     "guid": clean(target.guid, 40),
                 }
                 message = _("Broken: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
-                self.record(request, target.key, message % values)
+                self.record_action(request, target.key, message % values)
                 text = _("The lock '%(lock)s' was broken. The loss is reported to its holder, %(who)s.")
-                self.say(request, text % values, messages.SUCCESS)
+                self.show_message(request, text % values, messages.SUCCESS)
         return left, status
 
     def _confirm(self, request: HttpRequest, keys: Iterable[str], form: BreakForm, status: int = 200) -> HttpResponse:
         """Show the present holders of these locks. The form names each of them."""
         wanted = [key for key in dict.fromkeys(keys) if self.get_object(request, key) is not None][:MAX_KEYS]
         if not wanted:
-            self.say(request, _("Choose the locks to break in the list."), messages.WARNING)
-            return self.back_to()
+            self.show_message(request, _("Choose the locks to break in the list."), messages.WARNING)
+            return self.redirect_to()
         locks: list[Detail] = []
         for key in wanted:
             locks.append(self.read_lock(key))
             if locks[-1].problem:
-                break  # the others would take as long to fail
+                break  # the others would fail as slowly
         problem = locks[-1].problem
         holders = 0 if problem else sum(len(lock.holders) for lock in locks)
         context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders}
@@ -100,7 +100,7 @@ class BreakViews(LockPages):
 
     def hold_view(self, request: HttpRequest) -> HttpResponse:
         """Hold a lock for the user, with a reason and an end."""
-        self.demand(self.has_hold_permission(request))
+        self.require(self.has_hold_permission(request))
         if request.method != "POST":
             return self._hold_page(request, HoldForm(initial={"key": request.GET.get("key", "")[:1000]}))
         form = HoldForm(request.POST)
@@ -121,32 +121,32 @@ class BreakViews(LockPages):
             status = CONFLICT if isinstance(error, LockNotAcquired) else 200
             return self._hold_page(request, form, UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status)
         values = {"until": f"{hold.until:%Y-%m-%d %H:%M:%S} UTC", "reason": given["reason"], "token": hold.token}
-        self.record(request, key, _("Held until %(until)s: %(reason)s (token %(token)d)") % values)
+        self.record_action(request, key, _("Held until %(until)s: %(reason)s (token %(token)d)") % values)
         text = _("You hold the lock '%(lock)s' until %(until)s.")
-        self.say(request, text % {**values, "lock": clean(key)}, messages.SUCCESS)
-        return self.back_to({key})
+        self.show_message(request, text % {**values, "lock": clean(key)}, messages.SUCCESS)
+        return self.redirect_to({key})
 
     def _hold_page(self, request: HttpRequest, form: HoldForm, status: int = 200) -> HttpResponse:
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
 
     def end_view(self, request: HttpRequest) -> HttpResponse:
         """End an operator hold before its time."""
-        self.demand(self.has_hold_permission(request))
+        self.require(self.has_hold_permission(request))
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = EndForm(request.POST)
         if not form.is_valid():
-            self.say(request, _("This hold does not exist."), messages.ERROR)
-            return self.back_to()
+            self.show_message(request, _("This hold does not exist."), messages.ERROR)
+            return self.redirect_to()
         given = form.cleaned_data
         key = given["key"]
         try:
             lazy.operations.end_hold(key, token=given["token"], by=user_name(request), reason=given["reason"])
         except LockChangedHands:
-            self.say(request, _("This hold has already ended."), messages.WARNING)
+            self.show_message(request, _("This hold has already ended."), messages.WARNING)
         except ZkLockError as error:
-            self.say(request, clean(error), messages.ERROR)
+            self.show_message(request, clean(error), messages.ERROR)
         else:
-            self.record(request, key, _("Ended the hold with token %(token)d") % {"token": given["token"]})
-            self.say(request, _("The hold has ended."), messages.SUCCESS)
-        return self.back_to({key})
+            self.record_action(request, key, _("Ended the hold with token %(token)d") % {"token": given["token"]})
+            self.show_message(request, _("The hold has ended."), messages.SUCCESS)
+        return self.redirect_to({key})

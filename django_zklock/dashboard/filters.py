@@ -28,10 +28,10 @@ class _LockFilter(admin.SimpleListFilter):
         value = self.value()
         if value is None or not isinstance(queryset, LockQuerySet):
             return queryset
-        return queryset.narrowed(lambda lock: lock.info is not None and self.admits(lock.info, value))
+        return queryset.selected(lambda lock: lock.info is not None and self.matches(lock.info, value))
 
     @abstractmethod
-    def admits(self, info: LockInfo, value: str) -> bool:
+    def matches(self, info: LockInfo, value: str) -> bool:
         """Return True if a lock belongs to this choice."""
 
 
@@ -52,7 +52,7 @@ class StateFilter(_LockFilter):
             ("broken", _("Unreadable")),
         ]
 
-    def admits(self, info: LockInfo, value: str) -> bool:
+    def matches(self, info: LockInfo, value: str) -> bool:
         match value:
             case "contended":
                 return info.contended
@@ -78,7 +78,7 @@ class KindFilter(_LockFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [("lock", _("Lock")), ("read-write", _("Read-write lock")), ("semaphore", _("Semaphore"))]
 
-    def admits(self, info: LockInfo, value: str) -> bool:
+    def matches(self, info: LockInfo, value: str) -> bool:
         return info.kind == value
 
 
@@ -97,7 +97,7 @@ class SourceFilter(_LockFilter):
             ("other", _("Another client")),
         ]
 
-    def admits(self, info: LockInfo, value: str) -> bool:
+    def matches(self, info: LockInfo, value: str) -> bool:
         return any(source_of(holder) == value for holder in info.holders)
 
 
@@ -112,7 +112,7 @@ class HostFilter(_LockFilter):
         hosts = {holder.host for lock in locks for holder in lock.holders if holder.host}
         return [(host, clean(host, 60)) for host in sorted(hosts)[:MAX_HOSTS]]
 
-    def admits(self, info: LockInfo, value: str) -> bool:
+    def matches(self, info: LockInfo, value: str) -> bool:
         return any(holder.host == value for holder in info.holders)
 
 

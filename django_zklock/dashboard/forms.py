@@ -47,7 +47,7 @@ class Target:
         return cls(key, guid, int(token[:20]))
 
 
-class _Key(forms.CharField):
+class _KeyField(forms.CharField):
     def __init__(self) -> None:
         super().__init__(
             label=_("Lock"),
@@ -63,7 +63,7 @@ class _Key(forms.CharField):
         return key
 
 
-class _Reason(forms.CharField):
+class _ReasonField(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
         widget = forms.TextInput(attrs={"autocomplete": "off"})
         super().__init__(max_length=MAX_REASON, widget=widget, label=_("Reason"), **kwargs)
@@ -75,13 +75,13 @@ class _Reason(forms.CharField):
 class BreakForm(forms.Form):
     """Why to break the locks."""
 
-    reason = _Reason(help_text=_("For the audit log, the history, and the holder that loses the lock."))
+    reason = _ReasonField(help_text=_("For the audit log, the history, and the holder that loses the lock."))
 
 
 class HoldForm(forms.Form):
     """Which lock to hold, for how long, and why."""
 
-    key = _Key()
+    key = _KeyField()
     minutes = forms.FloatField(
         label=_("Minutes"),
         min_value=0.1,
@@ -96,26 +96,26 @@ class HoldForm(forms.Form):
         initial=0,
         help_text=_("How long to wait in the queue. With 0, the lock must be free now."),
     )
-    reason = _Reason(help_text=_("All waiters are shown the reason."))
+    reason = _ReasonField(help_text=_("All waiters are shown the reason."))
 
 
 class ReleaseRequestForm(forms.Form):
     """The reason of a release request."""
 
-    reason = _Reason()
+    reason = _ReasonField()
 
 
 class LimitForm(forms.Form):
     """The limit of a semaphore, and why to set it. To clear the limit, no number is needed."""
 
-    key = _Key()
+    key = _KeyField()
     permits = forms.IntegerField(
         label=_("Permits"),
         min_value=1,
         max_value=MOST_PERMITS,
         help_text=_("How many may hold it at a time, in place of the limit in the code. No holder loses its permit."),
     )
-    reason = _Reason(help_text=_("For the audit log and the history. It is shown with the limit."))
+    reason = _ReasonField(help_text=_("For the audit log and the history. It is shown with the limit."))
 
     def __init__(self, *args: Any, clear: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,9 +125,9 @@ class LimitForm(forms.Form):
 class EndForm(forms.Form):
     """Which operator hold to end before its time."""
 
-    key = _Key()
+    key = _KeyField()
     token = forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput)
-    reason = _Reason(required=False)
+    reason = _ReasonField(required=False)
 
 
 def use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The views by which a person requests a release, or sets the limit of a semaphore."""
+"""The views to send a release request, and to set the limit of a semaphore."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class LimitViews(LockPages):
     """Request a release, set a limit; a part of `LockAdminMixin`."""
 
     def request_release_view(self, request: HttpRequest) -> HttpResponse:
-        """Send a release request to one holder. Its work goes on until it releases."""
-        self.demand(self.has_request_release_permission(request))
+        """Send a release request to one holder, which continues its work until it releases."""
+        self.require(self.has_request_release_permission(request))
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReleaseRequestForm(request.POST)
         target = Target.parse(request.POST.get("target", ""))
         if target is None:
-            self.say(request, _("No holder was chosen, so none was asked."), messages.WARNING)
-            return self.back_to()
+            self.show_message(request, _("No holder was chosen, so none was asked."), messages.WARNING)
+            return self.redirect_to()
         key = target.key
         if not form.is_valid():
-            self.say(request, _("The holder was not asked: please give a reason."), messages.ERROR)
-            return self.back_to({key})
+            self.show_message(request, _("The holder was not asked: please give a reason."), messages.ERROR)
+            return self.redirect_to({key})
         reason = form.cleaned_data["reason"]
         try:
             asked = lazy.operations.request_release(
@@ -40,9 +40,9 @@ class LimitViews(LockPages):
             )
         except LockChangedHands:
             text = _("The holder was not asked: %(lock)s has changed hands.")
-            self.say(request, text % {"lock": clean(key)}, messages.ERROR)
+            self.show_message(request, text % {"lock": clean(key)}, messages.ERROR)
         except ZkLockError as error:
-            self.say(request, clean(error), messages.ERROR)
+            self.show_message(request, clean(error), messages.ERROR)
         else:
             for holder in asked.holders:
                 values = {
@@ -53,15 +53,15 @@ class LimitViews(LockPages):
                     "guid": clean(holder.guid, 40),
                 }
                 message = _("Release requested: %(reason)s (held by %(who)s, token %(token)d, guid %(guid)s)")
-                self.record(request, key, message % values)
+                self.record_action(request, key, message % values)
                 # The host is not the first word, as Django capitalizes the first letter of a message.
                 text = _("Release of %(lock)s requested: %(who)s. Its work goes on until it can release.")
-                self.say(request, text % values, messages.SUCCESS)
-        return self.back_to({key})
+                self.show_message(request, text % values, messages.SUCCESS)
+        return self.redirect_to({key})
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it."""
-        self.demand(self.has_limit_permission(request))
+        self.require(self.has_limit_permission(request))
         if request.method != "POST":
             key = request.GET.get("key", "")
             key = key if is_key(key) else ""
@@ -79,22 +79,22 @@ class LimitViews(LockPages):
             if isinstance(error, ZooKeeperUnavailable):
                 return self._limit_page(request, form, "", UNAVAILABLE)
             return self._limit_page(request, form, key, CONFLICT)
-        return self.back_to({key})
+        return self.redirect_to({key})
 
     def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
         by = user_name(request)
         values = {"limit": limit, "reason": reason, "lock": clean(key)}
         if limit is not None:
             lazy.operations.set_limit(key, limit, reason=reason, by=by)
-            self.record(request, key, _("Limit set to %(limit)d: %(reason)s") % values)
+            self.record_action(request, key, _("Limit set to %(limit)d: %(reason)s") % values)
             text = _("The limit of %(lock)s is now %(limit)d, for all processes.")
-            self.say(request, text % values, messages.SUCCESS)
+            self.show_message(request, text % values, messages.SUCCESS)
         elif lazy.operations.clear_limit(key, reason=reason, by=by):
-            self.record(request, key, _("Limit cleared: %(reason)s") % values)
+            self.record_action(request, key, _("Limit cleared: %(reason)s") % values)
             text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
-            self.say(request, text % values, messages.SUCCESS)
+            self.show_message(request, text % values, messages.SUCCESS)
         else:
-            self.say(request, _("No limit was set for the lock '%(lock)s'.") % values, messages.WARNING)
+            self.show_message(request, _("No limit was set for the lock '%(lock)s'.") % values, messages.WARNING)
 
     def _limit_page(self, request: HttpRequest, form: LimitForm, key: str, status: int = 200) -> HttpResponse:
         """Return the form, with the present limit of the lock if there is a key."""

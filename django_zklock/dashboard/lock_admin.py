@@ -67,19 +67,20 @@ class LockAdminMixin(Columns, LockViews):
         words = search_term.casefold().split()
         if not words or not isinstance(queryset, LockQuerySet):
             return queryset, False
-        return queryset.narrowed(lambda lock: all(word in _text_of(lock) for word in words)), False
+        return queryset.selected(lambda lock: all(word in _text_of(lock) for word in words)), False
 
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse | None:
         """Redirect to the page that asks for a confirmation."""
         keys = [lock.key for lock in queryset]
         if len(keys) > MAX_KEYS:
-            self.say(request, _("Please choose %(count)d locks at most.") % {"count": MAX_KEYS}, messages.WARNING)
+            text = _("Please choose %(count)d locks at most.")
+            self.show_message(request, text % {"count": MAX_KEYS}, messages.WARNING)
             return None
         return HttpResponseRedirect(f"{self.url('break')}?{urlencode({'key': keys}, doseq=True)}")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        self.demand(self.has_view_permission(request))
+        self.require(self.has_view_permission(request))
         context = {
             "title": _("Locks"),
             "zklock": status_bar(self.snapshot(request)),

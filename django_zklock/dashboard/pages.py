@@ -40,7 +40,7 @@ ANY_AGE: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Crumb:
+class Breadcrumb:
     """
     The last part of the breadcrumbs: a text, with a link to the lock with the key `pk`, else to the list.
 
@@ -69,7 +69,7 @@ class LockPages(Permissions):
         return reverse(f"admin:zklock_lock_{name}", args=args, current_app=site)
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
-        """Return the snapshot of this request. There is one, however often it is needed."""
+        """Return the snapshot of this request. It is made once and used again."""
         found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
         if found is None:
             found = lazy.inspection.snapshot(patience=self.patience, max_waiters=1)
@@ -77,11 +77,11 @@ class LockPages(Permissions):
         return found
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Lock | None:
-        """Return the lock with this key, free or not. ZooKeeper is not asked, as the history does not need it."""
+        """Return the lock with this key, free or not, without a request to ZooKeeper: the history needs none."""
         return Lock(key=object_id) if is_key(object_id) else None
 
     def read_lock(self, key: str) -> Detail:
-        """Return the state of one lock. While ZooKeeper does not answer, that is the last known one, and says so."""
+        """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
         try:
             return detail(key, lazy.inspection.look_at(key, patience=self.patience), long_held=self.long_held)
         except ZooKeeperUnavailable as error:
@@ -99,7 +99,7 @@ class LockPages(Permissions):
             "media": self.media,  # type: ignore[attr-defined]
             "list_url": self.url("changelist"),
             "has_view_permission": self.has_view_permission(request),
-            "original": Crumb(context["title"]),
+            "original": Breadcrumb(context["title"]),
         }
         form: forms.Form | None = context.get("form")
         if form is not None:
@@ -110,16 +110,16 @@ class LockPages(Permissions):
         template = f"admin/zklock/lock/{name}.html"
         return TemplateResponse(request, template, {**common, **context}, status=status)
 
-    def back_to(self, keys: Collection[str] = ()) -> HttpResponse:
+    def redirect_to(self, keys: Collection[str] = ()) -> HttpResponse:
         """Redirect to the page of one lock, or to the list if there are others."""
         (key,) = keys if len(keys) == 1 else ("",)
         return HttpResponseRedirect(self.url("change", quote(key)) if key else self.url("changelist"))
 
-    def say(self, request: HttpRequest, text: str, level: int) -> None:
+    def show_message(self, request: HttpRequest, text: str, level: int) -> None:
         """Show a message on the next page."""
         self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
 
-    def record(self, request: HttpRequest, key: str, message: str) -> None:
+    def record_action(self, request: HttpRequest, key: str, message: str) -> None:
         """
         Write an action to the admin's history of a lock.
 

@@ -44,7 +44,7 @@ class Permissions:
         """Return True if this user may send release requests."""
         return _has(request, VIEW, "zklock.request_release_lock")
 
-    def demand(self, allowed: bool) -> None:
+    def require(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""
         if not allowed:
             raise PermissionDenied(_("You may not do this."))

@@ -43,7 +43,7 @@ class LockQuerySet(QuerySet[Lock]):
         super().__init__(*(args or (Lock,)), **kwargs)
         self._result_cache = list(locks)
 
-    def narrowed(self, wanted: Callable[[Lock], bool]) -> LockQuerySet:
+    def selected(self, wanted: Callable[[Lock], bool]) -> LockQuerySet:
         """Return the locks for which `wanted` is true."""
         return self._of(filter(wanted, self))
 
@@ -58,10 +58,10 @@ class LockQuerySet(QuerySet[Lock]):
 
     def filter(self, *args: Any, **kwargs: Any) -> LockQuerySet:
         """Return the locks that match. Raises `FieldError` for all but lookups of the key."""
-        return self.narrowed(_matcher(Q(*args, **kwargs)))
+        return self.selected(_matcher(Q(*args, **kwargs)))
 
     def exclude(self, *args: Any, **kwargs: Any) -> LockQuerySet:
-        return self.narrowed(_matcher(~Q(*args, **kwargs)))
+        return self.selected(_matcher(~Q(*args, **kwargs)))
 
     def get(self, *args: Any, **kwargs: Any) -> Lock:
         found = list(self.filter(*args, **kwargs))

@@ -15,7 +15,7 @@ from django_zklock.dashboard import lazy
 from django_zklock.dashboard.break_views import BreakViews
 from django_zklock.dashboard.forms import ReleaseRequestForm, use_widgets
 from django_zklock.dashboard.limit_views import LimitViews
-from django_zklock.dashboard.pages import Crumb
+from django_zklock.dashboard.pages import Breadcrumb
 
 if TYPE_CHECKING:
     from django_zklock.dashboard.detail import Row
@@ -35,7 +35,7 @@ class LockViews(BreakViews, LimitViews):
             path("limit/", view(self.limit_view), name="zklock_lock_limit"),
             path("end-hold/", view(self.end_view), name="zklock_lock_end"),
         ]
-        # Themes link `original` to its page. A `Crumb` without a lock links to the list, which comes first here.
+        # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
@@ -43,7 +43,7 @@ class LockViews(BreakViews, LimitViews):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the holders and waiters of one lock, and the possible actions."""
-        self.demand(self.has_view_permission(request))
+        self.require(self.has_view_permission(request))
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
@@ -58,7 +58,7 @@ class LockViews(BreakViews, LimitViews):
         context = {
             "title": shown.shown_key,
             "subtitle": None,
-            "original": Crumb(lock.key, pk=lock.key),
+            "original": Breadcrumb(lock.key, pk=lock.key),
             "change": True,
             "show_history": True,
             "lock": shown,
@@ -87,12 +87,12 @@ class LockViews(BreakViews, LimitViews):
     ) -> HttpResponse:
         """Show the actions on a lock in the admin."""
         lock = self.get_object(request, unquote(object_id))
-        context = {**({"object": Crumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
+        context = {**({"object": Breadcrumb(lock.key, pk=lock.key)} if lock else {}), **(extra_context or {})}
         return super().history_view(request, object_id, context)  # type: ignore[misc,no-any-return]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Return the list as JSON."""
-        self.demand(self.has_view_permission(request))
+        self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
 
 

@@ -161,7 +161,7 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
 
 def test_a_free_lock_has_a_page_and_a_history(zoo: Zoo, viewer: Client) -> None:
     """So links in the history work when the lock is free."""
-    assert "Nobody holds this lock" in viewer.get(f"{LIST}gone/change/").content.decode()
+    assert "This lock is free" in viewer.get(f"{LIST}gone/change/").content.decode()
     assert viewer.get(f"{LIST}gone/history/").status_code == 200
 
 
