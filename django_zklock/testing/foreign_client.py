@@ -22,12 +22,8 @@ from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind, Payload, prefix
 
 PATIENCE = 2.0  # seconds to wait for a reply; a test may have stalled the server
-RETRY = {
-    "max_tries": -1,
-    "delay": 0.05,
-    "backoff": 1,
-    "max_delay": 0.1,
-}  # seconds; it must reconnect soon after a fault
+# In seconds. It must reconnect soon after a fault.
+RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1, "max_delay": 0.1}
 
 logger = logging.getLogger("django_zklock.testing.foreign_client")
 logger.setLevel(logging.ERROR)  # tests cut its connection on purpose

@@ -28,15 +28,21 @@ def spawn(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: 
 
     On systems other than Linux it survives a SIGKILL of this process.
     """
-    tied = sys.platform == "linux" and bool(sys.executable)
-    arguments = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command] if tied else command
+    wrapped = sys.platform == "linux" and bool(sys.executable)
+    wrapper = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())] if wrapped else []
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            [*wrapper, *command],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
 
-    return _Launcher.of_this_process().run(start) if tied else start()
+    return _Launcher.of_this_process().run(start) if wrapped else start()
 
 
 class _Launcher:

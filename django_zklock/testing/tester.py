@@ -121,8 +121,7 @@ class LockTester:
         """
         Return the queues if contenders are left after `PATIENCE` seconds, else "".
 
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
-        wanted = lock.spec.kind  # first, because it refuses options that contradict each other
+        Minimum holds may outlast the test.
         """
         if not self._unexpected():
             return ""
@@ -134,16 +133,16 @@ class LockTester:
     def _unexpected(self) -> list[str]:
         """Return the paths of the contenders that must be gone at the end of the test."""
         paths = self._contenders()
-        lasting = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
-        resting = {
+        holds = [path for path in paths if operator_hold.is_operator(path.rpartition("/")[2])]
+        minimum_holds = {
             path
-            for path, payload in zip(lasting, self._payloads(lasting), strict=True)
+            for path, payload in zip(holds, self._payloads(holds), strict=True)
             if payload is not None and operator_hold.MINIMUM in payload.about
         }
-        return [path for path in paths if path not in resting]
+        return [path for path in paths if path not in minimum_holds]
 
     def _release_all(self) -> None:
-        """Release what the test did not release. Otherwise its owner would still hold it in the next test."""
+        """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
         session = process.peek()
         for held in table.held_locks.kept():
             if held.grant.session is session:

@@ -45,7 +45,7 @@ class Connection:
         self.handshaken = False  # the handshake was read: four-letter commands are no longer accepted
         self.closing = False  # it closes when all is sent; nothing more is read
         self.closed = False
-        self.swallowed = False  # a request was discarded, so later replies would not match
+        self.discarded = False  # a request was discarded, so later replies would not match
         self.partial = False  # the socket accepts no more data for now
         self._dirty = dirty  # connections with data to send register here
         self._inbox = bytearray()
@@ -104,11 +104,11 @@ class Connection:
         self.received += 1
         return found
 
-    def swallow(self) -> None:
+    def discard_input(self) -> None:
         """Discard what was read."""
         if self._inbox:
             self._inbox.clear()
-            self.swallowed = True
+            self.discarded = True
 
     def due(self) -> float | None:
         """Return when the next delayed frame may be sent."""

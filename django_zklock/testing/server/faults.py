@@ -85,7 +85,7 @@ class Faults:
 
 
 class FaultControls:
-    """The faults of a DevServer. Faults that are set while the server is stopped apply from its start."""
+    """The faults of a DevServer. Faults that are set while it is stopped take effect when it starts."""
 
     _lock: threading.RLock  # for start, stop and restart, and for calls while there is no thread
     _loop: Loop | None  # guarded by _lock; None while stopped

@@ -205,10 +205,8 @@ def check_watches(db: Database, client: Client, reader: Reader) -> bytes:
 def remove_watches(db: Database, client: Client, reader: Reader) -> bytes:
     """Remove watches."""
     path, kind = r.read(r.ModeRequest, reader)
-    removed = [
-        table.remove(path or "", client) for table in db.watches.tables(kind)
-    ]  # a list, so that all tables are asked
-    if not any(removed):
+    removed = [table.remove(path or "", client) for table in db.watches.tables(kind)]
+    if not any(removed):  # not any() of a generator: it would stop at the first table
         raise Refused(Error.NO_WATCHER)
     return b""
 

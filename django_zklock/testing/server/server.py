@@ -98,7 +98,7 @@ class DevServer(FaultControls):
 
     @property
     def hosts(self) -> str:
-        """The same."""
+        """The same as `address`, as on an `Ensemble`."""
         return self.address
 
     def url(self, chroot: str = "") -> str:
@@ -169,7 +169,7 @@ class DevServer(FaultControls):
         return [path for path in self._call(self._paths) if f"{path}/".startswith(prefix)]
 
     def content(self, path: str) -> bytes | None:
-        """Return the data of a node; None if there is no such node."""
+        """Return the data of a node; None if it does not exist."""
         return self._call(lambda: self._content(path))
 
     def _content(self, path: str) -> bytes | None:

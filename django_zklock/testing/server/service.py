@@ -67,7 +67,7 @@ class Service:
         """Read what a client has sent, and carry it out."""
         alive = connection.receive()
         if self.faults.stall:
-            connection.swallow()
+            connection.discard_input()
         elif connection.handshaken or not self._four_letter(connection):
             try:
                 while not connection.closed and not connection.closing:
@@ -94,7 +94,7 @@ class Service:
     def end_stall(self) -> None:
         """Answer again. Drop connections whose requests were discarded: their replies would no longer match."""
         self.faults.stall = False
-        for connection in [each for each in self.connections if each.swallowed]:
+        for connection in [each for each in self.connections if each.discarded]:
             self.drop(connection)
 
     # time
@@ -129,7 +129,7 @@ class Service:
             connection.since = now
 
     def wipe(self, database: Database) -> None:
-        """Replace all data. Clients of earlier sessions are told that these have expired."""
+        """Replace all data. Clients find their earlier sessions expired."""
         self.wiped.update(session.id for session in self.db.sessions)
         self.db = database
 

@@ -153,13 +153,13 @@ class Tree:
             raise Refused(Error.NO_CHILDREN_FOR_EPHEMERALS)
         if self._undo is not None:
             before = (parent.creations, parent.pzxid)
-            self._undo.append(lambda: self._uncreate(path, parent, before))
+            self._undo.append(lambda: self._undo_create(path, parent, before))
         node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, zxid, now)
         parent.children.add(name)
         if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
             parent.pzxid = zxid
-        self._count(path, node)
+        self._register(path, node)
         self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl))
         return path
 
@@ -181,10 +181,10 @@ class Tree:
         parent, node = self.nodes[where], self.nodes.pop(path)
         if self._undo is not None:
             before = parent.pzxid
-            self._undo.append(lambda: self._unremove(path, parent, node, before))
+            self._undo.append(lambda: self._undo_remove(path, parent, node, before))
         parent.children.discard(name)
         parent.pzxid = max(parent.pzxid, zxid)
-        self._uncount(path, node)
+        self._unregister(path, node)
         self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl))
 
     def set_data(
@@ -204,7 +204,7 @@ class Tree:
         _match(node.version, version)
         if self._undo is not None:
             before = (node.data, node.version, node.mzxid, node.mtime)
-            self._undo.append(lambda: _unset(node, before))
+            self._undo.append(lambda: _undo_set(node, before))
         node.data, node.version, node.mzxid, node.mtime = data, _int32(node.version + 1), zxid, now
         self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN))
         return node.stat()
@@ -253,13 +253,13 @@ class Tree:
             step()
         self.changes.clear()
 
-    def _count(self, path: str, node: Node) -> None:
+    def _register(self, path: str, node: Node) -> None:
         if node.ephemeral:
             self.ephemerals.setdefault(node.owner, {})[path] = None
         elif node.owner:
             self.expiring.add(path)
 
-    def _uncount(self, path: str, node: Node) -> None:
+    def _unregister(self, path: str, node: Node) -> None:
         if node.ephemeral:
             own = self.ephemerals[node.owner]
             del own[path]
@@ -268,19 +268,19 @@ class Tree:
         else:
             self.expiring.discard(path)
 
-    def _uncreate(self, path: str, parent: Node, before: tuple[int, int]) -> None:
-        self._uncount(path, self.nodes.pop(path))
+    def _undo_create(self, path: str, parent: Node, before: tuple[int, int]) -> None:
+        self._unregister(path, self.nodes.pop(path))
         parent.children.discard(path.rpartition("/")[2])
         parent.creations, parent.pzxid = before
 
-    def _unremove(self, path: str, parent: Node, node: Node, before: int) -> None:
+    def _undo_remove(self, path: str, parent: Node, node: Node, before: int) -> None:
         self.nodes[path] = node
         parent.children.add(path.rpartition("/")[2])
         parent.pzxid = before
-        self._count(path, node)
+        self._register(path, node)
 
 
-def _unset(node: Node, before: tuple[bytes | None, int, int, int]) -> None:
+def _undo_set(node: Node, before: tuple[bytes | None, int, int, int]) -> None:
     node.data, node.version, node.mzxid, node.mtime = before
 
 

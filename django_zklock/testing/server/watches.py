@@ -99,12 +99,12 @@ class Watches(Generic[W]):
 
     def fire(self, change: Event, path: str) -> Iterator[tuple[W, Event, str]]:
         """Yield each watcher with its event and path, in the order in which the events must be sent."""
-        told: Collection[W] = self.data.take(path, change)
-        for watcher in told:
+        notified: Collection[W] = self.data.take(path, change)
+        for watcher in notified:
             yield watcher, change, path
         if change is Event.DELETED:
             for watcher in self.child.take(path, change):
-                if watcher not in told:
+                if watcher not in notified:
                     yield watcher, change, path
         if change is not Event.CHANGED:
             parent = path.rpartition("/")[0] or "/"
