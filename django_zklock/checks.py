@@ -53,7 +53,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     """Report every problem of `settings.ZKLOCK`."""
     return [
         checks.Error(problem.message, hint=problem.hint, id=f"zklock.{problem.id}")
-        for problem in conf.settings_problems()
+        for problem in conf.problems(conf.raw())
     ]
 
 
@@ -223,4 +223,4 @@ def _name(view: Any) -> str:
 
 
 def _config() -> conf.Config | None:
-    return None if conf.settings_problems() else conf.current()
+    return None if conf.problems(conf.raw()) else conf.current()

@@ -14,7 +14,6 @@ from django_zklock.conf.settings import (
     path_for,
     problems,
     raw,
-    settings_problems,
     token_keys,
 )
 
@@ -30,6 +29,5 @@ __all__ = [
     "path_for",
     "problems",
     "raw",
-    "settings_problems",
     "token_keys",
 ]

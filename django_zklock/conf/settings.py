@@ -94,11 +94,6 @@ def problems(raw: object) -> list[Problem]:
     return _read(raw)[1]
 
 
-def settings_problems() -> list[Problem]:
-    """Return the problems of this project's `settings.ZKLOCK`."""
-    return problems(raw())
-
-
 def raw() -> object:
     """Return `settings.ZKLOCK`, unchecked; None if it is missing."""
     return getattr(settings, "ZKLOCK", None)
@@ -302,7 +297,7 @@ def _auth(value: object, url: zk_url.Address, found: Problems) -> tuple[tuple[st
 
 
 def _is_row_of_text(row: object, columns: int) -> bool:
-    """Return whether `row` has so many valid strings. A lone surrogate in one of them would end kazoo's thread."""
+    """Return whether `row` has `columns` valid strings. A lone surrogate in one of them would end kazoo's thread."""
     return isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row))
 
 

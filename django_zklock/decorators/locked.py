@@ -112,7 +112,7 @@ class LockedFunction:
         self.opted_out = atomic_requests.non_atomic_requests(function)  # shared with a locked function inside
         self._is_dispatch = getattr(function, "__name__", "") == "dispatch"
         self._innermost = not hasattr(function, "zk_locked")
-        self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced whole; equal whoever makes it
+        self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced as a whole, by an equal one
         self._check_templates()
         self.wrapper = self._wrap()
 

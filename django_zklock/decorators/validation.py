@@ -33,7 +33,7 @@ def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, o
     """
     alone = len(args) == 1 and not kwargs
     if callable(name) and not (alone and callable(args[0])):
-        raise TypeError(_no_name(f"{_called(name)} was taken for a callable that returns one"))
+        raise TypeError(_no_name(f"{_called(name)} was read as a callable that returns one"))
     if not alone:
         raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
     return args[0]

@@ -20,7 +20,7 @@ from django_zklock.execution import abort
 
 class TransactionObserver:
     """
-    Observes some open transactions: checks before each COMMIT, and is told when the last of them has ended.
+    Observes some open transactions: checks before each COMMIT, and calls `ended` after the last of them has ended.
 
     `check` refuses a COMMIT by raising a `ZkLockError`: the transaction is rolled back, and the error is raised.
     `ended` is called with the observer in the thread of the connection, after COMMIT, ROLLBACK or close, and once more

@@ -19,7 +19,7 @@ def ask(hold: Hold, patience: float = PATIENCE) -> int | None:
     """
     Return a zxid that the ensemble reached after this call began; None if ZooKeeper does not answer in time.
 
-    A quorum confirms it. A server that is cut off from the others would know only an old one.
+    A quorum confirms it, because a server that is cut off from the others has only an old one.
     """
     try:
         return _last_zxid(held_of(hold).grant.session, patience)

@@ -2,7 +2,7 @@
 Sign the fencing token of a hold for another service, and verify it there.
 
 A signed token names the lock, the grant, the holder and the end of the lease. Anyone can read it, but only a process
-with the key can make one. A copy of it is valid, too, until the lease is over or a newer holder was seen: send it only
+with the key can make one. A copy of it is valid, too, until the lease is over or a newer token was seen: send it only
 where you would send a session cookie. A store (`stores`) has the highest token that the receiver has seen.
 """
 

@@ -1,8 +1,8 @@
 """
 `@require_fence`: call a view only with the newest fencing token of a lock that another service holds.
 
-A request without a token is answered with 428, an untrusted token with 403, and a token whose lease is over, or which a
-newer holder has replaced, with 412. The body is JSON or plain text, as the client prefers.
+A request without a token is answered with 428, and one with an untrusted token with 403. If the lease of the token is
+over, or a newer one was used, the answer is 412. The body is JSON or plain text, as the client prefers.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def report_reservations(patience: float) -> ReservationReport:
     unreadable: list[str] = []
     problem = ""
     try:
-        reply: NamesReply = call(session, lambda gateway, done: gateway.children(directory, done), deadline)
+        reply: NamesReply = call(session, partial(_list, directory), deadline)
         if isinstance(reply, ZkError):
             return ReservationReport(problem="" if isinstance(reply, NodeMissing) else str(reply))
         names = sorted(reply)
@@ -60,6 +60,10 @@ def report_reservations(patience: float) -> ReservationReport:
     except ZooKeeperUnavailable as error:
         problem = str(error)
     return ReservationReport(total=len(names), dead=tuple(dead), unreadable=tuple(unreadable), problem=problem)
+
+
+def _list(path: str, gateway: Gateway, done: Callback[NamesReply]) -> None:
+    gateway.children(path, done)
 
 
 def _read(path: str, gateway: Gateway, done: Callback[DirectoryReply]) -> None:

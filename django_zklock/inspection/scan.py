@@ -308,9 +308,9 @@ class Scan:
 
     def _read_permits(self, key: str, node: Node) -> None:
         """
-        Read more of a semaphore when a contender tells its limit.
+        Read more contenders of a semaphore when the limit of one is known.
 
-        One with a larger limit than all contenders that were read is missed if it is further back than we read.
+        The limits of contenders further back are not read.
         """
         queue = self._queues[key]
         if queue.limit is None and queue[0].kind is Kind.LEASE:

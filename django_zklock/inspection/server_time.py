@@ -2,7 +2,7 @@
 Tell the time by ZooKeeper's clock, which dates all znodes.
 
 The clock of this machine may differ by minutes, and may be set at any moment. So an age is the difference of two times
-of ZooKeeper's clock: the last one that ZooKeeper has told, plus what a monotonic clock has counted since.
+of ZooKeeper's clock: the last one that ZooKeeper has sent, plus the time since then by a monotonic clock.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import getpass
 import math
 import re
 import socket
-from collections.abc import Mapping
 from typing import Final
 
 from django_zklock import conf
@@ -103,12 +102,14 @@ def timeout(text: str) -> float | None:
 # --- Names of locks -------------------------------------------------------------------------------------------------
 
 
-def key_of(name: str, fields: Mapping[str, object]) -> str:
+def key_of(options: argparse.Namespace) -> str:
     """
-    Return the key of the lock with this name. Raises `InvalidLockName`.
+    Return the key of the lock that the arguments of `add_name` name. Raises `InvalidLockName`.
 
     A name with an escape such as %20, and without a character that needs one, is a key already: it comes from a list.
     """
+    name: str = options.name
+    fields: dict[str, object] = dict(options.fields)
     path = conf.current().options_for(name).path or name
     if path == name and not fields and _is_escaped(name):
         return name

@@ -1,4 +1,4 @@
-"""The log `zklock.audit`: who did what to which lock, and why."""
+"""The log `zklock.audit`: each operation on a lock, with the operator and the reason."""
 
 from __future__ import annotations
 

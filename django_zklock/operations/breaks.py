@@ -54,7 +54,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         guid: of the holder's znode, as inspection shows it.
         token: of the holder's znode.
         reason: why, for the audit and for the holder; required.
-        by: who breaks the lock.
+        by: the operator.
         patience: seconds to wait for ZooKeeper.
 
     Raises:

@@ -51,7 +51,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         key: of the lock; it needs no holder and no waiter.
         limit: the number of permits, from 1 to 10 000.
         reason: why, for the audit and shown with the lock; required.
-        by: who sets it.
+        by: the operator.
         patience: seconds to wait for ZooKeeper.
 
     Raises:
@@ -105,7 +105,7 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
 
 def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
     """
-    Return the limit that is set for all processes, with who set it and why; None if none is set.
+    Return the limit that is set for all processes, with the operator and the reason; None if none is set.
 
     It also works for a semaphore without contenders, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
     """
@@ -134,7 +134,7 @@ class LimitChange:
     """
     An update that replaces the marker of the limit; 0 clears the limit.
 
-    Its value is False if the limit is to be cleared and none is set, else True. The directory's data are the record of
+    Its value is False if there is no limit to clear, else True. The directory's data are the record of
     the last change. By its id a change recognizes itself after a lost reply.
     """
 

@@ -44,7 +44,7 @@ def request_release(
     Args:
         key: of the lock.
         reason: why, for the audit and for the holder; required.
-        by: who asks.
+        by: the operator.
         guid: of the one holder to ask; empty: all of them.
         token: of that holder's znode, if it is known.
         patience: seconds to wait for ZooKeeper.
@@ -83,7 +83,7 @@ class _Target:
 
 def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, guid: str, token: int) -> None:
     """
-    Ask the holders, or the one with this guid and token. Put them into `targets`, whatever happens.
+    Ask the holders, or the one with this guid and token. Put them into `targets`, even if an error is raised.
 
     A znode that holds a lock does so until it is deleted, so no waiter can be asked by mistake.
     """

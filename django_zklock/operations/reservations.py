@@ -149,7 +149,7 @@ def start(key: str, task_id: str, *, late: bool = False, deadline: float = PATIE
 
 
 def leave(attached: Attached, *, waits: bool = False, deadline: float = PATIENCE) -> None:
-    """Record that this process no longer runs the task; with `waits`, that a message of it waits again."""
+    """Record that this process no longer runs the task; with `waits`, that its message is in the broker again."""
     _complete(attached.key, _leaving(attached, waits), deadline)
 
 

@@ -252,7 +252,7 @@ class LockTester:
         holders: int | None = None,
         timeout: float = PATIENCE,
     ) -> None:
-        """Fail unless the lock has a holder within `timeout` seconds; with `holders`, exactly so many."""
+        """Fail unless the lock has a holder within `timeout` seconds; with `holders`, exactly that number."""
         if holders is None:
             self._assert(any, name, fields, timeout, "has no holder")
         else:

@@ -42,7 +42,7 @@ def arguments(task: object, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], di
 
 
 def work_of(task: Task[..., Any]) -> Work:
-    """Return what others in the queue of a lock may know of the running task; never its arguments."""
+    """Return the description of the running task for others in the queue of a lock, without its arguments."""
     request: Any = task.request
     found: Work | None = request.__dict__.get(_WORK)
     if found is None:
@@ -62,7 +62,7 @@ def short_id(task_id: object) -> str:
     found = str(task_id or "")
     if len(found) <= _SHOWN:
         return found
-    # Two ids with the same beginning stay different. Otherwise a task could be taken for a copy of another one.
+    # Long ids with the same beginning stay different. Otherwise two tasks would look like copies of one.
     digest = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"{found[: _SHOWN - 33]}…{digest}"
 

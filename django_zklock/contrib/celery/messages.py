@@ -32,7 +32,7 @@ def text(request: Any, header: str) -> str:
 def delay_before(times: int) -> float:
     """Return the delay in seconds before a task is sent again for the nth time, from 1."""
     longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(times - 1, 10))
-    # Half of it is random, so that tasks that met once do not meet again and again.
+    # Half of it is random, so that tasks with a conflict do not return at the same time.
     return round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311
 
 
@@ -45,7 +45,7 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
     """
     request: Any = task.request
     signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
-    for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that are to be hidden
+    for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
         if getattr(request, shown, None) is not None:
             signature.options[shown] = getattr(request, shown)
     signature.options.setdefault("ignore_result", request.ignore_result)  # Celery before 5.7 leaves it out

@@ -44,8 +44,8 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
     """
     End this run if another copy of the task is in the queue of the lock.
 
-    A copy must not wait behind the other one: it would not learn that the work is done by then. Nor may it share a read
-    lock or a semaphore with the other one.
+    A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
+    share a read lock or a semaphore with the other one either.
     """
     for each in locks_of(lock):
         if options.timeout != 0 or each.spec.shares:

@@ -1,8 +1,8 @@
 """
 Redelivered messages: what a task does that finds another copy of itself in the queue of its lock.
 
-A broker delivers a message again if it hears nothing of the first copy: its worker died, or was only slow (Redis'
-visibility timeout, a lost connection). The second copy cannot tell which. The znode of a dead process exists until its
+A broker delivers a message again if the first copy is not acknowledged: its worker died, or was only slow (Redis'
+visibility timeout, a lost connection). The second copy cannot know which. The znode of a dead process exists until its
 session ends, and no longer. So the second copy is sent again until the znode is gone, and then asks the result backend
 whether the work is done; or until the znode has existed for longer than the session of a dead process can.
 """

@@ -35,12 +35,12 @@ _FREED: Final = "zklock_freed"
 
 
 def unique_prefix(task: Task[..., Any]) -> str:
-    """Return the beginning of all keys by which the task is unique."""
+    """Return the prefix of all keys of the reservations of this unique task."""
     return f"task/{escape(str(task.name), what='task name')}/"
 
 
 def unique_key(task: Task[..., Any], lock_key: str) -> str:
-    """Return the key by which a call of the task is unique: the key of its lock, among the tasks of its name."""
+    """Return the key of the reservation of a unique task: its name, and the key of its lock."""
     return unique_prefix(task) + lock_key
 
 

@@ -160,7 +160,7 @@ def stop_duplicates() -> None:
 
 
 def _registered(app: Any, name: str) -> Task[..., Any] | None:
-    # An application that was not used yet does not know its tasks yet.
+    # An application that was not used yet has an incomplete list of tasks.
     tasks: Mapping[str, Task[..., Any]] = app.tasks if app.finalized or app.autofinalize else app._tasks
     return tasks.get(name)
 

@@ -40,7 +40,7 @@ SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases
 CLOCK_SHARE: Final = 0.25  # of the session timeout; with a larger difference the times of locks mislead
 MAX_DEAD: Final = 5  # dead reservations that are listed
 SRVR_TIMEOUT: Final = 1.0  # seconds for each server to tell its version
-_EVERYBODY: Final = ("world", "anyone")
+_WORLD: Final = ("world", "anyone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +149,15 @@ def _rights(config: Config, found: CheckupResult) -> Iterator[Check]:
         yield Check("rights", "ok", f"this client may create, list and delete below {config.base}")
     if found.base_acl is not None:
         text = ", ".join(":".join(entry) for entry in found.base_acl)
-        everybody = any(entry[:2] == _EVERYBODY and set(entry[2]) & set("wcda") for entry in found.base_acl)
-        if everybody and config.acl != "open":
+        open_to_all = any(entry[:2] == _WORLD and set(entry[2]) & set("wcda") for entry in found.base_acl)
+        if open_to_all and config.acl != "open":
             yield Check(
                 "access list",
                 "warning",
-                f"{text}: everybody may change {config.base}, though ACL in ZKLOCK is not 'open'",
+                f"{text}: any client may change {config.base}, though ACL in ZKLOCK is not 'open'",
             )
         else:
-            yield Check("access list", "info" if everybody else "ok", text)
+            yield Check("access list", "info" if open_to_all else "ok", text)
 
 
 def _locks(snapshot: Snapshot) -> Iterator[Check]:

@@ -36,7 +36,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     """Hold the lock."""
     require_reason(options.reason)
     with errors_as_exit_codes():
-        key = key_of(options.name, dict(options.fields))
+        key = key_of(options)
         hold = operations.hold_lock(
             key,
             seconds=options.span,

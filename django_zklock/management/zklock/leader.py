@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """Show the leader."""
     with errors_as_exit_codes():
-        key = key_of(options.name, dict(options.fields))
+        key = key_of(options)
         parent = names.path(conf.current().base, key)
         # Also with --watch: it would write nothing while ZooKeeper is not available.
         found = observer.candidates(key, parent, patience=options.patience)

@@ -32,7 +32,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         require_reason(options.reason)
     cleared = False
     with errors_as_exit_codes():
-        key = key_of(options.name, dict(options.fields))
+        key = key_of(options)
         if permits is not None:
             operations.set_limit(key, permits, reason=options.reason, by=user(), patience=options.patience)
         elif options.clear:

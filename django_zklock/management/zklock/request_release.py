@@ -27,7 +27,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     """Ask the holders."""
     require_reason(options.reason)
     with errors_as_exit_codes():
-        key = key_of(options.name, dict(options.fields))
+        key = key_of(options)
         try:
             asked = operations.request_release(
                 key,

@@ -320,7 +320,7 @@ def _send(orders: FileIO, number: int) -> None:
 
 @contextmanager
 def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """Open a pipe, and close what is left open of it at the end."""
+    """Open a pipe. At the end, close the ends that are still open."""
     reading, writing = os.pipe()
     with FileIO(reading, "r") as readable, FileIO(writing, "w") as writable:
         yield readable, writable

@@ -65,7 +65,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 def read_lock(options: argparse.Namespace) -> tuple[str, LockInfo | None]:
     """Return the key that was given, and its lock; None if the lock is free."""
     with errors_as_exit_codes():
-        key = key_of(options.name, dict(options.fields))
+        key = key_of(options)
         return key, inspection.look_at(key, patience=options.patience)
 
 

@@ -1,7 +1,7 @@
 """
-The znodes of a server, and the rules by which operations change them.
+The znodes of a server, and the operations on them.
 
-Nothing here knows sockets, threads or sessions; the caller gives session ids, zxids and times (milliseconds). An
+Nothing here uses sockets, threads or sessions. The caller passes session ids, zxids and times (milliseconds). An
 operation that fails raises Refused and changes nothing. Error codes and the order of the checks are those of the real
 server.
 """

@@ -189,7 +189,7 @@ def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: di
     def function() -> None: ...
 
     work: Any = zk_locked(function)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"function was taken for a callable") as caught:
+    with pytest.raises(TypeError, match=r"function was read as a callable") as caught:
         work(*args, **kwargs)
     assert '@zk_locked("inventory/{sku}")' in str(caught.value)
 

@@ -71,4 +71,4 @@ def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
 def test_a_name_or_a_key_names_a_lock(name: str, fields: list[tuple[str, str]], key: str) -> None:
     """A key as the list shows it, or what code gives to `zk_lock`."""
     with override_settings(ZKLOCK=LOCKS):
-        assert key_of(name, dict(fields)) == key
+        assert key_of(argparse.Namespace(name=name, fields=fields)) == key
