@@ -28,19 +28,19 @@ class Permissions:
 
     # A user who may not see locks may not act on them either.
 
-    def has_break_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_break_permission(self, request: HttpRequest) -> bool:
         """Return True if this user may break locks."""
         return _has(request, VIEW, "zklock.break_lock")
 
-    def has_hold_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_hold_permission(self, request: HttpRequest) -> bool:
         """Return True if this user may hold locks as an operator."""
         return _has(request, VIEW, "zklock.hold_lock")
 
-    def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_limit_permission(self, request: HttpRequest) -> bool:
         """Return True if this user may set the limit of a semaphore."""
         return _has(request, VIEW, "zklock.limit_lock")
 
-    def has_request_release_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_request_release_permission(self, request: HttpRequest) -> bool:
         """Return True if this user may send release requests."""
         return _has(request, VIEW, "zklock.request_release_lock")
 

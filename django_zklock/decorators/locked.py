@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_EACH_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
+_PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "atomic"}
 """Of several locks, each has its own value of these options."""
 
 
@@ -156,7 +156,7 @@ class LockedFunction:
                 binding.names[0], options, fields=binding.fields, what=context.what, about=context.about
             )
         # Each lock fills the gaps from its own entry in the settings.
-        given: dict[str, Any] = {each: getattr(self.options, each) for each in _OF_EACH_LOCK}
+        given: dict[str, Any] = {each: getattr(self.options, each) for each in _PER_LOCK}
         given |= {"release_on": options.release_on, "timeout": options.timeout, "atomic": options.atomic}
         given = {option: value for option, value in given.items() if value is not UNSET}
         return MultiLock(

@@ -9,7 +9,7 @@ from django.db import IntegrityError, models, router, transaction
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, require_transaction
-from django_zklock.fencing.queryset import FencedQuerySet, FencedRows
+from django_zklock.fencing.queryset import FencedQuerySet
 
 _Model = TypeVar("_Model", bound=models.Model)
 
@@ -119,6 +119,3 @@ class FencedModel(models.Model):
             if not row_tokens.advance(self, fence, using):
                 raise
             self.save(using=using, **save_kwargs)
-
-
-__all__ = ["FencedManager", "FencedModel", "FencedRows", "FencingTokenField"]

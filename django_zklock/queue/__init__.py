@@ -1,1 +1,1 @@
-"""The rules of a lock's queue, as pure functions: they know no ZooKeeper client, no clock and no thread."""
+"""The rules of a lock's queue, as pure functions, without a ZooKeeper client, a clock or threads."""

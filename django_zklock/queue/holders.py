@@ -1,4 +1,4 @@
-"""The holders of a queue, seen from outside, and whom the waiters wait for."""
+"""Find the holders of a queue, and the contender that each waiter waits for."""
 
 from __future__ import annotations
 

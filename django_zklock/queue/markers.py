@@ -1,8 +1,8 @@
 """
-Markers: the children of a lock's directory that are no contenders, but say something about them.
+Markers: the children of a lock's directory that are no contenders, but information about them.
 
-One listing of the directory returns the contenders and the markers together. A marker says all that the rules of the
-queue need by its name. Its data are for people.
+One listing of the directory returns the contenders and the markers together. The rules of the queue need only
+the name of a marker. Its data are for people.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from django_zklock.queue.escaping import printable
 
 START: Final = "!"
-"""What the names of markers begin with. No segment of a key does, because `!` is percent-encoded there."""
+"""The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
 
 MOST_PERMITS: Final = 10_000
 """The highest limit of a semaphore."""
@@ -88,9 +88,9 @@ class LimitRecord:
     by: str
     reason: str
     before: int = MOST_PERMITS
-    """The highest limit of before by which a contender may still hold a permit; 0 if none may."""
+    """The highest earlier limit by which a contender may still hold a permit; 0 if none may."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    """Of the change. Its author recognizes it after a lost reply."""
+    """The id of the change, by which its author recognizes it after a lost reply."""
 
     def encode(self) -> bytes:
         """Return JSON."""

@@ -38,7 +38,7 @@ _KAZOO = re.compile(r"(?P<guid>[0-9a-f]{32})(?P<recipe>__lock__|__rlock__)" + _S
 
 
 class Kind(enum.Enum):
-    """What a contender wants: the exclusive lock, one side of a read-write lock, or a permit of a semaphore."""
+    """The request of a contender: the exclusive lock, one side of a read-write lock, or a permit of a semaphore."""
 
     LOCK = "lock-"
     READ = "__READ__"
@@ -47,7 +47,7 @@ class Kind(enum.Enum):
 
     @property
     def word(self) -> str:
-        """The word for it in views and messages."""
+        """The name of the kind in views and messages."""
         return _WORDS[self]
 
 
@@ -127,8 +127,8 @@ def parse(name: str) -> Child | None:
         )
     if match is None:
         raise UnreadableQueue(
-            f"The queue of the lock holds {quoted(name)}, which no known client writes. So it is unknown whose turn it "
-            "is. Find out which program created it, and delete it or give that program another path."
+            f"The queue of the lock holds {quoted(name)}, which no known client writes. So the order of the queue "
+            "is unknown. Find out which program created it, and delete it or give that program another path."
         )
     # The sequence is matched, never split off at a dash: `-lock-0000000005` is 5, `-lock--000000005` is -5.
     child = Child(name, _KINDS[match["recipe"]], match["guid"], int(match["sequence"]))
@@ -142,7 +142,7 @@ def parse(name: str) -> Child | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What a contender says about itself, for people who look at the queue. It never contains arguments."""
+    """The description of a contender, for people who look at the queue. It never contains the arguments of a call."""
 
     version: int = 1
     guid: str
@@ -182,8 +182,8 @@ class Payload:
         """
         Return the payload in `data`, or None if it is not one of ours. Never raises.
 
-        Curator writes an IP address, kazoo a line of text, and anybody may write anything. A field that is missing or
-        has another type is empty or 0. Fields of later versions are ignored.
+        Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
+        one of another type, is empty or 0. Fields of later versions are ignored.
         """
         if data is None or len(data) > _READABLE:
             return None

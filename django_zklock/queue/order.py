@@ -31,7 +31,7 @@ class Queue(Sequence[Child]):
         """
         The name of a marker that has no meaning any more, for a contender to delete; empty if there is none.
 
-        That of a cleared limit tells who may hold a permit by it still. The first in the queue holds one in any case.
+        The marker of a cleared limit shows which contenders may still hold a permit. The first in the queue does.
         """
         return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
 
@@ -84,7 +84,7 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_mixture(queue)
     readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
-        # Whatever its kind was: in kazoo's grammar a writer has the name of an exclusive lock.
+        # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.
         queue = [replace(child, kind=Kind.READ) if child.guid in readers else child for child in queue]
     marker = limit_marker_in(marked)
     return Queue(tuple(queue), markers.limit_in(marker) or None, marker)

@@ -10,7 +10,7 @@ from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 
 CURATOR: Final = b"__REVOKE__"
-"""What Curator's `Revoker` writes as the data of a znode. It does not say who asks, and why."""
+"""The data that Curator's `Revoker` writes into a znode. It names neither the operator nor the reason."""
 BY_CURATOR: Final = "a client of Curator"
 
 MAX_BY: Final = 40
@@ -19,9 +19,9 @@ MAX_REASON: Final = 160
 """Characters of a reason that are kept in the node."""
 
 _FIELD: Final = "release_request"
-_WHOLE: Final = frozenset({"guid", "since", _FIELD})  # useless when cut
-_WHOSE: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
-_LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, or else `_WHOSE` alone does
+_UNCUT: Final = frozenset({"guid", "since", _FIELD})  # useless when cut
+_IDENTITY: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
+_LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, at least for `_IDENTITY`
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -36,7 +36,7 @@ class ReleaseRequest:
     """When: ISO 8601 in UTC, by the clock of the process that asked."""
 
     def __str__(self) -> str:
-        """Return who asks and why, in one line."""
+        """Return the operator and the reason, in one line."""
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
     def same(self, other: ReleaseRequest | None) -> bool:
@@ -73,7 +73,7 @@ def with_request(data: bytes, request: ReleaseRequest) -> bytes:
         return CURATOR
     found[_FIELD] = {"by": request.by, "reason": request.reason, "at": request.at}
     attempts = (_to_json(_cut(found, limit)).encode() for limit in _LIMITS)
-    least = {name: value for name, value in found.items() if name in _WHOSE or name == _FIELD}
+    least = {name: value for name, value in found.items() if name in _IDENTITY or name == _FIELD}
     return next((each for each in attempts if len(each) <= MAX_PAYLOAD), None) or _to_json(_cut(least, 16)).encode()
 
 
@@ -84,7 +84,7 @@ def _payload(data: bytes) -> dict[str, Any]:
 
 def _cut(found: dict[str, Any], limit: int) -> dict[str, Any]:
     """Return the fields with texts cut to this limit. At the last limit the items of `about` are dropped."""
-    cut = {name: value if name in _WHOLE else _short(value, limit) for name, value in found.items()}
+    cut = {name: value if name in _UNCUT else _short(value, limit) for name, value in found.items()}
     return {**cut, "about": {}} if limit == _LIMITS[-1] else cut
 
 

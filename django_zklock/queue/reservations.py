@@ -13,7 +13,7 @@ from django_zklock.queue.escaping import quoted
 from django_zklock.queue.names import path
 
 DIRECTORY = "!unique"
-"""Below the base of all locks. It is no key, because `!` is written `%21` in keys."""
+"""Below the base of all locks. It is no key: keys have `%21` instead of `!`."""
 
 _SLASH = "!"  # replaces the slashes of the key in the name of a reservation; no key has one
 _PUBLISHER = "-publisher"
@@ -44,8 +44,8 @@ class Reservation:
     """
     The data of the znode.
 
-    Its children show who works for it: an ephemeral znode of the publisher while it publishes, and one of each worker
-    that has started the task. One more child is persistent and named after the token. It distinguishes two
+    Its children show the processes that work for it: an ephemeral znode of the publisher while it publishes, and one of
+    each worker that has started the task. One more child is persistent and named after the token. It distinguishes two
     reservations that follow each other at one path. A version cannot, because it starts at 0 with each znode.
     """
 

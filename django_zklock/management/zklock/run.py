@@ -42,8 +42,8 @@ _FORWARDED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUS
 _ENDING: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM")
 
 
-_OF_THE_LOCK = ("timeout", "abort_on", "kind", "limit", "max_hold", "warn_after", "min_hold")
-"""Without one of these options, the lock has its own value."""
+_LOCK_OPTIONS = ("timeout", "abort_on", "kind", "limit", "max_hold", "warn_after", "min_hold")
+"""The options of the lock. If one is not given, the settings of the lock decide."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +147,7 @@ def _lock(options: argparse.Namespace) -> Lock:
             template_of(options.name),
             fields=dict(options.fields),
             atomic=False,
-            **{option: value for option, value in vars(options).items() if option in _OF_THE_LOCK},
+            **{option: value for option, value in vars(options).items() if option in _LOCK_OPTIONS},
             what=f"run: {program}",
             about={"command": program},
         )
