@@ -220,10 +220,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "limit": (_limit, f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)"),
     "compat": (functools.partial(_one_of, (*COMPAT, None)), f"one of: {', '.join(COMPAT)}; or None (our own names)"),
     "max_hold": (_positive_or_none, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
-    "warn_after": (
-        _positive_or_none,
-        f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})",
-    ),
+    "warn_after": (_positive_or_none, f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})"),
     "min_hold": (_min_hold, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
     "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
     "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),

@@ -110,11 +110,7 @@ class BreakViews(LockPages):
         key = given["key"]
         try:
             hold = lazy.operations.hold_lock(
-                key,
-                seconds=given["minutes"] * 60,
-                reason=given["reason"],
-                by=user_name(request),
-                wait=given["wait"],
+                key, seconds=given["minutes"] * 60, reason=given["reason"], by=user_name(request), wait=given["wait"]
             )
         except (ZkLockError, ValueError) as error:
             form.add_error(None, clean(error))

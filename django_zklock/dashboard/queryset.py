@@ -47,14 +47,8 @@ class LockQuerySet(QuerySet[Lock]):
         """Return the locks for which `wanted` is true."""
         return self._of(filter(wanted, self))
 
-    def all(self) -> LockQuerySet:
-        return self._of(self)
-
     def none(self) -> LockQuerySet:
         return self._of(())
-
-    def distinct(self, *fields: str) -> LockQuerySet:
-        return self._of(self)
 
     def filter(self, *args: Any, **kwargs: Any) -> LockQuerySet:
         """Return the locks that match. Raises `FieldError` for all but lookups of the key."""
@@ -69,9 +63,6 @@ class LockQuerySet(QuerySet[Lock]):
             raise Lock.DoesNotExist if not found else Lock.MultipleObjectsReturned
         return found[0]
 
-    def first(self) -> Lock | None:
-        return next(iter(self), None)
-
     def order_by(self, *names: Any) -> LockQuerySet:
         """Return the locks in this order. Raises `FieldError` for an unknown name."""
         locks = list(self)
@@ -82,16 +73,10 @@ class LockQuerySet(QuerySet[Lock]):
             locks.sort(key=order, reverse=str(name).startswith("-"))
         return self._of(locks)
 
-    def select_related(self, *fields: Any) -> LockQuerySet:
-        return self._of(self)
-
     def _of(self, locks: Iterable[Lock]) -> LockQuerySet:
         return type(self)(self.model, locks=locks)
 
     def _clone(self) -> LockQuerySet:
-        return self._of(self)
-
-    def _chain(self) -> LockQuerySet:
         return self._of(self)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:

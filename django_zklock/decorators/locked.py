@@ -43,9 +43,7 @@ _PER_LOCK: Final = arguments.KindOptions.__annotations__.keys() - {"timeout", "a
 
 
 def zk_locked(
-    name: Names,
-    *more: NoReturn,
-    **options: Unpack[LockedOptions],
+    name: Names, *more: NoReturn, **options: Unpack[LockedOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Run a view, a task or any function only while it holds a lock.
@@ -159,13 +157,7 @@ class LockedFunction:
         given: dict[str, Any] = {each: getattr(self.options, each) for each in _PER_LOCK}
         given |= {"release_on": options.release_on, "timeout": options.timeout, "atomic": options.atomic}
         given = {option: value for option, value in given.items() if value is not UNSET}
-        return MultiLock(
-            *binding.names,
-            fields=binding.fields,
-            what=context.what,
-            about=context.about,
-            **given,
-        )
+        return MultiLock(*binding.names, fields=binding.fields, what=context.what, about=context.about, **given)
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""

@@ -87,9 +87,7 @@ def look(searched: Sequence[Column]) -> tuple[list[Finding], int | None]:
     findings = []
     for column, totals, suspects in read:
         ahead = None if reached is None else sum(token > reached for token in suspects)
-        findings.append(
-            Finding(column=column, rows=totals["rows"], highest=totals["highest"] or 0, ahead=ahead),
-        )
+        findings.append(Finding(column=column, rows=totals["rows"], highest=totals["highest"] or 0, ahead=ahead))
     return findings, reached
 
 

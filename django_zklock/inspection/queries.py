@@ -21,11 +21,7 @@ MAX_WAITERS: Final = 50  # waiters of one lock that are read
 
 
 def snapshot(
-    *,
-    patience: float = 1.5,
-    max_age: float = 1.0,
-    max_locks: int | None = 1000,
-    max_waiters: int | None = 50,
+    *, patience: float = 1.5, max_age: float = 1.0, max_locks: int | None = 1000, max_waiters: int | None = 50
 ) -> Snapshot:
     """
     Return a snapshot of all locks that are held or waited for, in `patience` seconds.

@@ -265,12 +265,7 @@ class LockTester:
         self._assert(lambda found: not found, name, fields, timeout, "is not free")
 
     def assert_waiting(
-        self,
-        name: str,
-        count: int = 1,
-        fields: Mapping[str, object] | None = None,
-        *,
-        timeout: float = PATIENCE,
+        self, name: str, count: int = 1, fields: Mapping[str, object] | None = None, *, timeout: float = PATIENCE
     ) -> None:
         """Fail unless the lock has exactly `count` waiters within `timeout` seconds."""
         self._assert(

@@ -38,12 +38,7 @@ class UniqueMessage:
     """The message of a unique task that is about to be sent."""
 
     def __init__(
-        self,
-        app: Celery,
-        task: Task[..., Any],
-        locked: LockedFunction,
-        uniqueness: Uniqueness,
-        options: dict[str, Any],
+        self, app: Celery, task: Task[..., Any], locked: LockedFunction, uniqueness: Uniqueness, options: dict[str, Any]
     ) -> None:
         self._app = app
         self._task = task

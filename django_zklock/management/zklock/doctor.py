@@ -25,14 +25,7 @@ from django_zklock.inspection.reservation_report import ReservationReport, repor
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.checkup import CheckupResult, check_up, server_version
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import (
-    Output,
-    deadlock,
-    different_limits,
-    process_of,
-    write_json,
-    write_table,
-)
+from django_zklock.management.output import Output, deadlock, different_limits, process_of, write_json, write_table
 from django_zklock.queue.escaping import session_hex
 from django_zklock.zk import process
 

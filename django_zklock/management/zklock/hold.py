@@ -6,15 +6,7 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.inspection.serialize import operator_hold_json
-from django_zklock.management.arguments import (
-    add_answer,
-    add_name,
-    add_reason,
-    key_of,
-    require_reason,
-    seconds,
-    user,
-)
+from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, seconds, user
 from django_zklock.management.exit_codes import errors_as_exit_codes
 from django_zklock.management.output import Output, write_json, write_line
 
@@ -38,12 +30,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     with errors_as_exit_codes():
         key = key_of(options)
         hold = operations.hold_lock(
-            key,
-            seconds=options.span,
-            reason=options.reason,
-            by=user(),
-            wait=options.wait,
-            patience=options.patience,
+            key, seconds=options.span, reason=options.reason, by=user(), wait=options.wait, patience=options.patience
         )
     if options.json:
         write_json(out, {"key": key, **operator_hold_json(hold)})

@@ -30,12 +30,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         key = key_of(options)
         try:
             asked = operations.request_release(
-                key,
-                options.reason,
-                by=user(),
-                guid=options.guid,
-                token=options.token,
-                patience=options.patience,
+                key, options.reason, by=user(), guid=options.guid, token=options.token, patience=options.patience
             )
         except LockChangedHands as error:
             if options.guid or options.token:

@@ -34,17 +34,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.json:
         summary = snapshot_json(found)
         del summary["locks"]
-        write_json(
-            out,
-            {
-                **summary,
-                "held": held,
-                "contended": contended,
-                "waiting": waiting,
-                "longest_wait": longest,
-                **shared,
-            },
-        )
+        summary |= {"held": held, "contended": contended, "waiting": waiting, "longest_wait": longest, **shared}
+        write_json(out, summary)
     else:
         _write_connection(out, found.connection)
         if found.connection.state != "connected" and not found.locks:

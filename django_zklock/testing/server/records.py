@@ -157,8 +157,7 @@ Texts = Annotated[
     ),
 ]
 Acls = Annotated[
-    "list[Acl] | tuple[Acl, ...] | None",
-    _Kind(_read_acls, lambda writer, value: writer.vector(value, _write_acl)),
+    "list[Acl] | tuple[Acl, ...] | None", _Kind(_read_acls, lambda writer, value: writer.vector(value, _write_acl))
 ]
 
 

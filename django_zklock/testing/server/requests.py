@@ -139,13 +139,8 @@ def _get_acl(db: Database, client: Client, reader: Reader) -> bytes:
 
 
 def _sync(db: Database, client: Client, reader: Reader) -> bytes:
-    return _text(r.read(r.PathRequest, reader).path)
-
-
-def _text(value: str | None) -> bytes:
-    writer = Writer()
-    writer.text(value)
-    return bytes(writer.data)
+    path = r.read(r.PathRequest, reader).path
+    return r.blob_bytes(None) if path is None else r.text_bytes(path)
 
 
 def _get_ephemerals(db: Database, client: Client, reader: Reader) -> bytes:
