@@ -144,7 +144,12 @@ class LockBase(Generic[AnyHold]):
         use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer.
         """
         refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
-        return run(self._acquire(ThreadWaiter, threading_timeout(blocking, timeout)))
+        entry = Entry()
+        try:
+            return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout)))
+        except BaseException:
+            entry.undo()  # also if it was interrupted after the last step of the routine
+            raise
 
     async def aacquire(self, blocking: bool = True, timeout: float = -1) -> AnyHold | None:
         """
@@ -153,20 +158,21 @@ class LockBase(Generic[AnyHold]):
         The calling task becomes the owner. So do not make this call a task of its own: that would own the lock and end.
         """
         refuse_own_task(self.aacquire)
-        return await Awaited(self._acquire(TaskWaiter, threading_timeout(blocking, timeout)))
-
-    def _acquire(self, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         entry = Entry()
         try:
-            plan = self._plan()
-            refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
-            yield from self._take(entry, plan, timeout, waiter, keep=True)
-            return self._begin(plan, entry.held)
-        except LockNotAcquired:
-            return None
+            return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout)))
         except BaseException:
             entry.undo()
             raise
+
+    def _acquire(self, entry: Entry, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
+        plan = self._plan()
+        refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
+        try:
+            yield from self._take(entry, plan, timeout, waiter, keep=True)
+        except LockNotAcquired:
+            return None
+        return self._begin(plan, entry.held)
 
     @abort.shielded
     def release(self) -> None:
