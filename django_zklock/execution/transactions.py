@@ -50,7 +50,7 @@ def roll_back() -> None:
         connections[alias].set_rollback(True)
 
 
-def refuse_unknown(aliases: Iterable[str]) -> None:
+def check_aliases(aliases: Iterable[str]) -> None:
     """Raise Django's `ConnectionDoesNotExist` for a database that is not in the settings."""
     for alias in aliases:
         connections[alias]

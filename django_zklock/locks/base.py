@@ -35,11 +35,11 @@ from django_zklock.locks.held import HeldLock
 from django_zklock.locks.queue_reader import look
 from django_zklock.locks.spec import LockSpec
 from django_zklock.locks.validation import (
+    check_no_open_transaction,
+    check_no_running_loop,
+    check_no_transaction,
+    check_not_own_task,
     not_held,
-    refuse_atomic,
-    refuse_open_transaction,
-    refuse_own_task,
-    refuse_running_loop,
     threading_timeout,
 )
 from django_zklock.queue.nodes import Kind
@@ -143,7 +143,7 @@ class LockBase(Generic[AnyHold]):
         acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
         use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer.
         """
-        refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
+        check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         entry = Entry()
         try:
             return run(self._acquire(entry, ThreadWaiter, threading_timeout(blocking, timeout)))
@@ -157,7 +157,7 @@ class LockBase(Generic[AnyHold]):
 
         The calling task becomes the owner. So do not make this call a task of its own: that would own the lock and end.
         """
-        refuse_own_task(self.aacquire)
+        check_not_own_task(self.aacquire)
         entry = Entry()
         try:
             return await Awaited(self._acquire(entry, TaskWaiter, threading_timeout(blocking, timeout)))
@@ -167,7 +167,7 @@ class LockBase(Generic[AnyHold]):
 
     def _acquire(self, entry: Entry, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         plan = self._plan()
-        refuse_atomic("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
+        check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
         try:
             yield from self._take(entry, plan, timeout, waiter, keep=True)
         except LockNotAcquired:
@@ -186,7 +186,7 @@ class LockBase(Generic[AnyHold]):
         """
         parts: list[Part] = []
         try:
-            refuse_running_loop("release", "await lock.arelease()")
+            check_no_running_loop("release", "await lock.arelease()")
             parts += self._to_release()
             wait_all(release_all(parts, ThreadWaiter[bool]))
         except (LockNotHeld, SynchronousOnlyOperation):
@@ -215,7 +215,7 @@ class LockBase(Generic[AnyHold]):
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
-        refuse_running_loop("locked", "await lock.alocked()")
+        check_no_running_loop("locked", "await lock.alocked()")
         return any(_find(spec) is not None or run(look(spec, ThreadWaiter())) for spec in self._plan().specs)
 
     async def alocked(self) -> bool:
@@ -232,7 +232,7 @@ class LockBase(Generic[AnyHold]):
     # --- with and async with --------------------------------------------------------------------------------------
 
     def __enter__(self) -> AnyHold:
-        refuse_running_loop("acquire", '"async with" or await lock.aacquire()')
+        check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         return run(self._enter(ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
@@ -243,7 +243,7 @@ class LockBase(Generic[AnyHold]):
         try:
             plan = self._plan()
             if waiter is not ThreadWaiter:
-                refuse_atomic("async code", plan.specs[-1].key, plan.atomic)
+                check_no_transaction("async code", plan.specs[-1].key, plan.atomic)
             yield from self._take(entry, plan, plan.timeout, waiter)
             held = entry.held
             self._open(entry, plan, held)
@@ -377,7 +377,7 @@ def _find(spec: LockSpec) -> HeldLock | None:
 def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: type[Any]) -> None:
     spec = acquisition.spec
     if waiter is ThreadWaiter:
-        refuse_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
+        check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
     timeout, patience = deadline.left_for(spec)
     needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
     acquisition.start(process.current(), waiter(), timeout, patience, needed)

@@ -15,7 +15,7 @@ from django_zklock.conf.options import LockOptions, Unset, contradiction
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.execution import work
 from django_zklock.execution.owner import Owner, current_owner
-from django_zklock.execution.transactions import refuse_unknown
+from django_zklock.execution.transactions import check_aliases
 from django_zklock.locks.protocol.grant import Policy
 from django_zklock.locks.protocol.spec import ContenderSpec
 from django_zklock.queue import names, rules
@@ -109,7 +109,7 @@ def resolve_options(config: Config, name: str, given: LockOptions) -> LockOption
     names.check_type(name)
     check_spelling(config, name)
     options = config.options_for(name, given)
-    refuse_contradictions(name, options)
+    check_contradictions(name, options)
     return options
 
 
@@ -124,7 +124,7 @@ def resolve(
 ) -> LockSpec:
     """Return the spec of the lock `name`, with these options from `resolve_options`. Raises `InvalidLockName`."""
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
-    refuse_unknown(atomic)
+    check_aliases(atomic)
     template = names.Template.parse(options.path or name)
     key = template.render(fields)
     return LockSpec(
@@ -159,7 +159,7 @@ def _kind(options: LockOptions) -> Kind:
     return Kind.WRITE if options.kind == "write" else Kind.LOCK
 
 
-def refuse_contradictions(name: str, options: LockOptions) -> None:
+def check_contradictions(name: str, options: LockOptions) -> None:
     """Raise `ValueError` for options each of which is fine, and which cannot be had together."""
     problem = contradiction(options)
     if problem:

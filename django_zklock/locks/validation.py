@@ -1,4 +1,4 @@
-"""Knows the calls that cannot be right, and tells their authors what to do instead."""
+"""Checks of calls. Their errors say what to write instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def threading_timeout(blocking: bool, timeout: float) -> float | None:
-    """Return the seconds to wait, None for ever, from the arguments of `threading.Lock.acquire`; refuse as it does."""
+    """Return the seconds to wait (None: no limit) for the arguments of `threading.Lock.acquire`, with its errors."""
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
@@ -46,7 +46,7 @@ _SAME_THING = {
     "blocking": "for a try without waiting, use timeout=0",
     "sleep": "waiters are woken by ZooKeeper, so there is nothing to set",
 }
-"""What other packages call things, and what to use here."""
+"""Names of options in other packages, and what to use here."""
 
 
 def check_arguments(
@@ -74,44 +74,44 @@ def check_arguments(
     raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
 
 
-def refuse_no_text(name: str, value: object, what: str) -> None:
-    """Raise where an argument is no text."""
+def check_text(name: str, value: object, what: str) -> None:
+    """Raise `TypeError` if an argument is not a text."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {what}, not {value!r}.")
 
 
-def refuse_no_span(name: str, value: object, what: str = "a number of seconds from 0") -> None:
-    """Raise where an argument is no number of seconds that one can wait."""
+def check_seconds(name: str, value: object, what: str = "a number of seconds from 0") -> None:
+    """Raise if an argument is not a number of seconds to wait."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {what}, not {value!r}.")
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} is {what}, not {value!r}.")
 
 
-def refuse_no_target(*, token: object, guid: object = "") -> None:
-    """Raise where what is to name a node cannot be that of any: it would not be found, and seem to be gone."""
+def check_target(*, token: object, guid: object = "") -> None:
+    """Raise if a token or guid has the wrong type. It would match no znode, and the hold would seem to be gone."""
     if not isinstance(token, int):
         raise TypeError(f"token is a number, as in ContenderInfo.token, not {token!r}.")
-    refuse_no_text("guid", guid, "a text, as in ContenderInfo.guid")
+    check_text("guid", guid, "a text, as in ContenderInfo.guid")
 
 
 def not_held(key: str) -> LockNotHeld:
-    """Return what to raise where the caller does not hold the lock of this key."""
+    """Return the error for a caller that does not hold the lock of this key."""
     return LockNotHeld(
         f"The lock {key!r} is not held by this owner (asyncio task, greenlet or thread) of this process.", lock=key
     )
 
 
-def refuse_running_loop(method: str, instead: str) -> None:
-    """Raise where a blocking call would stop the event loop."""
+def check_no_running_loop(method: str, instead: str) -> None:
+    """Raise if a blocking call would stop the event loop."""
     if loop_is_running():
         raise SynchronousOnlyOperation(
             f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
         )
 
 
-def refuse_own_task(method: Callable[..., Any]) -> None:
-    """Raise where a coroutine method is all that a task does, so that the lock's owner would end with it."""
+def check_not_own_task(method: Callable[..., Any]) -> None:
+    """Raise if a task does nothing but this call: the task would own the lock, and end."""
     task = asyncio.current_task()
     code = getattr(method, "__code__", None)
     if task is not None and getattr(task.get_coro(), "cr_code", None) is code:
@@ -122,7 +122,7 @@ def refuse_own_task(method: Callable[..., Any]) -> None:
         )
 
 
-def refuse_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
+def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
     """Raise if a transaction is open that would be committed after the release."""
     aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
     if spec.release_on == "exit":  # the lock has nothing to do with that transaction, its author says
@@ -138,7 +138,7 @@ def refuse_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
         )
 
 
-def refuse_atomic(where: str, key: str, atomic: tuple[str, ...]) -> None:
+def check_no_transaction(where: str, key: str, atomic: tuple[str, ...]) -> None:
     """Raise if the option atomic is set where a block cannot be a transaction."""
     if not atomic:
         return

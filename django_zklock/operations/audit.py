@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from django_zklock.locks.validation import refuse_no_text
+from django_zklock.locks.validation import check_text
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
 from django_zklock.zk.gateway import Node
@@ -36,7 +36,7 @@ class Holder:
 
 def check_by(by: str) -> str:
     """Return the name of the operator, as it is logged. Raises `ValueError` if it is empty."""
-    refuse_no_text("by", by, "a text that says who does it")
+    check_text("by", by, "a text that says who does it")
     found = printable(by.strip(), MAX_TEXT)
     if not found:
         raise ValueError("by is empty; say who does it.")
@@ -53,7 +53,7 @@ def check_reason(reason: str) -> str:
 
 def check_optional_reason(reason: str) -> str:
     """Return the reason, as it is logged; it may be empty."""
-    refuse_no_text("reason", reason, "a text that says why")
+    check_text("reason", reason, "a text that says why")
     return printable(reason.strip(), MAX_TEXT)
 
 

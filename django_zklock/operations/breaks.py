@@ -14,7 +14,7 @@ from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.loss import LASTS
-from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
+from django_zklock.locks.validation import check_no_running_loop, check_target
 from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_break
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
@@ -63,9 +63,9 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         ValueError: `reason` or `by` is empty.
 
     """
-    refuse_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
+    check_no_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
     by, reason = check_by(by), check_reason(reason)
-    refuse_no_target(token=token, guid=guid)
+    check_target(token=token, guid=guid)
     client = QueueClient(key, patience)
     queue = order.ordered(client.run(children))
     child = next((child for child in queue if child.guid == guid), None)

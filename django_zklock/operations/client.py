@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from django_zklock import conf
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.validation import refuse_no_span
+from django_zklock.locks.validation import check_seconds
 from django_zklock.queue import holders, names, order
 from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
@@ -33,7 +33,7 @@ class QueueClient:
     """
 
     def __init__(self, key: str, patience: float) -> None:
-        refuse_no_span("patience", patience)
+        check_seconds("patience", patience)
         self.key = key
         self.base = conf.current().base
         names.check_key(key)

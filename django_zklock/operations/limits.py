@@ -25,7 +25,7 @@ from django_zklock import signals
 from django_zklock.conf import options
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.notify import send_from
-from django_zklock.locks.validation import refuse_running_loop
+from django_zklock.locks.validation import check_no_running_loop
 from django_zklock.operations.audit import check_by, check_reason, log_limit
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.queue import holders, markers, order
@@ -59,7 +59,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         ValueError: `reason` or `by` is empty, or `limit` is out of range.
 
     """
-    refuse_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
+    check_no_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
     if not options.is_limit(limit):
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
@@ -86,7 +86,7 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
         ValueError: `reason` or `by` is empty.
 
     """
-    refuse_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
+    check_no_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
     client = QueueClient(key, patience)
     check_own_key(key)
@@ -109,7 +109,7 @@ def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
 
     It also works for a semaphore without contenders, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
     """
-    refuse_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
+    check_no_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
     client = QueueClient(key, patience)
     check_own_key(key)
     while True:

@@ -22,7 +22,7 @@ from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.spec import ContenderSpec
-from django_zklock.locks.validation import refuse_no_span, refuse_no_target, refuse_running_loop
+from django_zklock.locks.validation import check_no_running_loop, check_seconds, check_target
 from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
 from django_zklock.queue import operator_hold, order, rules
@@ -48,14 +48,14 @@ def hold_lock(
         ValueError: `reason` or `by` is empty, or `seconds` is not between 0 and a week.
 
     """
-    refuse_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
+    check_no_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
     by, reason = check_by(by), check_reason(reason)
     what = f"a number above 0 and of at most {LONGEST:.0f}, a week"
-    refuse_no_span("seconds", seconds, what)
+    check_seconds("seconds", seconds, what)
     if not 0 < seconds <= LONGEST:
         raise ValueError(f"seconds is {what}, not {seconds!r}.")
-    refuse_no_span("wait", wait)
-    refuse_no_span("patience", patience)
+    check_seconds("wait", wait)
+    check_seconds("patience", patience)
     client = QueueClient(key, patience + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
@@ -72,9 +72,9 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
         ZooKeeperUnavailable: ZooKeeper did not answer in time.
 
     """
-    refuse_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
+    check_no_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
     by, reason = check_by(by), check_optional_reason(reason)
-    refuse_no_target(token=token)
+    check_target(token=token)
     hold = _delete(QueueClient(key, patience), token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)

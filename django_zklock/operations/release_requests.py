@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, ReleaseRequestUnsupported
 from django_zklock.locks.protocol.operator_holds import read_hold
-from django_zklock.locks.validation import refuse_no_target, refuse_running_loop
+from django_zklock.locks.validation import check_no_running_loop, check_target
 from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_release_request
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.operations.limits import may_hold
@@ -56,9 +56,9 @@ def request_release(
         ValueError: `reason` or `by` is empty.
 
     """
-    refuse_running_loop("request_release", "await sync_to_async(request_release)(...)")
+    check_no_running_loop("request_release", "await sync_to_async(request_release)(...)")
     by, reason = check_by(by), check_reason(reason)
-    refuse_no_target(token=token, guid=guid)
+    check_target(token=token, guid=guid)
     client = QueueClient(key, patience)
     targets: list[_Target] = []
     try:

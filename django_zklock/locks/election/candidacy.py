@@ -23,7 +23,7 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.validation import refuse_open_transaction
+from django_zklock.locks.validation import check_no_open_transaction
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
 
@@ -249,7 +249,7 @@ class LeaderLock(Lock):
         entry.acquisitions.append(acquisition)
         acquisition.reenter(current_owner(), keep=False)  # raises if the owner has the lock
         if waiter is ThreadWaiter:
-            refuse_open_transaction(acquisition.spec, ())
+            check_no_open_transaction(acquisition.spec, ())
         attempt = self.begin(acquisition, waiter())
         try:
             held = attempt.conclude((yield from attempt.outcome(None)))

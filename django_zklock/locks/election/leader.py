@@ -19,7 +19,7 @@ from django_zklock.locks.election.observer import LeaderObserver
 from django_zklock.locks.held import RELEASE_PATIENCE
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
-from django_zklock.locks.validation import check_arguments, refuse_running_loop
+from django_zklock.locks.validation import check_arguments, check_no_running_loop
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -203,7 +203,7 @@ class Leader(LeaderObserver):
         hold = self.hold
         if hold is not None:
             return hold
-        refuse_running_loop("wait", "await leader.arun()")
+        check_no_running_loop("wait", "await leader.arun()")
         attempt = self._lock.attempt
         if attempt is None or attempt.is_over:
             attempt = self._lock.begin(Acquisition(self._lock.spec), ThreadWaiter[Outcome]())

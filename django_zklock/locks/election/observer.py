@@ -22,7 +22,7 @@ from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.queue_reader import QueueNodes, read_queue
-from django_zklock.locks.validation import refuse_running_loop
+from django_zklock.locks.validation import check_no_running_loop
 from django_zklock.queue import clients, order
 from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
@@ -123,7 +123,7 @@ class LeaderObserver:
 
     def current_leader(self) -> Candidate | None:
         """Return the current leader, whichever process it is, or None. Raises `ZooKeeperUnavailable`."""
-        refuse_running_loop("current_leader", "await leader.acurrent_leader()")
+        check_no_running_loop("current_leader", "await leader.acurrent_leader()")
         key, parent = self._where()
         while True:
             found = run(read_queue(process.current(), key, parent, ThreadWaiter(), most=1))
@@ -144,7 +144,7 @@ class LeaderObserver:
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the leader and the candidates behind it, in order, the first fifty. Raises `ZooKeeperUnavailable`."""
-        refuse_running_loop("candidates", "await leader.acandidates()")
+        check_no_running_loop("candidates", "await leader.acandidates()")
         return candidates(*self._where())
 
     async def acandidates(self) -> tuple[Candidate, ...]:
@@ -160,7 +160,7 @@ class LeaderObserver:
         session is lost; while ZooKeeper is away, nothing is yielded. A leader that came and went between two reads is
         left out.
         """
-        refuse_running_loop("observe", "async for ... in leader.aobserve()")
+        check_no_running_loop("observe", "async for ... in leader.aobserve()")
         with self._watch() as watch:
             if not self._stopping:
                 yield from watch.follow(timeout)
