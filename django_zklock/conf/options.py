@@ -46,7 +46,7 @@ class LockOptions:
     """The options of one lock, or of all; `UNSET` where they are not given. `conf.arguments` has their meaning."""
 
     path: str | None = None
-    """A path template. None in `DEFAULTS`, which has none."""
+    """A path template. None in `DEFAULTS`, and for a lock without an entry: its name is the template."""
     timeout: float | Unset | None = UNSET
     on_conflict: str | Unset = UNSET
     abort_on: str | Unset = UNSET
@@ -67,6 +67,8 @@ class LockOptions:
 
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
+        if other is NOT_GIVEN:
+            return self
         own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not UNSET}
         if own["path"] is None:
             del own["path"]  # for which None says that it was not given
@@ -127,7 +129,7 @@ def read_options(value: object, where: str, found: Findings, *, more: tuple[str,
     """Read the options of one lock, or of all; `more` are keys that somebody else reads."""
     if not isinstance(value, Mapping):
         found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
-        return LockOptions()
+        return NOT_GIVEN
     found.unknown_keys(where, value, (*more, *_OPTIONS))
     options: dict[str, Any] = {}
     for key, (reader, expected) in _OPTIONS.items():
@@ -139,7 +141,7 @@ def read_options(value: object, where: str, found: Findings, *, more: tuple[str,
                 name = f'{where}["{key}"]' if where else key
                 hint = "Change it, or remove it to use the default." if where else ""
                 found.add("E009", f"{name} must be {expected}; got {kind}{given}.", hint)
-    return LockOptions(**options)
+    return LockOptions(**options) if options else NOT_GIVEN
 
 
 def _wait(value: object) -> float | Unset | None:

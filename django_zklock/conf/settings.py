@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.conf import url as address
 from django_zklock.conf.errors import LONGEST, Findings, Problem, is_text, seconds
-from django_zklock.conf.options import LockOptions, contradiction, read_options
+from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.names import Template
 
@@ -43,9 +43,6 @@ class Tls:
     key: str | None = None
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
-
-
-_NOTHING: Final = LockOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +72,11 @@ class Config:
         hosts = ",".join(address.host_port(*host) for host in self.hosts)
         return f"{'zk' if self.tls is None else 'zk+tls'}://{hosts}{self.base}"
 
-    def options_for(self, name: str, given: LockOptions = _NOTHING) -> LockOptions:
-        """Return the options of a lock, the `given` over its entry over the defaults; an unlisted name is its path."""
-        entry = self.locks.get(name, LockOptions(path=name))
-        return given.merged_over(entry).over_defaults(self.defaults)
+    def options_for(self, name: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
+        """Return the options of a lock: the `given` over its entry over the defaults. Unlisted: no `path`."""
+        entry = self.locks.get(name)
+        options = given if entry is None else given.merged_over(entry)
+        return options.over_defaults(self.defaults)
 
     def options_of_key(self, key: str) -> LockOptions:
         """Return the options of the lock with this key, as far as its path in the settings tells; else the defaults."""
