@@ -45,7 +45,7 @@ class LockOptions:
     """The options of one lock, or of all; `UNSET` where they are not given. `conf.arguments` explains them."""
 
     path: str | None = None
-    """A path template. None in `DEFAULTS`, which has none."""
+    """A path template. None in `DEFAULTS`, and for a lock without an entry: its name is the template."""
     timeout: float | Unset | None = UNSET
     on_conflict: str | Unset = UNSET
     abort_on: str | Unset = UNSET
@@ -66,6 +66,8 @@ class LockOptions:
 
     def merged_over(self, other: LockOptions) -> LockOptions:
         """Return these options, with the gaps filled from `other`."""
+        if other is NOT_GIVEN:
+            return self
         own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not UNSET}
         if own["path"] is None:
             del own["path"]  # None: not given
@@ -126,7 +128,7 @@ def read_options(value: object, where: str, found: Problems, *, more: tuple[str,
     """Read the options of one lock, or of all. The keys in `more` are allowed, too, but not read here."""
     if not isinstance(value, Mapping):
         found.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
-        return LockOptions()
+        return NOT_GIVEN
     found.add_unknown_keys(where, value, (*more, *_OPTIONS))
     options: dict[str, Any] = {}
     for key, (reader, expected) in _OPTIONS.items():
@@ -138,7 +140,7 @@ def read_options(value: object, where: str, found: Problems, *, more: tuple[str,
                 name = f'{where}["{key}"]' if where else key
                 hint = "Change it, or remove it to use the default." if where else ""
                 found.add("E009", f"{name} must be {expected}; got {kind}{given}.", hint)
-    return LockOptions(**options)
+    return LockOptions(**options) if options else NOT_GIVEN
 
 
 def _seconds_or_none(value: object) -> float | Unset | None:

@@ -75,10 +75,11 @@ class Config:
         """
         Return the options of a lock: those `given`, else those of its entry, else the defaults.
 
-        A name that is no entry is a path itself.
+        A name that is no entry is a path itself; then there is no `path`.
         """
-        entry = self.locks.get(name, LockOptions(path=name))
-        return given.merged_over(entry).over_defaults(self.defaults)
+        entry = self.locks.get(name)
+        options = given if entry is None else given.merged_over(entry)
+        return options.over_defaults(self.defaults)
 
     def options_of_key(self, key: str) -> LockOptions:
         """Return the options of the first entry whose path can render to this key; else the defaults."""

@@ -60,10 +60,8 @@ class Abort:
     """Aborts one block of work; it is armed while the block runs."""
 
     how = ""  # how the work is aborted, for the receipt
-
-    def __init__(self) -> None:
-        self.armed = False
-        self.delivered = False  # the work has been interrupted, or will be at its next step
+    armed = False
+    delivered = False  # the work has been interrupted, or will be at its next step
 
     def arm(self) -> None:
         """Accept aborts from now on; called in the work, at the start of the block."""
@@ -88,14 +86,13 @@ class TaskAbort(Abort):
     how = "task"
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
-        super().__init__()
         self._task = task
         self._loop = task.get_loop()
         self._cancelling = 0
 
     def arm(self) -> None:
         self._cancelling = _cancelling(self._task)
-        super().arm()
+        self.armed = True
 
     def ask(self, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the work is over
@@ -138,7 +135,6 @@ class GreenletAbort(Abort):
     how = "greenlet"
 
     def __init__(self, greenlet: Any, in_hub: Callable[..., object]) -> None:
-        super().__init__()
         self._greenlet = greenlet
         self._in_hub = in_hub  # schedules a call in the hub; can be used on the protocol's thread
 
@@ -174,16 +170,13 @@ class MainThreadAbort(Abort):
     """
 
     how = "signal"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._reason = ""
-        self._asked = False
+    _reason = ""
+    _asked = False
 
     def arm(self) -> None:
         _install_handler()
         _main_thread_aborts.append(self)
-        super().arm()
+        self.armed = True
 
     def ask(self, reason: str) -> None:
         self._reason = reason
@@ -193,7 +186,7 @@ class MainThreadAbort(Abort):
             signal.pthread_kill(ident, ABORT_SIGNAL)
 
     def disarm(self) -> None:
-        super().disarm()
+        self.armed = False
         with contextlib.suppress(ValueError):
             _main_thread_aborts.remove(self)
 
@@ -236,13 +229,12 @@ class ThreadAbort(Abort):
     how = "thread"
 
     def __init__(self) -> None:
-        super().__init__()
         self._ident = threading.get_ident()
         self._mutex = threading.RLock()
 
     def arm(self) -> None:
         _thread_aborts[self] = None
-        super().arm()
+        self.armed = True
 
     def ask(self, reason: str) -> None:
         with self._mutex:

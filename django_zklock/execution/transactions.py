@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from django.db import DatabaseError, connections
@@ -56,8 +56,10 @@ def check_aliases(aliases: Iterable[str]) -> None:
         connections[alias]
 
 
-def _connections_in_blocks() -> list[BaseDatabaseWrapper]:
-    return [each for each in connections.all(initialized_only=True) if each.in_atomic_block and each.atomic_blocks]
+def _connections_in_blocks() -> Iterator[BaseDatabaseWrapper]:
+    for each in connections.all(initialized_only=True):
+        if each.in_atomic_block and each.atomic_blocks:
+            yield each
 
 
 def _is_in_test_case_only(connection: BaseDatabaseWrapper) -> bool:

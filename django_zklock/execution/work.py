@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -20,9 +20,8 @@ class Work:
     """The same as items: "task" and "id" for a task."""
 
 
-def current() -> Work | None:
-    """Return the work that the caller is part of."""
-    return _current.get()
+current: Callable[[], Work | None] = _current.get
+"""Return the work that the caller is part of."""
 
 
 def begin(work: Work | None) -> Work | None:

@@ -46,7 +46,7 @@ class Template:
     text: str
     fields: tuple[str, ...]
     """The names that a call must provide, without their attributes; distinct, in the order of the text."""
-    _segments: tuple[_Segment, ...] = field(repr=False)
+    _segments: tuple[str | _Segment, ...] = field(repr=False)  # a text where there is no field
 
     @classmethod
     def parse(cls, text: str) -> Template:
@@ -64,7 +64,7 @@ class Template:
         tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
         refuses. An exception of a property passes through, except `AttributeError`.
         """
-        key = "/".join([segment.render(values) for segment in self._segments])
+        key = "/".join([each if isinstance(each, str) else each.render(values) for each in self._segments])
         if len(key) > MAX_KEY:
             raise _too_long(f"the key of lock name {quoted(self.text)}")
         return key
@@ -73,7 +73,7 @@ class Template:
         """Return whether the template can render this key."""
         segments = key.split("/")
         return len(segments) == len(self._segments) and all(
-            segment.pattern.fullmatch(text) or segment.pattern.fullmatch(_LAST_DIGIT.sub(r"\1", text))
+            text == segment if isinstance(segment, str) else segment.may_render(text)
             for segment, text in zip(self._segments, segments, strict=True)
         )
 
@@ -184,10 +184,10 @@ class _Segment:
     reserved: str
     what: str
 
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """A pattern of all texts that the segment can be rendered to."""
-        return re.compile("".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts))
+    def may_render(self, text: str) -> bool:
+        """Return whether the segment can be rendered to this text."""
+        pattern = "".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts)
+        return any(re.fullmatch(pattern, each) for each in (text, _LAST_DIGIT.sub(r"\1", text)))
 
     def render(self, values: Mapping[str, object]) -> str:
         texts = [part if isinstance(part, str) else encode(part.text(values), self.reserved) for part in self.parts]
@@ -203,15 +203,16 @@ def _parse(text: str) -> Template:
         raise _too_long(what)
     check_characters(text, "lock name")
     split: list[list[str | _Field]] = [[]]
+    fields: list[str] = []
     for part in _parts(text, what):
         if isinstance(part, _Field):
             split[-1].append(part)
+            fields.append(part.root)
         else:
             first, *others = part.split("/")
             split[-1].append(first)
             split.extend([other] for other in others)
     segments = tuple(_segment(parts, what) for parts in split)
-    fields = [part.root for segment in segments for part in segment.parts if isinstance(part, _Field)]
     return Template(text, tuple(dict.fromkeys(fields)), segments)
 
 
@@ -237,7 +238,7 @@ def _field(text: str, what: str) -> _Field:
     return _Field(root, tuple(attributes), f"field {quoted(text)} of {what}")
 
 
-def _segment(split: list[str | _Field], what: str) -> _Segment:
+def _segment(split: list[str | _Field], what: str) -> str | _Segment:
     parts: list[str | _Field] = []
     for part in split:
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
@@ -246,11 +247,10 @@ def _segment(split: list[str | _Field], what: str) -> _Segment:
             parts.append(part)
     if not parts:
         raise InvalidLockName(f"{what} has an empty segment; remove the leading, trailing or doubled slash.")
-    encoded = tuple(encode(part) if isinstance(part, str) else part for part in parts)
-    segment = _Segment(encoded, _reserved(parts, what), what)
     if len(parts) == 1 and isinstance(parts[0], str):
-        segment.render({})  # refuses an invalid literal, such as `..`, before the first call
-    return segment
+        return finish(encode(parts[0]), what)  # refuses an invalid literal, such as `..`, before the first call
+    encoded = tuple(encode(part) if isinstance(part, str) else part for part in parts)
+    return _Segment(encoded, _reserved(parts, what), what)
 
 
 def _reserved(parts: list[str | _Field], what: str) -> str:

@@ -17,14 +17,10 @@ MAX_PAYLOAD = 1024
 """Bytes a payload may have."""
 
 _READABLE = 64 * 1024
-# A guid and a time are useless when they are cut. They have at most 36 characters. The other texts are cut to the first
-# limit that fits. The last one always fits, because JSON writes each character in at most six bytes.
-_KEPT = frozenset({"guid", "since"})
-_OPTIONAL = frozenset({"limit", "owner"})
-_SHORT = 40
-_LIMITS = (512, 256, 128, 64, 32, 16)
+_SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
 _MOST_ITEMS = 8
-_ITEM = 64  # characters that an item of `about` keeps, unless all of them have to go
+_ITEM = 64  # characters that the name of an item of `about` keeps
+_LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64))  # of other texts, and of items of `about`
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -164,18 +160,32 @@ class Payload:
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
-        attempts = [(limit, max(limit, _ITEM)) for limit in _LIMITS] + [(_LIMITS[-1], 0)]
-        return next(data for data in (self._json(*limits) for limits in attempts) if len(data) <= MAX_PAYLOAD)
+        for limit, item in _LIMITS:
+            data = self._json(limit, item)
+            if len(data) <= MAX_PAYLOAD:
+                return data
+        return self._json(16, 0)  # it always fits, because JSON writes each character in at most six bytes
 
     def _json(self, limit: int, item: int) -> bytes:
-        fields: dict[str, object] = {
-            name: _number(value) if isinstance(value, int) else _cut(value, _SHORT if name in _KEPT else limit)
-            for name, value in ((name, getattr(self, name)) for name in self.__slots__ if name != "about")
-            if name not in _OPTIONAL or value
+        found: dict[str, object] = {
+            "version": self.version,
+            "guid": _text(self.guid, _SHORT),
+            "host": _text(self.host, limit),
+            "pid": _number(self.pid),
+            "thread": _text(self.thread, limit),
+            "what": _text(self.what, limit),
+            "since": _text(self.since, _SHORT),
+            "template": _text(self.template, limit),
         }
-        items = list(self.about.items())[:_MOST_ITEMS] if item else ()
-        fields["about"] = {_cut(name, _ITEM): _cut(value, item) for name, value in items}
-        return _to_json(fields).encode()
+        if self.limit:
+            found["limit"] = _number(self.limit)
+        if self.owner:
+            found["owner"] = _number(self.owner)
+        found["about"] = about = {}
+        if item:
+            for name, value in list(self.about.items())[:_MOST_ITEMS]:
+                about[_text(name, _ITEM)] = _text(value, item)
+        return _to_json(found).encode()
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
@@ -218,15 +228,12 @@ def own_limit(data: bytes) -> int:
     return max(1, payload.limit) if payload is not None else 1
 
 
-def _cut(text: str, limit: int) -> str:
-    # Cleaned first: the escape of a lone surrogate counts with all its characters.
-    text = _text(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _text(value: object) -> str:
-    # With a lone surrogate, no page or log line could encode the payload.
-    return value[:MAX_PAYLOAD].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
+def _text(value: object, limit: int | None = None) -> str:
+    if not isinstance(value, str):
+        return ""
+    # With a lone surrogate, no page or log line could encode the payload. Its escape counts with all its characters.
+    text = value[:MAX_PAYLOAD].encode("utf-8", "backslashreplace").decode()
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _items(value: object) -> dict[str, str]:

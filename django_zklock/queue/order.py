@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,10 @@ class Queue(Sequence[Child]):
 
     def place(self, name: str) -> int | None:
         """Return the place of a contender, from 0 on; None if it is not in the queue."""
-        return next((place for place, child in enumerate(self.children) if child.name == name), None)
+        for place, child in enumerate(self.children):
+            if child.name == name:
+                return place
+        return None
 
     def without(self, names: Collection[str]) -> Queue:
         """Return the queue without these contenders."""
@@ -79,9 +83,12 @@ def ordered(names: Iterable[str]) -> Queue:
             children.append(child)
         elif markers.is_marker(name):
             marked.append(name)
-    queue = sorted(children, key=lambda child: child.sequence)
+    queue = sorted(children, key=operator.attrgetter("sequence"))
     _refuse_numbers(queue)
-    _refuse_mixture(queue)
+    if len(queue) > 1:
+        _refuse_mixture(queue)
+    if not marked:
+        return Queue(tuple(queue))
     readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
         # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.

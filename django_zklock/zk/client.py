@@ -4,7 +4,7 @@ The kazoo client of a session: hosts, credentials, TLS, and the timeout that the
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
 `KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
 `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect`, `_invoke`,
-`_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read_response`, `_read`, `_write`, `_xid`, `_socket`,
+`_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
 `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
 `tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """

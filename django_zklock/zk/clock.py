@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from django_zklock.zk.session import Session
 
-if hasattr(time, "CLOCK_BOOTTIME"):
+now: Callable[[], float] = (
+    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""
+Return seconds on the boot-time clock, which goes on while the machine is suspended.
 
-    def now() -> float:
-        """
-        Return seconds on the boot-time clock, which goes on while the machine is suspended.
-
-        The monotonic clock stops during a suspend on Linux. A lease measured with it would still look valid after the
-        resume, long after the server gave the lock away.
-        """
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-
-    def now() -> float:
-        """Return seconds on the monotonic clock, the best one on this platform."""
-        return time.monotonic()
-
+The monotonic clock stops during a suspend on Linux. A lease measured with it would still look valid after the resume,
+long after the server gave the lock away. Where there is no boot-time clock, this is the monotonic clock.
+"""
 
 CLOCK_NODE: Final = "!clock"
 """The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""

@@ -53,6 +53,7 @@ LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, giv
 
 _LAST_XID = 2**31 - 1
 _ALONE = (None, Auth.type, Close.type)  # requests that kazoo sends in its own way, and its test doubles
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class _Handler:
@@ -121,13 +122,12 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
         for writer in writers:
             poller.register(writer, select.POLLOUT)
         ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
-        if not ready:
-            return [], [], []
-        return (
-            [each for each in readers if each.fileno() in ready],
-            [each for each in writers if each.fileno() in ready],
-            [],
-        )
+        found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for waiting, able in zip((readers, writers), found, strict=False):
+            for each in waiting:
+                if each.fileno() in ready:
+                    able.append(each)
+        return found
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
@@ -210,18 +210,6 @@ class Connection(ConnectionHandler):
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
 
-    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
-        """
-        Read a reply. An error code that kazoo does not know becomes a server error.
-
-        kazoo would not pass it on, and the request would have no reply for as long as the session lives. The same holds
-        for the code that kazoo uses for a broken connection, as this connection is not broken.
-        """
-        if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
-            self.logger.warning("ZooKeeper replied with the error code %s", header.err)
-            header = header._replace(err=SystemZookeeperError.code)
-        return super()._read_response(header, buffer, offset)
-
     def wake(self) -> None:
         """
         Wake this connection's thread, so that it looks at the queue.
@@ -290,26 +278,28 @@ class Connection(ConnectionHandler):
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         """
-        Send all queued requests in one write.
+        Send the queued requests in one write, up to the first that is sent alone.
 
         kazoo sends one request, and may read a reply before it sends the next. Requests that belong together must leave
         together, or acquiring a lock would take three round trips whenever this thread is slow.
         """
         self._woken = False  # reset before looking: a request that is queued from now on sends another byte
         queued = self.client._queue.copy()
-        if len(queued) < 2 or any(getattr(request, "type", None) in _ALONE for request, _ in queued):
-            if len(queued) > 1:
-                self.wake()  # for the rest
-            super()._send_request(read_timeout, connect_timeout)
-            return
         frames = bytearray()
         sent = []
         for request, result in queued:
-            self._xid = self._xid % _LAST_XID + 1
-            self.logger.debug("Sending request(xid=%s): %s", self._xid, request)
-            body = int_struct.pack(self._xid) + int_struct.pack(request.type) + bytes(request.serialize())
+            if getattr(request, "type", None) in _ALONE:
+                break
+            self._last_xid = xid = self._last_xid % _LAST_XID + 1
+            self.logger.debug("Sending request(xid=%s): %s", xid, request)
+            body = int_struct.pack(xid) + int_struct.pack(request.type) + bytes(request.serialize())
             frames += int_struct.pack(len(body)) + body
-            sent.append((request, result, self._xid))
+            sent.append((request, result, xid))
+        if len(queued) > max(1, len(sent)):
+            self.wake()  # for the rest
+        if not sent:
+            super()._send_request(read_timeout, connect_timeout)
+            return
         self._write(bytes(frames), connect_timeout)
         for entry in sent:
             self.client._queue.popleft()
@@ -322,40 +312,50 @@ class Connection(ConnectionHandler):
 
     def _read_header(self, timeout: float) -> Any:
         """
-        Read the header of a reply, and report the reply to a ping.
+        Read the header of a reply. Report the reply to a ping. An unknown error code becomes a server error.
 
         Replies to pings arrive in the order of the pings, but do not name them. kazoo may send the next ping before the
         reply to the last one.
-        """
-        read = super()._read_header(timeout)
-        if read[0].xid == PING_XID and self._pings:
-            self.client.on_pinged(self._pings.popleft())
-        return read
 
-    # kazoo calls select before each read and each write. The next three methods first try without it, as that nearly
+        kazoo would not pass on an error code that it does not know, and the request would have no reply for as long as
+        the session lives. The same holds for the code that kazoo uses for a broken connection, as this connection is
+        not broken.
+        """
+        header, buffer, offset = super()._read_header(timeout)
+        if header.xid == PING_XID and self._pings:
+            self.client.on_pinged(self._pings.popleft())
+        if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
+            self.logger.warning("ZooKeeper replied with the error code %s", header.err)
+            header = header._replace(err=SystemZookeeperError.code)
+        return header, buffer, offset
+
+    # kazoo calls select before each read and each write. The next two methods first try without it, as that nearly
     # always works.
 
     def _read(self, length: int, timeout: float) -> bytes:
         if not 0 <= length <= LONGEST_FRAME:
             raise ConnectionDropped("not a reply of ZooKeeper") from NotZooKeeper(int_struct.pack(length))
-        chunk = self._at_once(self._socket.recv, length)
-        if chunk is None:
+        try:
+            chunk = self._socket.recv(length)
+        except _WOULD_BLOCK:
             return bytes(super()._read(length, timeout))
+        except OSError as error:
+            raise _dropped(error) from error
         if not chunk:
             raise ConnectionDropped("socket connection broken")
         rest = length - len(chunk)
         return bytes(chunk + super()._read(rest, timeout) if rest else chunk)
 
     def _write(self, message: bytes, timeout: float) -> None:
-        sent = self._at_once(self._socket.send, message) or 0
+        try:
+            sent = self._socket.send(message)
+        except _WOULD_BLOCK:
+            sent = 0
+        except OSError as error:
+            raise _dropped(error) from error
         if sent < len(message):
             super()._write(message[sent:], timeout)
 
-    def _at_once(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """Return the result of a call on the socket, or None if the call would block."""
-        try:
-            return call(argument)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None
-        except OSError as error:
-            raise ConnectionDropped(f"socket connection error: {error.strerror or error}") from error
+
+def _dropped(error: OSError) -> ConnectionDropped:
+    return ConnectionDropped(f"socket connection error: {error.strerror or error}")

@@ -107,8 +107,7 @@ class Loop:
         self._delivered.append((call, args))
         if self._turn.acquire(blocking=False):
             try:
-                self._run_delivered()
-                self._run_timers()  # during a flood of replies the loop's own thread may wait long for its turn
+                self._run_due()  # with the timers: in a flood of replies, the loop's own thread may wait long
             finally:
                 self._turn.release()
         else:
@@ -137,9 +136,8 @@ class Loop:
         event: _Event | None = _NOTHING
         while event is not None:
             with self._turn:
-                self._run_delivered()
-                self._guarded(*event)
-                self._run_timers()
+                self._delivered.append(event)
+                self._run_due()
                 pause = self._timers[0][0] - time.monotonic() if self._timers else None
                 self._wakes_at = self._timers[0][0] if self._timers else float("inf")
             event = _NOTHING  # or the last event would stay alive while the loop is idle
@@ -153,20 +151,20 @@ class Loop:
         heapq.heapify(self._timers)
         self._most_timers = max(KEPT_TIMERS, 2 * len(self._timers))
 
-    def _run_delivered(self) -> None:
-        while self._delivered:
-            self._guarded(*self._delivered.popleft())
-
-    def _run_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            self._guarded(heapq.heappop(self._timers)[2].run, ())
-
-    def _guarded(self, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        try:
-            call(*args)
-        except Exception:
-            # The thread serves every lock of the process, so one failed event must not end it.
-            logger.exception("an event of the lock protocol failed: %r", call)
+    def _run_due(self) -> None:
+        """Run what was delivered, and then the timers that are due."""
+        while True:
+            if self._delivered:
+                call, args = self._delivered.popleft()
+            elif self._timers and self._timers[0][0] <= time.monotonic():
+                call, args = heapq.heappop(self._timers)[2].run, ()
+            else:
+                return
+            try:
+                call(*args)
+            except Exception:
+                # The thread serves every lock of the process, so one failed event must not end it.
+                logger.exception("an event of the lock protocol failed: %r", call)
 
 
 def _nothing() -> None:

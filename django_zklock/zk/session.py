@@ -89,6 +89,7 @@ class Session:
         self.options = options
         self.pid = os.getpid()
         self.loop = Loop("zklock-loop")
+        self.post = self.loop.post  # runs a call on the loop's thread; for any thread
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
@@ -142,10 +143,6 @@ class Session:
         if self._client is not None:
             self._client.forget_sockets()
 
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the loop's thread. For any thread."""
-        self.loop.post(call, *args)
-
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
         """Run users' code in order, on a thread of its own, where it cannot delay the protocol. For any thread."""
         self.loop.post(self._dispatch, call, *args)
@@ -176,7 +173,8 @@ class Session:
 
         kazoo's client may have a new session already, before the loop has been told.
         """
-        return self.connected and self._client is not None and self._client.session_id == self.session_id
+        client = self._client
+        return self.state is ConnectionState.CONNECTED and client is not None and client.session_id == self.session_id
 
     @property
     def server(self) -> str:

@@ -48,7 +48,6 @@ def test_the_client_has_the_private_attributes() -> None:
         (ConnectionHandler._connect, ["host", "hostip", "port"]),
         (ConnectionHandler._invoke, ["timeout", "request", "xid"]),
         (ConnectionHandler._read_socket, ["read_timeout"]),
-        (ConnectionHandler._read_response, ["header", "buffer", "offset"]),
         (ConnectionHandler._send_request, ["read_timeout", "connect_timeout"]),
         (ConnectionHandler._send_ping, ["connect_timeout"]),
         (ConnectionHandler._read_header, ["timeout"]),

@@ -427,7 +427,7 @@ def test_options_of_a_lock_come_before_the_defaults() -> None:
 def test_name_that_is_not_listed_is_its_own_path() -> None:
     """A lock needs no settings."""
     built = config(DEFAULTS={"timeout": 3})
-    assert built.options_for("order/{pk}") == LockOptions(path="order/{pk}", timeout=3.0)
+    assert built.options_for("order/{pk}") == LockOptions(timeout=3.0)
 
 
 # --- signed tokens ---------------------------------------------------------------------------------------------------
