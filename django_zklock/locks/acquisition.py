@@ -179,7 +179,7 @@ class Acquisition:
             self._session.post(self._part)
 
     def _why_busy(self) -> str:
-        if self.spec.kind is Kind.LEASE and getattr(self.contender, "operator", None) is None:
+        if self.spec.kind is Kind.LEASE and (self.contender is None or self.contender.operator is None):
             return f"No permit of {self.spec.key!r} is free{self._ahead()}."
         return f"The lock {self.spec.key!r} is held by {self._holder}."
 

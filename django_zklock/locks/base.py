@@ -8,7 +8,7 @@ a waiter that blocks the thread, and a coroutine awaits it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -62,7 +62,6 @@ class Plan:
     specs: tuple[LockSpec, ...]
     timeout: float | None  # seconds, for all locks together
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
-    names: Mapping[str, str]  # the keys, by the names that were given
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -71,6 +70,8 @@ class Plan:
 
 class Deadline:
     """The time to wait for the locks of one entry."""
+
+    __slots__ = ("_began", "_timeout")
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout

@@ -93,7 +93,7 @@ class Lock(LockBase[Hold]):
         if self._resolved is None or self._resolved[0] is not config:
             options = self._options if self._complete else resolve_options(config, self.name, self._options)
             spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
-            self._resolved = config, Plan((spec,), spec.timeout, spec.atomic, {self.name: spec.key})
+            self._resolved = config, Plan((spec,), spec.timeout, spec.atomic)
         return self._resolved[1]
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:

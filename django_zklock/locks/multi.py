@@ -76,11 +76,11 @@ class MultiLock(LockBase[MultiHold]):
         own = () if isinstance(self._atomic, Unset) else self._atomic
         atomic = tuple(dict.fromkeys((*own, *(alias for each in spec for alias in each.atomic))))
         timeout = conf.current().defaults.timeout if isinstance(self._timeout, Unset) else self._timeout
-        names = {lock.name: lock.key for lock in self._given}
-        return Plan(spec, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic, names)
+        return Plan(spec, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic)
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> MultiHold:
-        return MultiHold(tuple(each.hold for each in held), plan.names)
+        names = {lock.name: lock.key for lock in self._given}
+        return MultiHold(tuple(each.hold for each in held), names)
 
 
 def zk_locks(*names: str | Lock, **options: Unpack[LockArguments]) -> MultiLock:
