@@ -190,6 +190,16 @@ def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: C
     zoo.client.delete(path)
 
 
+def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: list[Hold]) -> None:
+    """So the second try breaks no holder that was left out of the first."""
+    client = user_with("view_lock", "break_lock")
+    chosen, other = targets(client).values()
+    page = client.get(f"{LIST}break/?key=printers").content.decode()
+    assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, True]
+    page = client.post(f"{LIST}break/", {"target": chosen, "reason": " "}).content.decode()
+    assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
+
+
 @pytest.mark.parametrize("permission", ["limit_lock", "request_release_lock"])
 def test_each_action_needs_its_own_permission(zoo: Zoo, printing: list[Hold], permission: str) -> None:
     client = user_with("view_lock", "break_lock", "hold_lock", permission)
