@@ -92,9 +92,9 @@ class BreakViews(LockPages):
             if locks[-1].problem:
                 break  # the others would fail as slowly
         problem = locks[-1].problem
-        targets = [] if problem else [holder.target for lock in locks for holder in lock.holders]
-        ticked = request.POST.getlist("target") if request.method == "POST" else targets
-        holders = len(targets)
+        holders = 0 if problem else sum(len(lock.possible_holders) for lock in locks)
+        sure = [holder.target for lock in locks for holder in lock.holders]
+        ticked = request.POST.getlist("target") if request.method == "POST" else sure
         context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders, "ticked": ticked}
         if holders:
             context["form"] = form
