@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import needs_namespace
-from support.chaos.servers import look_anew, repair, serving
+from support.chaos.servers import repair, replace_client, serving
 from support.chaos.worker_pool import WorkerPool
 from support.zoo import eventually
 
@@ -67,7 +67,7 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     released = a.release()
     ensemble.start()
     back = pool.note("done", of="wipe")
-    look_anew(pool.zoo)
+    replace_client(pool.zoo)
     answer = waiting.result(REPLACED * TIMEOUT + 5)
     assert answer["granted"]
     figure("back after", answer["t"] - back, "s")
