@@ -16,7 +16,7 @@ from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
-from django_zklock.locks.held import RELEASE_PATIENCE, HeldLock
+from django_zklock.locks.held import RELEASE_TIMEOUT, HeldLock
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -66,14 +66,14 @@ def release_all(parts: Sequence[Part], new_waiter: Callable[[], Any] | None = No
 @abort.shielded
 def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
     """Wait for the confirmation of releases, less than a second in all."""
-    deadline = time.monotonic() + RELEASE_PATIENCE
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     for waiter in waiters:
         waiter.wait(deadline - time.monotonic())
 
 
 async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
     """Wait for the confirmation of releases in a coroutine, less than a second in all."""
-    deadline = time.monotonic() + RELEASE_PATIENCE
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     for waiter in waiters:
         await waiter.wait(deadline - time.monotonic())
 

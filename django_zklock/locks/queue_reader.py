@@ -74,22 +74,22 @@ def read_queue(
     waiter: QueueWaiter,
     *,
     most: int = MOST_READ,
-    patience: float | None = None,
+    reply_timeout: float | None = None,
 ) -> Routine[QueueNodes]:
     """
     List a queue, and read the first `most` znodes in it.
 
-    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    Raises `ZooKeeperUnavailable` if that takes more than `reply_timeout` seconds (None: the connect timeout).
     """
-    patience = session.options.connect_timeout if patience is None else patience
+    reply_timeout = session.options.connect_timeout if reply_timeout is None else reply_timeout
     read = _QueueRead(session, key, parent, most, waiter.set)
     session.post(read.begin)
     try:
-        found = yield from waiter.outcome(patience)
+        found = yield from waiter.outcome(reply_timeout)
     finally:
         read.give_up()
     if found is None:
-        raise ZooKeeperUnavailable(session.explain(patience), lock=key)
+        raise ZooKeeperUnavailable(session.explain(reply_timeout), lock=key)
     if isinstance(found, ZkLockError):
         found.lock = found.lock or key
         raise found

@@ -16,7 +16,7 @@ from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.election.candidacy import FIRST_PAUSE, LeaderLock
 from django_zklock.locks.election.observer import LeaderObserver
-from django_zklock.locks.held import RELEASE_PATIENCE
+from django_zklock.locks.held import RELEASE_TIMEOUT
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.validation import check_arguments, check_no_running_loop
@@ -229,7 +229,7 @@ class Leader(LeaderObserver):
         if held is not None:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
             held.release_to(0, waiter.set)
-            waiter.wait(RELEASE_PATIENCE)
+            waiter.wait(RELEASE_TIMEOUT)
 
     # --- small parts --------------------------------------------------------------------------------------------
 

@@ -91,13 +91,15 @@ def _candidates(key: str, found: QueueNodes) -> tuple[Candidate, ...]:
     return tuple(_candidate(key, child, node) for child, node in found if node is not None)
 
 
-def candidates(key: str, parent: str, *, patience: float | None = None) -> tuple[Candidate, ...]:
+def candidates(key: str, parent: str, *, reply_timeout: float | None = None) -> tuple[Candidate, ...]:
     """
     Return the leader of `key` and the candidates behind it, in order, the first fifty. `parent` is the directory.
 
-    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    Raises `ZooKeeperUnavailable` if that takes more than `reply_timeout` seconds (None: the connect timeout).
     """
-    return _candidates(key, run(read_queue(process.current(), key, parent, ThreadWaiter(), patience=patience)))
+    return _candidates(
+        key, run(read_queue(process.current(), key, parent, ThreadWaiter(), reply_timeout=reply_timeout))
+    )
 
 
 class LeaderObserver:

@@ -58,14 +58,14 @@ def test_a_contender_struck_at_any_moment_harms_nobody(
     victim, other = pool.start("A", "B", session_timeout=T)
     other.take(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()
-    patience = 12.0
+    timeout = 12.0
     began = time.monotonic()
-    first = victim.tell("turn", **{"as": "main"}, key="k", timeout=patience, seconds=0.3)
+    first = victim.tell("turn", **{"as": "main"}, key="k", timeout=timeout, seconds=0.3)
     if point in WAKING + LEAVING:
         pool.wait_contenders(2)
     else:
         eventually(lambda: struck(victim, action), 5, "the moment did not come")
-    second = other.tell("turn", **{"as": "behind"}, key="k", timeout=patience, seconds=0.3)
+    second = other.tell("turn", **{"as": "behind"}, key="k", timeout=timeout, seconds=0.3)
     eventually(lambda: queued(pool, other, 2), 5)
     released = time.monotonic()
     other.release(owner="ahead").result()
@@ -80,13 +80,13 @@ def test_a_contender_struck_at_any_moment_harms_nobody(
     if action == "kill":
         pool.note("kill", target="A")
     else:
-        answer = first.result(patience + ROOM + T + 1)
+        answer = first.result(timeout + ROOM + T + 1)
         if action == "raise":
             # Either it is told, or it has its turn; but it is not left to wait for its deadline.
-            assert time.monotonic() - began < patience / 2, f"the one that was struck was kept waiting: {answer}"
-        assert answer["t"] - began <= patience + ROOM
+            assert time.monotonic() - began < timeout / 2, f"the one that was struck was kept waiting: {answer}"
+        assert answer["t"] - began <= timeout + ROOM
         assert "release" not in answer or not answer["release"]["error"] or answer["lost"], answer
-    answer = second.result(patience + ROOM + T + 1)
+    answer = second.result(timeout + ROOM + T + 1)
     assert answer["granted"], f"the one behind was refused: {answer}"
     figure("the one behind served after", answer["t"] - released, "s")
 

@@ -24,7 +24,7 @@ SECONDS = 20.0  # of faults drawn at random
 PROCESSES = 3
 OWNERS = ("main", "second")
 GRANTS = 2.0  # a second at least, or little was tried
-PATIENCE = 60.0  # seconds, for the end of all that is under way
+TIMEOUT = 60.0  # seconds, for the end of all that is under way
 
 NOTHING = contextlib.nullcontext()
 
@@ -111,7 +111,7 @@ def hurt(
             worker.tell("end_random_work").result()
     for call in under_way:
         if call.worker.alive:
-            call.result(PATIENCE)
+            call.result(TIMEOUT)
     for fault, count in sorted(nemesis.done.items()):
         figure(fault, count)
     return pool.assert_kept()

@@ -25,7 +25,7 @@ KEY = "crowd"
 WAITERS = 10_000
 SERVED = 300  # grants between two faults
 SESSION = 10.0  # seconds
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 #: Another process that competes for the key all the time. The file says whether two are inside.
 RIVAL = f"""
@@ -63,7 +63,7 @@ def end_session(zoo: Zoo, proxy: Proxy) -> None:
     """End the session, as its time would."""
     before = connected().session_id
     expire(zoo)
-    eventually(lambda: session().session_id not in (None, before), PATIENCE)
+    eventually(lambda: session().session_id not in (None, before), TIMEOUT)
 
 
 FAULTS: tuple[tuple[Callable[[Zoo, Proxy], None], bool], ...] = (
@@ -98,7 +98,7 @@ async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_p
     async def served(count: int) -> None:
         while grants < count:
             changed.clear()
-            await asyncio.wait_for(changed.wait(), PATIENCE)
+            await asyncio.wait_for(changed.wait(), TIMEOUT)
 
     with proxied(zoo, SESSION) as proxy:
         crowd = [asyncio.create_task(take()) for _ in range(WAITERS)]

@@ -386,7 +386,10 @@ def test_a_change_whose_answer_never_comes_is_audited_as_that(
     proxy.refuse = True
     proxy.cut_all()
     with caplog.at_level(logging.INFO, "zklock.audit"):
-        for change in (lambda: set_limit("k", 2, patience=0.3, **WHY), lambda: clear_limit("k", patience=0.3, **WHY)):
+        for change in (
+            lambda: set_limit("k", 2, reply_timeout=0.3, **WHY),
+            lambda: clear_limit("k", reply_timeout=0.3, **WHY),
+        ):
             with pytest.raises(ZooKeeperUnavailable):
                 change()
     assert all("may have been" in record.getMessage() for record in caplog.records if record.name == "zklock.audit")

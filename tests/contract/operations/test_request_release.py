@@ -252,7 +252,7 @@ def test_a_request_whose_answer_never_comes_is_audited_as_that(
         lost = proxy.kill_after_op(SET_DATA)
         stopper = BackgroundCall(refuse)
         with within(3), pytest.raises(ZooKeeperUnavailable):
-            request_release("k", WHY, **WHO, patience=1)
+            request_release("k", WHY, **WHO, reply_timeout=1)
         stopper.result()
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
     assert "may have been asked" in record.getMessage()

@@ -10,7 +10,7 @@ import pytest
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.ours import Ours, options_of, our_process
-from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
+from support.neighbours.protocol import TIMEOUT, Neighbour, NeighbourGone
 from support.neighbours.sides import Side, granted, waits
 from support.zoo import Zoo, eventually
 
@@ -142,7 +142,7 @@ def test_who_is_killed_is_out_of_the_queue(
         last = other.begin("4")
         zoo.wait_contenders("a", 4)
         process.kill()
-        assert isinstance(third.exception(PATIENCE), NeighbourGone)
+        assert isinstance(third.exception(TIMEOUT), NeighbourGone)
         assert granted(second)
         other.release("2")
         assert granted(last)

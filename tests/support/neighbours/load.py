@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.chaos.history import Event, Recorder, read
-from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
+from support.neighbours.protocol import TIMEOUT, Neighbour, NeighbourGone
 from support.neighbours.sides import Side
 
 LONGEST = 0.01  # seconds that a lock is held
@@ -67,7 +67,7 @@ class Load:
         self._enough[name].set()
         for thread in self._threads:
             if thread.name.startswith(f"{name}."):
-                thread.join(PATIENCE)
+                thread.join(TIMEOUT)
         self._nemesis.write("nemesis", what="dismiss", target=name)
         self._processes.pop(name).kill()
 
@@ -81,7 +81,7 @@ class Load:
         """Have all of them finish; return the history."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         self._stack.close()
         for recorder in self._recorders:
@@ -116,7 +116,7 @@ class Load:
         about: dict[str, Any] = {"op": next(numbers), "key": "k"}
         recorder.write("invoke", timeout=None, kind=kind, **about)
         try:
-            answer = side.begin(actor).result(PATIENCE)
+            answer = side.begin(actor).result(TIMEOUT)
         except NeighbourGone:
             recorder.write("refused", error="its process was killed", definite=False, **about)
             raise
