@@ -1,4 +1,4 @@
-"""Read-write locks and semaphores keep their promises on an ensemble that is being hurt, with a crowd on one key."""
+"""Read-write locks and semaphores keep their promises on an ensemble with faults, with many contenders on one key."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_permits_on_an_ensemble_under_faults(
     pool: WorkerPool,
     figure: Figures,
 ) -> None:
-    """While somebody raises, lowers and clears the limit."""
+    """While the limit is raised, lowered and cleared."""
     chance = random.Random(request.config.getoption("--soak-seed"))
     operator = Operator(pool, "k", PERMITS, chance=random.Random(chance.random()), every=1.0)
     verdict = hurt(pool, ensemble, proxies, SHARED, chance, figure, operator)

@@ -41,7 +41,7 @@ while time.monotonic() < until:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Fail if somebody else is inside, in whatever process."""
+    """Fail if another coroutine is inside, in any process."""
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -72,7 +72,7 @@ FAULTS: tuple[tuple[Callable[[Zoo, Proxy], None], bool], ...] = (
     (drop, True),
     (end_session, False),
 )
-"""What befalls the process, and whether a lock that is aborted only when it is lost outlives that."""
+"""The faults of the process, and whether a lock with `abort_on="lost"` survives them."""
 
 
 @pytest.mark.scenario("CROWD")
