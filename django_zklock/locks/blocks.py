@@ -139,7 +139,7 @@ def _conclude(
     receipt = guard.receipt(stopped=stopped)
     if not any(outer.grant is held.grant for outer in around):
         notify.send_lost(held, reason, receipt)
-    outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
+    outer_stopped = any(outer.abort_requested_at is not None for outer in around)  # then that block will say so itself
     if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
         return held.grant.loss(reason)
     return None
@@ -239,8 +239,8 @@ class Blocks:
                 logger.warning(
                     "an exception destroyed the end of a block under lock %r, which is released now%s",
                     part.held.key,
-                    work.noted(part.held.grant.about),
-                    extra=part.held.grant.logged(),
+                    work.log_suffix(part.held.grant.about),
+                    extra=part.held.grant.log_fields(),
                 )
 
         return weakref.ref(block, on_dropped)

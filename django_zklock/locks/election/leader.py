@@ -263,7 +263,7 @@ class Leader(LeaderObserver):
             return
         self._logged_at = None
         reason = grant.why_invalid() or "it could not be trusted any more"
-        logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.logged())
+        logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.log_fields())
 
 
 def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:
