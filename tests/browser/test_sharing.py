@@ -60,7 +60,14 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     assert "Limit 2, set by operator" in operator.page.locator("#content").inner_text()
     operator.limit(1, "it jams")
     operator.open_lock(NODE)
-    assert "1 of 1 permits" in operator.page.locator("#content").inner_text()
+    text = operator.page.locator("#content").inner_text()
+    assert "1 of 1 permits" in text
+    assert "may hold a permit" in text
+    operator.picture("semaphore-may-hold")
+    operator.assert_accessible()
+    operator.follow("Break…")
+    operator.picture("break-may-hold")
+    operator.assert_accessible()
     actor.tell("drop", KEY)
     actor.hear("free", KEY)
     others[0].tell("drop", KEY)
