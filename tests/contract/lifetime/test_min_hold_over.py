@@ -64,7 +64,7 @@ def is_free(key: str) -> bool:
 
 
 def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> str:
-    """Have a client wait that ends nobody's hold; return the name of its node."""
+    """Have a client wait that ends no minimum hold; return the name of its node."""
     prefix = f"{zoo.base}/{key}/_c_{guid or uuid.uuid4()}-{kind}"
     path: str = zoo.client.create(prefix, b"10.0.0.7", ephemeral=True, sequence=True)
     return path.rpartition("/")[2]

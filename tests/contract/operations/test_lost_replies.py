@@ -42,7 +42,7 @@ def named(path: str, zoo: Zoo) -> dict[str, Any]:
 def test_a_break_survives_a_cut(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, opcode: int, when: str
 ) -> None:
-    """It is known as one's own work, by the note beside it, and audited once."""
+    """The call recognizes it as its own, by the record, and audits it once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
         fired = getattr(proxy, when)(opcode)

@@ -190,7 +190,7 @@ class Visitor:
         self.press("Set the limit")
 
     def ask(self, place: str, reason: str) -> None:
-        """On the page of a lock, ask the holder in whose section this text stands to let go."""
+        """On the page of a lock, request the release of the holder whose section has this text."""
         section = self.page.locator("section.module").filter(has_text=place)
         section.get_by_label("Reason").fill(reason)
         button = section.get_by_role("button", name="Request release")

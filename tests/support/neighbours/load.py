@@ -23,7 +23,7 @@ Start = Callable[[], Neighbour]
 
 class Load:
     """
-    Actors in processes of several clients, which take one lock and let go of it; driven and written down from here.
+    Actors in processes of several clients, which acquire and release one lock; driven and recorded from here.
 
     A grant is written down once its answer is here, and a release before it is asked for: so nobody is taken to have
     held the lock for longer than it did, and what overlaps in the history did overlap.
@@ -58,12 +58,12 @@ class Load:
             self._threads.append(thread)
 
     def kill(self, name: str) -> None:
-        """Kill a process; what it held is nobody's from then on."""
+        """Kill a process; it holds nothing from then on."""
         self._nemesis.write("nemesis", what="kill", target=name)
         self._processes.pop(name).kill()
 
     def dismiss(self, name: str) -> None:
-        """End a process once its actors have let go, as a deploy does."""
+        """End a process once its actors have released, as a deploy does."""
         self._enough[name].set()
         for thread in self._threads:
             if thread.name.startswith(f"{name}."):

@@ -113,7 +113,7 @@ class Ours:
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor let go of it, and wait until it has."""
+        """Have an actor release it, and wait until it has."""
         self._send(actor, self._locks[actor, kind, path].release).result(TIMEOUT)
 
     def close(self) -> None:

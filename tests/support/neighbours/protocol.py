@@ -119,7 +119,7 @@ class Neighbour:
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor let go of it, and wait until it has."""
+        """Have an actor release it, and wait until it has."""
         self.ask(actor, "release", kind, path)
 
     def ask(self, actor: str, verb: str, kind: str, path: str, *more: object) -> str:

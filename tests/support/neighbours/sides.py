@@ -27,7 +27,7 @@ class Side:
         return self.client.take(actor, self.kind, self.path, wait)
 
     def release(self, actor: str = "a") -> None:
-        """Have it let go."""
+        """Have it release."""
         self.client.release(actor, self.kind, self.path)
 
 

@@ -25,7 +25,7 @@ from django_zklock.queue.clients import Said
     ],
 )
 def test_what_another_client_wrote_is_shown(data: bytes, said: Said) -> None:
-    """Curator writes an address, a program any text; a request to let go stands where that was."""
+    """Curator writes an address, a program any text. A release request replaces it."""
     assert clients.said(data) == said
 
 
