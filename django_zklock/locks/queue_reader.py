@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.locks.acquisition import Acquisition, Waiter
 from django_zklock.locks.protocol.contender import Busy
@@ -44,7 +45,7 @@ class QueuedContender:
 def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
     """Return whether the queue has any contender now. Raises `ZooKeeperUnavailable`."""
     session = process.current()
-    acquisition = Acquisition(spec)
+    acquisition = Acquisition(spec, current_owner())
     acquisition.start(session, waiter, session.options.connect_timeout, 0.0, only_look=True)
     try:
         outcome = yield from waiter.outcome(acquisition.timeout)

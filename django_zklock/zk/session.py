@@ -57,6 +57,8 @@ class ConnectionState(str, enum.Enum):
 class SessionObserver:
     """Base of the objects that are told of the session's changes, on the loop's thread."""
 
+    __slots__ = ()
+
     def on_connected(self, *, resumed: bool) -> None:
         """There is a connection. `resumed`: it continues the session that was there before."""
 

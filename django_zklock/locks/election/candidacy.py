@@ -118,7 +118,7 @@ class ElectionAttempt:
 
     def conclude(self, outcome: Outcome | None) -> HeldLock:
         """Return the held lock, owned by the caller, or raise what the outcome means."""
-        self.acquisition.conclude(outcome, current_owner(), keep=False)
+        self.acquisition.conclude(outcome, keep=False)
         held = self.acquisition.held
         assert held is not None
         self._concluded = True
@@ -245,9 +245,9 @@ class LeaderLock(Lock):
     def _take(
         self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
     ) -> Routine[None]:
-        acquisition = Acquisition(plan.specs[0])
+        acquisition = Acquisition(plan.specs[0], current_owner())
         entry.acquisitions.append(acquisition)
-        acquisition.reenter(current_owner(), keep=False)  # raises if the owner has the lock
+        acquisition.reenter(keep=False)  # raises if the owner has the lock
         if waiter is ThreadWaiter:
             check_no_open_transaction(acquisition.spec, ())
         attempt = self.begin(acquisition, waiter())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import FenceRegressed, LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
+from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter, run
 from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
@@ -206,7 +207,7 @@ class Leader(LeaderObserver):
         check_no_running_loop("wait", "await leader.arun()")
         attempt = self._lock.attempt
         if attempt is None or attempt.is_over:
-            attempt = self._lock.begin(Acquisition(self._lock.spec), ThreadWaiter[Outcome]())
+            attempt = self._lock.begin(Acquisition(self._lock.spec, current_owner()), ThreadWaiter[Outcome]())
             attempt.abandon_with(self)
         outcome = run(attempt.outcome(timeout))
         if outcome is None:

@@ -30,6 +30,8 @@ RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 class SessionListener(SessionObserver):
     """A contender, as the registry sees it."""
 
+    __slots__ = ()
+
     def on_failure(self, error: Exception) -> None:
         """It has failed on an event of the session."""
 

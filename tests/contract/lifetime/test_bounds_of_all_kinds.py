@@ -14,6 +14,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.held import share_with_readers
@@ -195,7 +196,7 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
     connected()
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    acquisition = Acquisition(lock.spec)
+    acquisition = Acquisition(lock.spec, current_owner())
     acquisition.start(process.current(), waiter, 1, 0)
     eventually(lambda: acquisition.grant)
     acquisition.abandon()  # as whoever is struck, or cancelled, before it has looked
