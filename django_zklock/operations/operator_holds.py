@@ -94,7 +94,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
     caller = Caller(thread=threading.current_thread().name, what=f"operator {label.by}: {label.reason}", operator=label)
-    contender = Contender(client.session, spec, caller, waiter.set, patient=wait > 0, deadline=time.monotonic() + wait)
+    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=time.monotonic() + wait)
     try:
         contender.start()
         outcome = waiter.wait(wait)
