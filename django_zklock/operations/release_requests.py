@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, ReleaseRequestUnsupported
 from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_release_request
+from django_zklock.operations.audit import check_by, check_reason, log_release_request
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operator_hold, order, release_request
@@ -25,7 +26,7 @@ class ReleaseRequested:
     """A lock whose holders were asked to release it."""
 
     key: str
-    holders: tuple[Holder, ...]
+    holders: tuple[ContenderInfo, ...]
     """The holders that were asked."""
     reason: str
     by: str
@@ -64,7 +65,7 @@ def request_release(
     try:
         _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
     finally:
-        holders = tuple(holder_of(each.child, each.node) for each in targets)
+        holders = tuple(ContenderInfo.from_node(key, each.child, each.node) for each in targets)
         for holder, each in zip(holders, targets, strict=True):
             log_release_request(key, holder, by, reason, sure=each.sure)
     return ReleaseRequested(key=key, holders=holders, reason=reason, by=by)
