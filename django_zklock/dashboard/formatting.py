@@ -55,7 +55,7 @@ def work_of(contender: ContenderInfo) -> str:
 
 def holder_text(holder: ContenderInfo) -> str:
     """Return host, process and work of a holder in one line."""
-    return f"{clean(holder.host) or '?'} · pid {holder.pid} · {clean(holder.what)}".strip(" ·")
+    return f"{process_of(holder)} · {work_of(holder)}".rstrip(" ·")
 
 
 def kind_text(lock: LockInfo) -> str:

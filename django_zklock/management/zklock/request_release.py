@@ -9,8 +9,7 @@ from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.serialize import contender_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output, write_json, write_line
-from django_zklock.queue.escaping import session_hex
+from django_zklock.management.output import Output, process_of, write_json, write_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +39,5 @@ def run(out: Output, options: argparse.Namespace) -> None:
         write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})
         return
     for each in asked.holders:
-        process = f"{each.host}:{each.pid}" if each.host else f"session {session_hex(each.session_id)}"
         work = f", which runs {each.what}" if each.what else ""
-        write_line(out, f"Asked: {process}{work} (token {each.token}) is asked to release {key}.")
+        write_line(out, f"Asked: {process_of(each)}{work} (token {each.token}) is asked to release {key}.")

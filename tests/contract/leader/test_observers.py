@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from kazoo.exceptions import NoNodeError
-from support.faults import connected, expire, proxied, session
+from support.faults import BackgroundCall, connected, expire, proxied, session
 from support.proxy import Proxy
 from support.zoo import Zoo, eventually
 
@@ -118,6 +118,30 @@ async def test_the_async_methods_show_the_same(zoo: Zoo) -> None:
         for blocking in (outsider.current_leader, outsider.candidates, lambda: next(outsider.observe())):
             with pytest.raises(SynchronousOnlyOperation, match="event loop"):
                 blocking()
+
+
+def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo: Zoo) -> None:
+    """A leader may leave after its znode was listed and before it is read."""
+    ended = threading.Event()
+
+    def follow_each_other() -> None:
+        with contextlib.ExitStack() as last:
+            last.enter_context(zoo.hold_elsewhere("lead"))
+            while not ended.is_set():
+                following = contextlib.ExitStack()
+                following.enter_context(zoo.hold_elsewhere("lead"))
+                last.close()
+                last.push(following)
+
+    with zoo.hold_elsewhere("lead"):
+        leaders = BackgroundCall(follow_each_other)
+        outsider = zk_leader("lead")
+        zoo.wait_contenders("lead", 2)
+    try:
+        assert all(outsider.current_leader() for _ in range(300))
+    finally:
+        ended.set()
+        leaders.result()
 
 
 def test_an_operator_hold_is_shown_as_the_leader(zoo: Zoo) -> None:
