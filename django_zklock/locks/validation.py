@@ -129,9 +129,9 @@ def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
         aliases = [alias for alias in aliases if alias in atomic]
     if aliases:
         raise LockInTransaction(
-            f"The lock {spec.key!r} was to be taken inside an open transaction (atomic block on "
+            f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
             f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
-            "see its work. Take the lock first and begin the transaction inside it, as atomic=True does; or give "
+            "see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; or give "
             'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
             "protects nothing in that database.",
             lock=spec.key,

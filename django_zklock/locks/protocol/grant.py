@@ -151,8 +151,8 @@ class Grant:
         """Return the parts that were not released yet; a list made in one step, as others come and go."""
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 
-    def take_end(self) -> bool:
-        """Return whether the caller is the first to ask; that one reports the end of the grant."""
+    def claim_end(self) -> bool:
+        """Return True to the first caller only, who reports the end of the grant."""
         try:
             self._end.pop()
         except IndexError:
