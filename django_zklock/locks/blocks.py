@@ -116,7 +116,7 @@ class Block:
         `around` are the guards of the blocks around this one, outermost first.
         """
         committed = error is None and self.transaction is not None  # so a loss after the check is no failure
-        guards = [*around, *(part.guard for part in self.parts if part.guard is not None)]
+        guards = around + [part.guard for part in self.parts if part.guard is not None]
         lost: ZkLockError | None = None
         for part in reversed(self.parts):
             if part.guard is not None:
