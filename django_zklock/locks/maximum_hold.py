@@ -2,7 +2,7 @@
 The bounds of a hold: the warning after `warn_after`, and the loss of the lock after `max_hold`.
 
 Runs on the protocol's thread. One timer serves all grants of a session, so many short holds with long bounds leave
-nothing behind.
+no timers behind.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
     """
     Apply `max_hold` and `warn_after` to a new grant, if they are set; from any thread.
 
-    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock: a
-    machine that was suspended has kept the others waiting, too.
+    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock,
+    because the other callers wait, too, while a machine is suspended.
     """
     began = clock.now() - (time.monotonic() - grant.since)
     if spec.max_hold is not None:
@@ -66,7 +66,7 @@ class MaximumHold(GrantObserver):
         self._timers: TimerQueue
 
     def begin(self) -> None:
-        """Begin to count, unless the grant is over by now."""
+        """Set the timer, unless the grant is over by now."""
         self._timers = self._grant.session.attached(TimerQueue)
         self._set_timer()
         self._grant.attach(self)
@@ -84,7 +84,7 @@ class MaximumHold(GrantObserver):
             self._timers.set(self, min(dues))
 
     def on_due(self) -> None:
-        """Warn, or end the hold: the work is aborted, and the znode is deleted when the work has ended."""
+        """Warn, or mark the lock as lost: its work is aborted, and its znode deleted when the work has ended."""
         if self._warn_at is not None and clock.now() >= self._warn_at:
             self._warn_at = None
             self._warn()
@@ -109,7 +109,7 @@ class MaximumHold(GrantObserver):
 
 
 class TimerQueue:
-    """When the bounds of the grants of one session are due; on the protocol's thread."""
+    """The times at which the bounds of the grants of one session are due; on the protocol's thread."""
 
     def __init__(self, session: Session) -> None:
         self._loop = session.loop
@@ -117,7 +117,7 @@ class TimerQueue:
         self._wakes_at = math.inf
 
     def set(self, bounds: MaximumHold, due: float) -> None:
-        """Have `bounds.on_due()` called when it is due."""
+        """Call `bounds.on_due()` at `due`, on `clock.now()`, and not at the time that was set before."""
         self._due[bounds] = due
         self._wake(due)
 
@@ -144,5 +144,5 @@ class TimerQueue:
         try:
             bounds.on_due()
         except Exception:
-            # The failure of one of them must not keep the others from their end.
+            # The failure of one must not keep the others from being due.
             logger.exception("the end of a hold, or the warning before it, failed: %r", bounds)

@@ -120,8 +120,7 @@ def _blind_reconnected(self: ContenderNode) -> None:
 
 def _adopting_found(self: ContenderNode, answer: Any) -> None:
     if isinstance(answer, Node):
-        self.node = answer
-        self._settle()
+        self._mark_there(answer)
         self._listener.on_entered(None)
     else:
         _found(self, answer)
@@ -290,7 +289,7 @@ _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Pre
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
-    Mutant("deletes a leaving node once", ((PendingDelete, "_again", _forgetful_delete),)),
+    Mutant("deletes a leaving node once", ((PendingDelete, "_retry", _forgetful_delete),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "leave", _hopeful_leave),)),
     Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),

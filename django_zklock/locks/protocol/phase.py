@@ -6,15 +6,15 @@ import enum
 
 
 class Phase(enum.Enum):
-    """Where a contender is."""
+    """What a contender does now."""
 
     AWAITING = "waits for a session"
-    PEEKING = "looks whether the queue is empty"
+    PEEKING = "lists the directory, to see whether the queue is empty"
     IN_LINE = "waits until this process has room for one more in the queue"
-    ENTERING = "takes its place in the queue"
+    ENTERING = "creates its znode"
     LISTING = "is in the queue, and lists it"
-    QUEUED = "is in the queue, and watches the one ahead"
+    QUEUED = "is in the queue, and watches its predecessors"
     PROVING = "is first, and waits for a quorum to confirm the session"
     HOLDING = "holds the lock"
-    LEAVING = "gives its place up"
-    GONE = "is out"
+    LEAVING = "leaves the queue"
+    GONE = "has left the queue"

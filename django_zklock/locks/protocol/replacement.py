@@ -52,7 +52,7 @@ class Replacement:
         if self._seconds <= 0 or payload is None:
             return ()
         self._tried = True
-        data = operator_hold.written(
+        data = operator_hold.hold_data(
             replace(payload, guid=self._guid, owner=0),
             by=label.by if label is not None else payload.what or "python",
             reason=label.reason if label is not None else f"held for at least {least:g} s",
