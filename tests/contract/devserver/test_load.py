@@ -12,12 +12,26 @@ from pathlib import Path
 import pytest
 from django.test import override_settings
 from support.faults import BackgroundCall
-from support.jute import EPHEMERAL, SEQUENTIAL, boolean, buffer, children, create, delete, exists, integer
+from support.jute import (
+    EPHEMERAL,
+    SEQUENTIAL,
+    boolean,
+    buffer,
+    children,
+    create,
+    delete,
+    exists,
+    get,
+    integer,
+    put,
+    sync,
+)
 from support.wire import Wire
 from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.locks.protocol.directory import MAX_WAITING
+from django_zklock.testing.ensemble import four_letter
 from django_zklock.testing.server import DevServer
 
 CLIENTS, WAITERS = 1000, 200
@@ -65,6 +79,7 @@ def test_a_stop_leaves_no_thread_socket_or_file() -> None:
     for number in range(5):
         server = DevServer()
         server.start()
+        server.restart()
         wires = [Wire(server.port) for _ in range(3)]
         wires[0].connect()
         wires[0].ask(create("/e", b"", EPHEMERAL))
@@ -204,3 +219,51 @@ def test_half_open_connections_end_with_their_session(own: DevServer, connect: C
     eventually(lambda: own.sessions() == [], 5, "sessions of clients that say nothing stay")
     assert all(wire.until(1) == 0 and wire.read() is None for wire in wires), "not told, or not closed"
     assert not [path for path in own.paths() if path.startswith("/half-")]
+
+
+def test_half_a_request_is_no_request(own: DevServer, connect: Connect) -> None:
+    """The connection ends within a frame. Its session can be taken up again."""
+    wire = connect(own)
+    wire.connect()
+    wire.write_raw(integer(100) + integer(1) + integer(1))
+    wire.drop()
+    again = connect(own)
+    assert again.connect(session=wire.session, password=wire.password)
+    assert again.ask(sync("/")) == 0
+    assert own.paths() == ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
+
+
+def test_a_client_that_does_not_read_delays_nobody(own: DevServer, connect: Connect) -> None:
+    """All its replies wait for it, in their order."""
+    lazy, other = connect(own), connect(own)
+    lazy.connect()
+    other.connect()
+    assert other.ask(put("/", b"x" * 500_000)) == 0
+    asked = [lazy.send(*get("/")) for _ in range(40)]
+    for _ in range(20):
+        assert other.ask(sync("/")) == 0
+    assert [lazy.until(xid) for xid in asked] == [0] * 40
+
+
+def test_after_a_stall_a_client_that_sent_nothing_gets_its_events(own: DevServer, connect: Connect) -> None:
+    """On the same connection. A client that sent something is cut off, and its request is not carried out."""
+    quiet, owner, loud = connect(own), connect(own), connect(own)
+    for wire in (quiet, owner, loud):
+        wire.connect()
+    owner.ask(create("/mine", b"", EPHEMERAL))
+    quiet.ask(exists("/mine", True))
+    own.stall = True
+    loud.send(*create("/lost"))
+    own.expire(owner.session)
+    assert quiet.silent(0.1)
+    own.stall = False
+    quiet.wait_event()
+    assert quiet.events == 1
+    assert loud.read() is None
+    assert own.paths("/lost") == []
+
+
+@pytest.mark.parametrize(("word", "line"), [("conf", "tickTime=100"), ("envi", "zookeeper.version=3.8")])
+def test_four_letter_words_describe_the_server(own: DevServer, word: str, line: str) -> None:
+    """Their answers differ from the real server's, but for such lines."""
+    assert line in four_letter("127.0.0.1", own.port, word)
