@@ -118,6 +118,11 @@ def expire(zoo: Zoo) -> None:
     session_killer.expire(zoo.all_hosts, victim._session_id, victim._session_passwd)
 
 
+def die() -> None:
+    """End this process's session and its timers, as its death would."""
+    process.reset()
+
+
 class BackgroundCall(threading.Thread, Generic[T]):
     """A thread that makes one call; `result()` gives what it returned or raises what it raised."""
 

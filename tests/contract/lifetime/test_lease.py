@@ -226,21 +226,6 @@ def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy
         assert 1.5 <= waiter.took <= 2.5
 
 
-@pytest.mark.scenario("F59")
-@pytest.mark.parametrize("after", [0, 0.5], ids=["at once", "later"])
-def test_a_hold_is_lost_when_its_node_is_deleted(zoo: Zoo, proxy: Proxy, after: float) -> None:
-    """The work is aborted within a second."""
-
-    def delete(hold: Hold) -> None:
-        time.sleep(after)
-        zoo.client.delete(hold.path)
-
-    hold, why = lose(zk_lock("a", abort_on="lost"), delete, 1)
-    assert "deleted" in why
-    with zk_lock("a", timeout=0) as again:
-        assert again.token > hold.token
-
-
 def test_a_waiter_enters_the_queue_again_when_its_node_is_deleted(zoo: Zoo, proxy: Proxy) -> None:
     """It enters at the end of the queue, and its caller does not notice."""
 

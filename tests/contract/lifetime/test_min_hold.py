@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, expire, proxied, within
+from support.faults import BackgroundCall, connected, die, expire, proxied, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Lock, ReadWriteLock, zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
@@ -20,16 +20,10 @@ from django_zklock.operations import break_lock, end_hold
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operator_hold import is_operator
-from django_zklock.zk import process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
 LONG = 300.0
-
-
-def die() -> None:
-    """End this process's session and its timers, as its end would."""
-    process.reset()
 
 
 def rest(zoo: Zoo, key: str = "k") -> Any:
@@ -52,7 +46,7 @@ def ends(zoo: Zoo, key: str = "k") -> float:
 
 def test_no_other_contender_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> None:
     """Neither a caller that does not wait, nor a waiter that times out, nor the same owner. The errors say why."""
-    with Lock("k", min_hold=LONG, what="nightly report") as hold:
+    with within(1), Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     name, stat = rest(zoo)
     assert stat.ephemeralOwner == 0
@@ -67,12 +61,6 @@ def test_no_other_contender_gets_the_lock_before_the_time_is_over(zoo: Zoo) -> N
     with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0):
         pass
     eventually(lambda: zoo.children("k") == [name])  # who did not know the time had to enter the queue to learn it
-
-
-def test_the_release_takes_no_longer(zoo: Zoo) -> None:
-    """The block does not wait for the end of the time."""
-    with within(1), zk_lock("k", min_hold=LONG):
-        pass
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
@@ -253,9 +241,7 @@ def test_it_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
 def test_a_lost_lock_keeps_no_time(zoo: Zoo) -> None:
     """Its work may not have been done, so another host may start at once."""
     with pytest.raises(LockLost), zk_lock("k", min_hold=LONG) as hold:
-        child = nodes.parse(hold.path.rpartition("/")[2])
-        assert child is not None
-        break_lock("k", guid=child.guid, token=hold.token, reason="stuck", by="anna")
+        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="stuck", by="anna")
         threading.Event().wait(10)
     assert zoo.children("k") == []
     with pytest.raises(LockLost), zk_lock("k", min_hold=LONG):

@@ -27,29 +27,6 @@ def requests(warm_proxy: Proxy) -> dict[int, int]:
     return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
 
 
-def test_an_uncontended_lock_takes_two_round_trips(warm_proxy: Proxy) -> None:
-    """One to take it, the create and the list together, and one to release it."""
-    warm_proxy.reset()
-    with zk_lock(KEY):
-        pass
-    assert requests(warm_proxy) == {CREATE2: 1, GET_CHILDREN: 1, DELETE: 1}
-    assert warm_proxy.requests == 3
-    assert warm_proxy.round_trips() == 2
-
-
-def test_a_try_that_fails_is_two_reads(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """
-    The queue, and the payload of the holder for the error.
-
-    It writes nothing, as a write would cost a quorum, and wake the waiter behind it.
-    """
-    with zoo.hold_elsewhere(KEY):
-        warm_proxy.reset()
-        assert zk_lock(KEY).acquire(blocking=False) is None
-        assert warm_proxy.requests == 2
-        assert requests(warm_proxy) == {GET_CHILDREN: 1, GET_DATA: 1}
-
-
 def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
     """The lock, a permit of a semaphore, and the side of a read-write lock."""
     for more in ({}, {"limit": 1}, {"kind": "write"}):
@@ -71,26 +48,6 @@ def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
             raise AssertionError("granted beside the holder")
         leave.set()
         holder.result()
-
-
-def test_a_hand_over_costs_one_watch_event(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """The one who waits first in line asks for nothing more when it is its turn."""
-    granted, leave = threading.Event(), threading.Event()
-
-    def take() -> None:
-        with zk_lock(KEY):
-            granted.set()
-            leave.wait(5)
-
-    with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(take)
-        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
-        warm_proxy.reset()
-    assert granted.wait(5)
-    assert requests(warm_proxy) == {}
-    assert warm_proxy.watch_events == 1
-    leave.set()
-    waiter.result()
 
 
 def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Proxy) -> None:
