@@ -7,8 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from unittest import mock
 
 from django_zklock import Hold, Lock, zk_lock
@@ -20,9 +19,6 @@ from django_zklock.zk.session import Session
 from support.chaos import session_killer
 from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -172,13 +168,11 @@ class Wire:
     def thaw(self) -> None:
         self._thawed.set()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Wire:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

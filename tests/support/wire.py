@@ -13,8 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.jute import (
     BODIES,
@@ -37,9 +36,6 @@ from support.jute import (
     long,
     set_acl,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Wire:
@@ -309,16 +305,14 @@ class Talk:
             raise AttributeError(name)
         return self._wires.get(name) or self.join(name)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Talk:
         self._clear()
         self.names.base = self._wires.pop("janitor").last_zxid  # the end of its session is the first that is counted
         self.names.forget()
         self.lines.clear()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for wire in self._wires.values():
             wire.drop()
         lines, self.lines = self.lines, []

@@ -8,12 +8,7 @@ import time
 
 import pytest
 from support.jute import EPHEMERAL, acl, auth, boolean, buffer, create, exists, integer, long, part, vector
-from support.transcripts import (
-    STILL,
-    UNIMPLEMENTED,
-    Pair,
-    compare,
-)
+from support.transcripts import STILL, UNIMPLEMENTED, Pair, compare
 from support.wire import Talk
 
 from django_zklock.testing.ensemble import four_letter

@@ -95,14 +95,7 @@ def test_a_loss_is_told_instead_of_a_release(log: Sent) -> None:
     with Lock("after"):
         pass
     eventually(lambda: log.names[-1] == "lock_released")
-    assert log.names == [
-        "lock_acquired",
-        "lock_lost",
-        "lock_acquired",
-        "lock_lost",
-        "lock_acquired",
-        "lock_released",
-    ]
+    assert log.names == ["lock_acquired", "lock_lost", "lock_acquired", "lock_lost", "lock_acquired", "lock_released"]
     first, second = (kwargs for name, kwargs in log if name == "lock_lost")
     assert first["reason"] == second["reason"] == "taken away"
     assert first["hold"] is hold

@@ -15,14 +15,7 @@ from support.faults import BackgroundCall, die, within
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
-from django_zklock.exceptions import (
-    InvalidLockName,
-    LockBusy,
-    LockChangedHands,
-    LockLost,
-    LockTimeout,
-    UnreadableQueue,
-)
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockChangedHands, LockLost, LockTimeout, UnreadableQueue
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.operations import Broken, break_lock, clear_limit, end_hold, hold_lock, limit_of, set_limit
 from django_zklock.queue import break_record, nodes

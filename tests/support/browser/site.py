@@ -8,13 +8,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.zoo import TESTS
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Site:
@@ -28,7 +24,7 @@ class Site:
         self.sessions: Mapping[str, str] = {}
         """By user name, the value of the cookie that makes somebody that user."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Site:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "support.browser.serve"],
@@ -53,9 +49,7 @@ class Site:
         self.url, self.sessions = said["url"], said["sessions"]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.process.terminate()
         self.process.wait(10)
         assert self.process.stdout is not None

@@ -216,12 +216,7 @@ def test_unusable_url_is_refused(url: object) -> None:
 
 @pytest.mark.parametrize(
     ("chroot", "root", "base"),
-    [
-        ("", "/zklock", "/zklock"),
-        ("/", "/a/b/", "/a/b"),
-        ("/app", "/", "/app"),
-        ("/app/", "/locks", "/app/locks"),
-    ],
+    [("", "/zklock", "/zklock"), ("/", "/a/b/", "/a/b"), ("/app", "/", "/app"), ("/app/", "/locks", "/app/locks")],
 )
 def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
     """The locks are below the root, which is below the chroot."""
@@ -459,8 +454,7 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "aliases"),
-    [(True, ("default",)), (False, ()), ("ledger", ("ledger",)), (["b", "a", "b"], ("b", "a"))],
+    ("given", "aliases"), [(True, ("default",)), (False, ()), ("ledger", ("ledger",)), (["b", "a", "b"], ("b", "a"))]
 )
 def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
     """`atomic` is yes, no, a database or several; False overrides what the settings say."""
