@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 import time
@@ -145,6 +146,26 @@ class BackgroundCall(threading.Thread, Generic[T]):
         if self._error is not None:
             raise self._error
         return self._value[0]
+
+
+def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:
+    """
+    Have threads come for a lock one after the other, each once the one before is in the queue.
+
+    Return them, and the list to which each adds its number when it has the lock.
+    """
+
+    def take(number: int) -> None:
+        with zk_lock(key, **{"timeout": 20, **options}):
+            order.append(number)
+
+    order: list[int] = []
+    threads = []
+    before = len(zoo.children(key))
+    for number in range(count):
+        threads.append(BackgroundCall(functools.partial(take, number)))
+        zoo.wait_contenders(key, before + number + 1)
+    return threads, order
 
 
 class Wire:

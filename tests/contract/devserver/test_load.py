@@ -11,30 +11,15 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from support.faults import BackgroundCall
-from support.jute import (
-    EPHEMERAL,
-    SEQUENTIAL,
-    boolean,
-    buffer,
-    children,
-    create,
-    delete,
-    exists,
-    get,
-    integer,
-    put,
-    sync,
-)
+from support.jute import EPHEMERAL, boolean, buffer, create, exists, get, integer, put, sync
 from support.wire import Wire
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.locks.protocol.directory import MAX_WAITING
 from django_zklock.testing.ensemble import four_letter
 from django_zklock.testing.server import DevServer
 
-CLIENTS, WAITERS = 1000, 200
+CLIENTS = 1000
 SHORT = 300  # milliseconds, for sessions that are to expire
 Connect = Callable[[DevServer], Wire]
 
@@ -125,50 +110,6 @@ def test_a_thousand_clients(own: DevServer, connect: Connect) -> None:
         assert own.expire(session.id)
     assert not [path for path in own.paths() if path.startswith("/client-")]
     assert own.sessions() == []
-
-
-def test_two_hundred_sessions_wait_for_one_lock(own: DevServer, connect: Connect) -> None:
-    """Each waits for the one before it, and is woken by that one alone, once."""
-    setup = connect(own)
-    setup.connect()
-    setup.ask(create("/lock"))
-    wires = [connect(own) for _ in range(WAITERS)]
-    for wire in wires:
-        assert wire.connect()
-        assert wire.ask(create("/lock/n-", b"", EPHEMERAL | SEQUENTIAL)) == 0
-    setup.ask(children("/lock"))
-    nodes = [f"/lock/{name}" for name in sorted(setup.listed)]
-    assert len(nodes) == WAITERS
-    for wire, before in zip(wires[1:], nodes, strict=False):
-        assert wire.ask(exists(before, True)) == 0
-    for number, node in enumerate(nodes):
-        assert wires[number].events == (number > 0)
-        assert wires[number].ask(delete(node)) == 0
-        if number + 1 < WAITERS:
-            wires[number + 1].wait_event()
-    assert [wire.events for wire in wires] == [0] + [1] * (WAITERS - 1)
-    for wire in [*wires, setup]:
-        wire.end()
-
-
-def test_two_hundred_threads_wait_for_one_lock(own: DevServer) -> None:
-    """The locks themselves, in a crowd: everybody is served, one at a time."""
-    inside, most = 0, 0
-
-    def wait() -> None:
-        nonlocal inside, most
-        with zk_lock("crowd", timeout=30):
-            inside += 1
-            most = max(most, inside)
-            inside -= 1
-
-    with override_settings(ZKLOCK={"URL": own.url("crowd")}):
-        with zk_lock("crowd"):
-            waiters = [BackgroundCall(wait) for _ in range(WAITERS)]
-            eventually(lambda: sum("-lock-" in path for path in own.paths()) == MAX_WAITING + 1, 20)
-        for waiter in waiters:
-            waiter.result(30)
-    assert most == 1
 
 
 GARBAGE = {

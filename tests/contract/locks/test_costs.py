@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import threading
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, session
+from support.faults import BackgroundCall, queue_up, session
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -72,17 +71,8 @@ def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Prox
 
 def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> None:
     """One watch event each: no herd."""
-    order: list[int] = []
-
-    def take(number: int) -> None:
-        with zk_lock(KEY, timeout=20):
-            order.append(number)
-
     with zoo.hold_elsewhere(KEY):
-        waiters = []
-        for number in range(20):
-            waiters.append(BackgroundCall(functools.partial(take, number)))
-            zoo.wait_contenders(KEY, number + 2)
+        waiters, order = queue_up(zoo, KEY, 20)
         warm_proxy.reset()
     for waiter in waiters:
         waiter.result()

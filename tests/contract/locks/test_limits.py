@@ -249,14 +249,6 @@ def test_what_is_no_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
         set_limit("k", limit, **WHY)
 
 
-@pytest.mark.parametrize("missing", [{"reason": " "}, {"by": ""}])
-def test_a_change_needs_a_name_and_a_reason(zoo: Zoo, missing: dict[str, str]) -> None:
-    """Others will ask."""
-    for change in (lambda **why: set_limit("k", 1, **why), lambda **why: clear_limit("k", **why)):
-        with pytest.raises(ValueError, match="empty"):
-            change(**{**WHY, **missing})
-
-
 def test_two_changes_at_once_leave_one_limit(zoo: Zoo) -> None:
     """The later one's."""
     with zk_lock("k", limit=2):

@@ -7,11 +7,11 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, die, within
+from support.faults import BackgroundCall, die, queue_up, within
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
@@ -21,19 +21,10 @@ from django_zklock.operations import Broken, break_lock, clear_limit, end_hold, 
 from django_zklock.queue import break_record, nodes
 from django_zklock.signals import lock_broken
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
-
-
-@pytest.fixture(autouse=True)
-def no_notes(zoo: Zoo) -> Iterator[None]:
-    """Every test ends without a hold of its own, however it ends; their processes may be dead."""
-    yield
-    for path in zoo.contenders():
-        if guid_of(path).startswith("0be7"):
-            zoo.client.delete(path)
 
 
 def broke(hold: Hold, **more: Any) -> Broken:
@@ -70,17 +61,8 @@ def test_the_holder_of_a_broken_lock_learns_within_a_second_who_broke_it_and_why
 
 def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
     """The other waiters keep their places."""
-    order: list[int] = []
-
-    def wait(number: int) -> None:
-        with zk_lock("k"):
-            order.append(number)
-
     with pytest.raises(LockLost), zk_lock("k") as hold:
-        waiters = []
-        for number in range(3):
-            waiters.append(BackgroundCall(lambda number=number: wait(number)))  # type: ignore[misc]
-            zoo.wait_contenders("k", number + 2)
+        waiters, order = queue_up(zoo, "k", 3)
         names = zoo.children("k")
         broke(hold)
         time.sleep(10)
@@ -172,14 +154,6 @@ def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPa
     note = break_record.BreakRecord.decode(zoo.client.get(f"{notes}/{name}.note")[0])
     assert note is not None
     assert (note.by, note.reason) == ("anna", WHY["reason"])
-
-
-@pytest.mark.parametrize("change", [{"reason": " "}, {"by": ""}], ids=["reason", "by"])
-def test_a_break_and_a_hold_need_a_name_and_a_reason(zoo: Zoo, change: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="empty"):
-        break_lock("k", guid="x", token=1, **{**WHY, **change})
-    with pytest.raises(ValueError, match="empty"):
-        hold_lock("k", seconds=1, **{**WHY, **change})
 
 
 @pytest.mark.parametrize("key", ["", "a//b", "../x", "!broken/x", "a\x00b", "/a", "a/_c_x-lock-0000000001"])
