@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, client, connected, cut, expire, lose, proxied, session, within
+from support.faults import BackgroundCall, client, connected, cut, expire, lose, session, within
 from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -20,16 +19,9 @@ from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
-TIMEOUT = 4.0
+TIMEOUT = 4.0  # seconds, of the session through the proxy
 LEASE = LEASE_SHARE * TIMEOUT
 LATER = ROOM
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    with proxied(zoo, TIMEOUT) as proxy:
-        connected()
-        yield proxy
 
 
 def token_of(zoo: Zoo, hold: Hold) -> int | None:

@@ -32,6 +32,16 @@ def told() -> Iterator[Sent]:
         yield sent
 
 
+def begin_to_wait(events: list[str]) -> BackgroundCall[None]:
+    """Have another thread wait for the lock, which it notes when it has it."""
+
+    def take() -> None:
+        with zk_lock("k", timeout=20):
+            events.append("next")
+
+    return BackgroundCall(take)
+
+
 # --- max_hold ---------------------------------------------------------------------------------------------------------
 
 
@@ -59,13 +69,8 @@ def test_work_that_takes_too_long_is_stopped_and_told_why(
 def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zoo: Zoo) -> None:
     """Work that takes a while to stop still has the lock for itself."""
     events: list[str] = []
-
-    def take() -> None:
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.3):
-        waiter = BackgroundCall(take)
+        waiter = begin_to_wait(events)
         zoo.wait_contenders("k", 2)
         try:
             sleep_in_pieces(20)
@@ -138,12 +143,7 @@ def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo
     lock = zk_lock("k", max_hold=0.3)
     hold = lock.acquire()
     assert hold
-
-    def take() -> None:
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
-    waiter = BackgroundCall(take)
+    waiter = begin_to_wait(events)
     with pytest.raises(LockLost, match=REASON), lock:
         try:
             sleep_in_pieces(20)
@@ -185,15 +185,10 @@ def test_a_body_that_nobody_asks_for_keeps_no_lock_for_longer(zoo: Zoo) -> None:
 def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
     """The next one gets the lock when the part is left."""
     events: list[str] = []
-
-    def take() -> None:
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
     lock = zk_lock("k", max_hold=0.3)
     with lock as hold:
         transferred = TransferredHold(lock, hold)
-    waiter = BackgroundCall(take)
+    waiter = begin_to_wait(events)
     zoo.wait_contenders("k", 2)
     with pytest.raises(LockLost, match=REASON), transferred:
         try:

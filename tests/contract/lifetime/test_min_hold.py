@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from typing import Any
@@ -27,14 +28,13 @@ LONG = 300.0
 
 
 def rest(zoo: Zoo, key: str = "k") -> Any:
-    """The one node in the queue: its name and its stat."""
-    (name,) = zoo.children(key)
-    assert is_operator(name)
+    """The one node in the queue that bounds a hold: its name and its stat."""
+    (name,) = filter(is_operator, zoo.children(key))
     return name, zoo.client.exists(f"{zoo.base}/{key}/{name}")
 
 
 def ends(zoo: Zoo, key: str = "k") -> float:
-    """When what is in the queue ends, by the server's clock."""
+    """When it ends, by the server's clock."""
     name, stat = rest(zoo, key)
     payload = Payload.decode(zoo.client.get(f"{zoo.base}/{key}/{name}")[0])
     assert payload is not None
@@ -74,23 +74,20 @@ def test_waiters_get_the_lock_at_the_end_by_the_servers_clock(zoo: Zoo, dead: bo
             order.append(number)
             stamps.append(zoo.client.set(hold.path, b"x").mtime / 1000)
 
-    waiters = []
+    def queue_three() -> list[BackgroundCall[None]]:
+        waiters = []
+        for number in range(3):
+            waiters.append(BackgroundCall(functools.partial(take, number)))
+            zoo.wait_contenders("k", number + 2)
+        return waiters
+
     with zk_lock("k", min_hold=2):
-        if not dead:
-            for number in range(3):
-                waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
-                zoo.wait_contenders("k", number + 2)
+        waiters = [] if dead else queue_three()
     if dead:
         die()
-    end = ends(zoo) if dead else None
-    for number in range(len(waiters), 3):
-        waiters.append(BackgroundCall(lambda number=number: take(number)))  # type: ignore[misc]
-        zoo.wait_contenders("k", number + 2)
-    if end is None:
-        (name,) = filter(is_operator, zoo.children("k"))
-        payload = Payload.decode(zoo.client.get(f"{zoo.base}/k/{name}")[0])
-        assert payload is not None
-        end = zoo.client.exists(f"{zoo.base}/k/{name}").mtime / 1000 + float(payload.about["seconds"])
+    end = ends(zoo)
+    if dead:
+        waiters = queue_three()
     assert order == []
     for waiter in waiters:
         waiter.result()
