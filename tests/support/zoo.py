@@ -55,6 +55,12 @@ def guid_of(path: str) -> str:
     return child.guid
 
 
+def next_line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
 class _ThreadedClient(KazooClient):  # type: ignore[misc]
     """
     A plain client whose calls are made in a thread of its own, also when the test's own thread asks for them.
@@ -254,6 +260,16 @@ class Zoo:
                 **env,
             },
         )
+
+    @contextlib.contextmanager
+    def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
+        """Do the same for the length of a block, and kill what is left of the process at its end."""
+        process = self.spawn(script, *arguments, **how)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     def close(self) -> None:
         if self._client is not None:

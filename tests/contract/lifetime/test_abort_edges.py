@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.faults import within
 from support.work import in_each_thread, lose, lose_later, run_in_thread
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.lock import Lock
@@ -143,9 +143,8 @@ with lock as hold:
 def test_a_process_that_was_paused_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
     """SIGSTOP past the lease, SIGCONT: the very first check() raises, by the clock, before any news from ZooKeeper."""
     holder = zoo.spawn(HOLDER)
-    assert holder.stdout
     assert holder.stdin
-    assert holder.stdout.readline() == "held\n"
+    assert next_line(holder) == "held"
     os.kill(holder.pid, signal.SIGSTOP)
     time.sleep(1.8)  # the lease is 0.4 of 4 seconds; this pause is what is tested
     holder.stdin.write("\n")
@@ -184,9 +183,6 @@ def test_an_abort_leaves_the_interpreter_fit_to_be_traced(zoo: Zoo) -> None:
 
     Python 3.11 runs in circles under a trace function when an asynchronous exception was called off.
     """
-    child = zoo.spawn(TRACED)
-    try:
+    with zoo.running(TRACED) as child:
         output, errors = child.communicate(timeout=10)
-    finally:
-        child.kill()
     assert output == "lost\ntraced\n", errors

@@ -11,7 +11,7 @@ import pytest
 from support.faults import BackgroundCall, connected, expire, proxied, within
 from support.primitives import KEY, Taker, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.conf.arguments import Compat
@@ -306,22 +306,21 @@ def test_who_reads_now_and_loses_its_node_takes_its_sign_along(zoo: Zoo) -> None
 
 def test_a_dead_process_leaves_no_sign(zoo: Zoo) -> None:
     """It goes with the session, in one transaction with the node, so that no reader is taken for alone too early."""
-    process = zoo.spawn(
-        'import time\nwith zk_lock("warm/a", kind="write") as hold:\n'
-        "    hold.downgrade()\n    print(hold.path)\n    time.sleep(60)"
-    )
-    try:
-        assert process.stdout
-        path = process.stdout.readline().strip()
+    script = """
+import time
+with zk_lock("warm/a", kind="write") as hold:
+    hold.downgrade()
+    print(hold.path)
+    time.sleep(60)
+"""
+    with zoo.running(script) as process:
+        path = next_line(process)
         eventually(lambda: zoo.reading(KEY))
         with queued(zoo, zk_lock(KEY, kind="write", timeout=20)) as (writer,):
             process.kill()
             end_session(zoo, zoo.client.get(path)[1].ephemeralOwner)
             writer.wait_granted()
             assert zoo.reading(KEY) == []
-    finally:
-        process.kill()
-        process.communicate()
 
 
 # --- costs -------------------------------------------------------------------------------------------------------

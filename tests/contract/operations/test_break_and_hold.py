@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, die, queue_up, within
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import Zoo, eventually, guid_of, next_line
 
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockChangedHands, LockLost, LockTimeout, UnreadableQueue
@@ -316,27 +316,22 @@ def test_another_client_behind_a_hold_that_is_over_does_not_block_the_queue(zoo:
 @pytest.mark.chaos
 def test_a_process_that_dies_while_it_waits_to_hold_leaves_nothing(zoo: Zoo) -> None:
     """A hold would be unknown to its operator, and last for long."""
-    process_ = zoo.spawn(
-        "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=60, reason='r', by='b')"
-    )
+    script = "from django_zklock.operations import hold_lock; hold_lock('k', seconds=600, wait=60, reason='r', by='b')"
     with zoo.hold_elsewhere("k"):
-        zoo.wait_contenders("k", 2, timeout=20)
-        process_.kill()
-        process_.communicate()
+        with zoo.running(script):
+            zoo.wait_contenders("k", 2, timeout=20)
         zoo.wait_contenders("k", 1, timeout=20)
 
 
 def test_a_killed_process_leaves_its_hold_until_the_end(zoo: Zoo) -> None:
     """A deploy restarts the web workers, one of which may have made the hold."""
-    child = zoo.spawn(
-        "from django_zklock.operations import hold_lock\n"
-        "hold_lock('k', seconds=2, reason='r', by='b'); print('held'); input()"
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline().strip() == "held"
-    held = time.monotonic()
-    child.kill()
-    child.communicate()
+    script = """
+from django_zklock.operations import hold_lock
+hold_lock("k", seconds=2, reason="r", by="b"); print("held"); input()
+"""
+    with zoo.running(script) as child:
+        assert next_line(child) == "held"
+        held = time.monotonic()
     with pytest.raises(LockBusy, match="operator b"), zk_lock("k", timeout=0):
         pass
     with zk_lock("k"):
