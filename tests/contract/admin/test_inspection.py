@@ -100,6 +100,7 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
     assert found.total == 4
     assert look_at("free/lock") is None
     assert look_at("never/seen") is None
+    assert look_at("no//key") is None
 
 
 def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
