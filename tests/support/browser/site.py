@@ -8,9 +8,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from support.zoo import TESTS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Site:
@@ -24,7 +28,7 @@ class Site:
         self.sessions: Mapping[str, str] = {}
         """By user name, the value of the cookie that makes somebody that user."""
 
-    def __enter__(self) -> Site:
+    def __enter__(self) -> Self:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "support.browser.serve"],
@@ -49,7 +53,9 @@ class Site:
         self.url, self.sessions = said["url"], said["sessions"]
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.process.terminate()
         self.process.wait(10)
         assert self.process.stdout is not None

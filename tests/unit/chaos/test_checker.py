@@ -464,6 +464,17 @@ def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
     assert len(text.splitlines()) <= 40
 
 
+@given(SEEDS)
+@settings(max_examples=20)
+def test_whatever_is_wrong_the_text_is_short(seed: int) -> None:
+    events = Simulation(seed, holds=60).events
+    random.Random(seed).shuffle(events)
+    confused = [{**event, "t": float(t)} for t, event in enumerate(events)]
+    lines = check_history(confused).short().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 200
+
+
 def test_a_failed_history_is_kept_out_of_the_way_of_the_next(tmp_path: Path) -> None:
     """The files of the processes are read as `*.jsonl` of the same directory."""
     events = written(PAUSED.format(granted=2.0))

@@ -141,6 +141,39 @@ def test_shows_nothing():
         assert told == bool(scenario.waits_for)
 
 
+def test_a_run_that_asks_for_no_table_has_none(runs: Runs) -> None:
+    """The plugin is loaded in every run."""
+    result = runs("import pytest\n\n@pytest.mark.scenario('F1')\ndef test_holds(figure):\n    figure('all', 1)\n")
+    assert result.returncode == 0
+    assert "scenarios" not in result.stdout
+
+
+def test_cases_that_passed_share_a_line_and_others_do_not(runs: Runs) -> None:
+    """A test of many cases does not drown the others; a failure and a figure keep their case."""
+    result = runs(
+        """
+import pytest
+
+@pytest.mark.scenario("F1", "F2")
+@pytest.mark.parametrize("case", range(5))
+def test_holds(case):
+    assert case != 3
+
+@pytest.mark.scenario("F3")
+@pytest.mark.parametrize("way", ["task", "thread"])
+def test_is_measured(way, figure):
+    figure("took", 1.0, "s")
+""",
+        "--chaos",
+    )
+    words = [" ".join(line.split()) for line in table(result)]
+    for scenario in ("F1", "F2"):
+        assert f"{scenario} holds passed 4 cases" in words
+        assert f"{scenario} holds (3) FAILED assert 3 != 3" in words
+    assert "F3 is measured (task) passed took 1.00 s" in words
+    assert "F3 is measured (thread) passed took 1.00 s" in words
+
+
 def test_the_table_can_be_had_in_a_file(runs: Runs) -> None:
     """As text, or for programs as JSON, with the numbers as they were measured."""
     tests = "import pytest\n\n@pytest.mark.scenario('F1')\ndef test_holds(figure):\n    figure('took', 1.25, 's')\n"
@@ -173,6 +206,19 @@ def test_does_not(figure):
     seed = json.loads((runs.directory / "table.json").read_text())["seed"]
     assert f"F1 holds passed seed {seed}" in words
     assert "F2 does not FAILED what a pity" in words
+
+
+def test_the_soak_is_told_how_long_and_by_what_seed(runs: Runs) -> None:
+    """A seed that is not given is drawn, and shown at the head, so that the run can be had once more."""
+    tests = """
+def test_soaks(request):
+    assert request.config.getoption("--soak-seconds") == 2.5
+    print("seed", request.config.getoption("--soak-seed"))
+"""
+    result = runs(tests, "--chaos", "--soak-seconds=2.5", "-s")
+    assert result.returncode == 0, result.stdout
+    (head,) = (line for line in result.stdout.splitlines() if "--soak-seed=" in line)
+    assert f"seed {head.partition('--soak-seed=')[2]}\n" in result.stdout
 
 
 # --- the harness on trial -------------------------------------------------------------------------------------------
