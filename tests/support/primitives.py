@@ -109,7 +109,7 @@ class Taker:
         return self.hold
 
     def go(self, *, wait: bool = True) -> None:
-        """Have it let go, and wait until it has; raise what it raises."""
+        """Have it release, and wait until it has; raise what it raises."""
         self._leave.set()
         if wait:
             self._thread.result()

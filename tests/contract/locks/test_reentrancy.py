@@ -108,7 +108,7 @@ def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
 
 @pytest.mark.scenario("F61")
 def test_different_locks_nest(zoo: Zoo) -> None:
-    """Locks of different keys are independent, and are let go in whatever order their releases come."""
+    """Locks of different keys are independent, and can be released in any order."""
     one, two = Lock("one"), Lock("two")
     with one as first, two as second:
         assert first is not second

@@ -1,4 +1,4 @@
-"""A semaphore: as many as there are permits, in order, whoever of them lets go, and whatever becomes of the limit."""
+"""A semaphore: as many holders as permits, in order, with any order of releases, and with a changed limit."""
 
 from __future__ import annotations
 
