@@ -29,7 +29,7 @@ logger = logging.getLogger("django_zklock.locks")
 
 def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
     """
-    Apply `max_hold` and `warn_after` to a new grant, if they are set; from any thread.
+    Apply `max_hold` and `warn_after` to a new grant; at least one of them is set. From any thread.
 
     Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock,
     because the other callers wait, too, while a machine is suspended.
@@ -38,9 +38,8 @@ def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
     if spec.max_hold is not None:
         grant.max_hold = spec.max_hold
         grant.ends_at = began + spec.max_hold
-    if spec.max_hold is not None or spec.warn_after is not None:
-        warn_at = None if spec.warn_after is None else began + spec.warn_after
-        grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
+    warn_at = None if spec.warn_after is None else began + spec.warn_after
+    grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
 
 
 def leave_if_overdue(grant: Grant, contender: Contender) -> None:

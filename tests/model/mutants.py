@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_zklock.locks.protocol.contender import Contender
+from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode, State
-from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import PendingDelete, Registry
 from django_zklock.locks.protocol.replacement import Replacement
@@ -164,7 +163,7 @@ def _deaf_watch(self: Predecessors, name: str) -> None:
 
 def _trusting(self: Contender, *, alone: bool) -> None:
     if self._phase is Phase.QUEUED:
-        self._first()
+        self._grant_if_lease_valid()
 
 
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
@@ -296,7 +295,7 @@ MUTANTS = (
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
-    Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
+    Mutant("grants without the lease", ((Contender, "_grant_if_lease_valid", _first_unproven),)),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),

@@ -93,7 +93,7 @@ class Directory:
     # --- the local queue ------------------------------------------------------------------------------------------
 
     @property
-    def in_line(self) -> int:
+    def in_local_queue(self) -> int:
         """How many contenders wait in the local queue."""
         return len(self._local_queue) + len(self._late)
 
@@ -132,13 +132,13 @@ class Directory:
         try:
             while (self._local_queue or self._late) and len(self._waiting) < MAX_WAITING:
                 now = time.monotonic()
-                admitted = self._next_in_line(now)
+                admitted = self._next_in_local_queue(now)
                 self._waiting[admitted] = now
                 admitted.on_admitted()
         finally:
             self._admitting = False
 
-    def _next_in_line(self, now: float) -> Waiter:
+    def _next_in_local_queue(self, now: float) -> Waiter:
         first_late = next(iter(self._late), None)
         if first_late is None or not self._has_time(first_late, now):  # grants may be faster now
             while self._local_queue:
@@ -175,7 +175,7 @@ class Directory:
         else:
             self._send([callback], synced=False)
 
-    def names_after_barrier(self, callback: Callback[NamesReply]) -> None:
+    def names_after_sync(self, callback: Callback[NamesReply]) -> None:
         """
         List the directory as the leader of the ensemble knows it, after a sync on the present connection.
 

@@ -170,7 +170,7 @@ class ContenderNode:
         if self._state is State.INTERRUPTED:
             self.create()
         elif self._state is State.UNSURE:
-            self._directory.names_after_barrier(self._replies.wrap(self._on_children_after_break))
+            self._directory.names_after_sync(self._replies.wrap(self._on_children_after_break))
         else:
             if self._watch is not None:
                 self.watch()  # the old one ended with the connection

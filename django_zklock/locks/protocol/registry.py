@@ -208,7 +208,7 @@ class PendingDelete:
 
     def _send_request(self) -> None:
         if self._path is None:
-            self._registry.directory(self._parent).names_after_barrier(self._on_listed)
+            self._registry.directory(self._parent).names_after_sync(self._on_listed)
         else:
             faultpoints.reach("before_delete")
             changes = self._replacement.changes() if self._replacement is not None else ()

@@ -74,7 +74,7 @@ def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node
     Nothing replaces a lock that was lost, or that was released before its work began: the caller gave up at that
     moment, or did not get the other locks that it needs.
     """
-    if not spec.min_hold or grant is None or node is None:
+    if grant is None or node is None:
         return None
     if not grant.begun or grant.why_invalid() is not None:
         return None

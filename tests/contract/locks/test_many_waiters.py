@@ -58,7 +58,7 @@ def directories() -> list[Directory]:
 
 async def in_line(count: int) -> None:
     """Wait until so many contenders are in the line of this process."""
-    await until(lambda: sum(directory.in_line for directory in directories()) == count)
+    await until(lambda: sum(directory.in_local_queue for directory in directories()) == count)
 
 
 @pytest.fixture
