@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.browser.actors import Actor, Part, Stage
+from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, Visitor
 
 Visit = Callable[..., Visitor]
@@ -31,19 +31,6 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
     viewer.await_refresh(INTERVAL)
     viewer.row("stock/lamp").wait_for()
     assert viewer.page.evaluate("window.same") is True
-
-
-@pytest.mark.chaos
-def test_a_real_holder_comes_and_goes(actor: Actor, visitor: Visit) -> None:
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
-    viewer.refresh_every(INTERVAL)
-    actor.hold(KEY)
-    viewer.await_refresh(INTERVAL)
-    viewer.row(KEY).wait_for()
-    actor.tell("drop", KEY)
-    viewer.row(KEY).wait_for(state="detached")
 
 
 def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:

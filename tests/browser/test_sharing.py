@@ -102,18 +102,3 @@ def test_one_of_two_holders_is_asked_to_release(swept: Zoo, actor: Actor, others
     operator.open_lock(NODE)
     operator.follow("History")
     assert "the deploy waits" in operator.page.locator("#content").inner_text()
-
-
-def test_a_release_request_needs_a_reason(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """The browser checks it, and the server."""
-    actor.hold("orders/1042", "shop.views.buy")
-    (node,) = swept.children("orders/1042")
-    before = swept.client.exists(f"{swept.base}/orders/1042/{node}").version
-    operator = visitor("operator")
-    operator.open_lock("orders/1042")
-    operator.ask("shop.views.buy", "")
-    assert operator.page.locator(":invalid").count()
-    operator.page.evaluate("document.querySelectorAll('form').forEach(form => form.noValidate = true)")
-    operator.ask("shop.views.buy", "   ")
-    assert "please say why" in operator.messages()
-    assert swept.client.exists(f"{swept.base}/orders/1042/{node}").version == before
