@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -48,12 +48,6 @@ class ClockShim:
         with shifts.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), SHIFTS.size)
         self.env = {**preloading(library), "CLOCKSHIFT": str(shifts)}
-
-    @property
-    def shifts(self) -> tuple[float, float]:
-        """How far the wall clock and the boot-time clock are off, in seconds."""
-        realtime, boottime = SHIFTS.unpack(self._map[:])
-        return realtime / 1e9, boottime / 1e9
 
     def jump(self, *, realtime: float = 0.0, boottime: float = 0.0) -> None:
         """Move clocks by so many seconds, from where they are. The boot-time clock cannot go back."""
@@ -106,15 +100,3 @@ class ClockShim:
         true = [time.time() + 1e6, time.clock_gettime(time.CLOCK_BOOTTIME) + 1e7, time.monotonic()]
         if len(read) != 3 or any(abs(one - other) > 1000 for one, other in zip(read, true, strict=True)):
             raise ToolFailed(f"the clocks of {sys.executable} cannot be moved: {said.stdout}{said.stderr}")
-
-
-def started_at(inner: Sequence[str], *, monotonic: int = 0, boottime: int = 0) -> list[str]:
-    """
-    Return the command that runs another with clocks that began so many seconds earlier, as on another machine.
-
-    A time namespace does it; its offsets are fixed once a process is in it. Times in that process's history are not
-    to be compared with those of others.
-    """
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    offsets = [f"--monotonic={monotonic}", f"--boottime={boottime}"]
-    return ["unshare", *user, "--time", *offsets, "--fork", "--kill-child", *inner]
