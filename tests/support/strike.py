@@ -123,21 +123,39 @@ def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, previous)
 
 
-def struck(
-    functions: list[Callable[..., Any]], work: Callable[[str], object], first: int, stride: int
-) -> Iterator[tuple[int, str, str]]:
-    """Do some work on one key after the other, struck at one line further each time; yield number, line and key."""
-    at = first
+def sweep(
+    functions: list[Callable[..., Any]],
+    work: Callable[[Any], object],
+    check: Callable[[str], object],
+    stride: int,
+    *,
+    make: Callable[[str], Any] = str,
+    clean: Callable[[], object] = lambda: None,
+    least: int = 40,
+) -> None:
+    """
+    Do some work with one key after the other, struck at one line further each time; check what each strike leaves.
+
+    The work gets what `make` makes of its key, which lives on, as one in a module's global does. After a failed check,
+    `clean` makes room for the next one. Fails at the end if a check has, or if there were hardly any lines.
+    """
+    work(make("warm/up"))
+    at, leaks = first_line(stride), []
     while True:
         key = f"sweep/{at}"
+        thing = make(key)
         strike = LineStrike(functions, at)
-        try:
-            with strike:
-                work(key)
-        except Struck:
-            pass
+        with contextlib.suppress(Struck), strike:
+            work(thing)
         if not strike.where:
-            return
+            break
         gc.collect()
-        yield at, strike.where, key
+        try:
+            check(key)
+        except Exception as error:
+            leaks.append((at, strike.where, repr(error)))
+            clean()
+            gc.collect()
         at += stride
+    assert at > least
+    assert not leaks, f"{len(leaks)}: {leaks[0]}"

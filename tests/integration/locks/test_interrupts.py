@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 from support.faults import within
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
+from support.strike import LineStrike, Struck, alarm, functions_of, strides, sweep
 from support.zoo import Zoo
 
 from django_zklock.execution import waiters
@@ -57,31 +57,20 @@ def work_acquire_around_with(mutex: Lock) -> None:
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
 def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None], stride: int) -> None:
     """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
-    functions = package_functions()
-    work(Lock("warm/up"))
-    at, leaks = first_line(stride), []
-    while True:
-        key = f"sweep/{at}"
-        strike = LineStrike(functions, at)
-        mutex = Lock(key, max_hold=90, warn_after=80)  # which lives on, as one in a module's global does
-        try:
-            with strike:
-                work(mutex)
-        except Struck:
+
+    def check(key: str) -> None:
+        assert_nothing_held(zoo)
+        with Lock(key, timeout=20):
             pass
-        if not strike.where:
-            break
-        try:
-            assert_nothing_held(zoo)
-            with Lock(key, timeout=20):
-                pass
-        except Exception as error:
-            leaks.append((at, strike.where, repr(error)))
-            table.held_locks._kept.clear()
-            gc.collect()
-        at += stride
-    assert at > 40
-    assert not leaks, leaks[0]
+
+    sweep(
+        package_functions(),
+        work,
+        check,
+        stride,
+        make=lambda key: Lock(key, max_hold=90, warn_after=80),
+        clean=table.held_locks._kept.clear,
+    )
 
 
 @pytest.mark.scenario("F13")
