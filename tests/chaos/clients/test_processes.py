@@ -78,7 +78,7 @@ def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
     pool.assert_kept()
 
 
-# --- processes that die, or do not run ---------------------------------------------------------------------------------
+# --- processes that die, or do not run --------------------------------------------------------------------------------
 
 
 @pytest.mark.scenario("F1", "F46")
