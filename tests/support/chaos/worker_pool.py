@@ -150,7 +150,7 @@ class LockWorker:
         return bool(self.tell("check", **{"as": owner}, key=key).result())
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Ask for something that is no owner's business: `session`, `port`, `known`, `gauge`."""
+        """Ask for something that is no owner's business: `session`, `known`, `gauge`."""
         return self.tell(what, **arguments).result()
 
     # --- what is done to it -------------------------------------------------------------------------------------
