@@ -16,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from django_zklock.execution.owner import current_owner
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.table import held_locks
+
 strides = pytest.mark.parametrize(
     "stride", [pytest.param(97, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
 )
@@ -159,3 +164,28 @@ def sweep(
         at += stride
     assert at > least
     assert not leaks, f"{len(leaks)}: {leaks[0]}"
+
+
+def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:
+    """Strike the main thread at a random moment, so many times, as it uses a lock "with" a block or by "acquire"."""
+    struck = 0
+    for _ in range(rounds):
+        entered = False
+        try:
+            with alarm(random.uniform(1e-5, 4e-3)):
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    if way == "with":
+                        with lock, lock:
+                            pass
+                    else:
+                        entered = False
+                        lock.acquire()
+                        entered = True  # an exception between these two lines would be its caller's to deal with
+                        lock.release()
+        except Struck:
+            struck += 1
+        if entered and held_locks.find(current_owner(), key):
+            lock.release()
+        assert not lock._blocks
+    assert struck == rounds

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import random
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 import pytest
 from django.db import connections
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, functions_of, long_strides, sweep
+from support.strike import LineStrike, Struck, functions_of, long_strides, strike_at_any_moment, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.execution import transactions
-from django_zklock.execution.owner import current_owner
 from django_zklock.locks import acquisition, base, blocks, held, hold, lock, multi, table
 from django_zklock.locks.lock import zk_lock
 from django_zklock.locks.multi import MultiLock, zk_locks
@@ -163,22 +161,7 @@ def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> Non
     """A signal's handler that raises at a random moment, also of a shared object, leaves no contender."""
     with SHARED:
         pass
-    for _ in range(600):
-        entered = False
-        with contextlib.suppress(Struck), alarm(random.uniform(1e-5, 4e-3)):
-            end = time.monotonic() + 5
-            while time.monotonic() < end:
-                if way == "with":
-                    with SHARED, SHARED:
-                        pass
-                else:
-                    entered = False
-                    SHARED.acquire()
-                    entered = True  # an exception between these two lines would be its caller's to deal with
-                    SHARED.release()
-        if entered and table.held_locks.find(current_owner(), "alarm/a"):
-            SHARED.release()
-        assert not SHARED._blocks
+    strike_at_any_moment(SHARED, "alarm/a", way, 600)
     assert_nothing_held(zoo)
     with SHARED:
         pass
