@@ -285,11 +285,7 @@ print("added up")
 
 def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
     """In the library's mode for them, of which each process may be asked."""
-    process = zoo.spawn(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
-    try:
-        said, problems = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    said, problems = told(zoo, SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
     assert said == "added up\n", problems
 
 
@@ -301,9 +297,9 @@ WHAT_TO_DO = (
 )
 
 
-def told(zoo: Zoo, script: str, first: str) -> tuple[str, str]:
+def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
     """Return what a process says, and its complaints."""
-    process = zoo.spawn(script, first=first)
+    process = zoo.spawn(script, first=first, **env)
     try:
         return process.communicate(timeout=60)
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from support.chaos.namespaces import require_inside
@@ -52,9 +51,7 @@ class FullDisk:
         _run("mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.path))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         _run("umount", str(self.path))
 
 

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from support.chaos.preload import compiled, preloading
@@ -47,9 +46,7 @@ class SlowDisk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.fast()
         self._folder.cleanup()
 

@@ -444,11 +444,10 @@ def test_figures_are_measured() -> None:
             """
         )
     ).figures
-    assert (figures.grants, figures.refusals, figures.unknown, figures.losses, figures.forced) == (3, 1, 2, 1, 1)
+    assert (figures.grants, figures.refusals, figures.unknown, figures.losses) == (3, 1, 2, 1)
     assert figures.handoffs == pytest.approx((0.4,))
     assert figures.told == pytest.approx((0.7,))
     assert figures.overlaps == pytest.approx((0.4,))
-    assert figures.waits == pytest.approx((0.1, 0.1, 1.9))
     assert figures.overrun == pytest.approx(0.1)
     assert "3 grants, 1 refusals, 2 unknown, 1 losses; handoffs: 1, median 0.400" in str(figures)
 
