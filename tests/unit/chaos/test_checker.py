@@ -325,9 +325,8 @@ def test_a_paused_process_answers_nobody() -> None:
 
 
 def test_a_contender_that_nobody_answers_for_is_an_orphan() -> None:
-    left = {"k": ["/zklock/k/_c_abc-lock-0000000001", "_c_def-lock-0000000002"]}
-    assert one(check_history([], left=left, known={"abc"})) == "nobody answers for _c_def-lock-0000000002"
-    assert check_history([], left=left, known=["_c_abc-lock-0000000001", "def"]).ok
+    left = {"k": ["_c_def-lock-0000000002"]}
+    assert one(check_history([], left=left)) == "nobody answers for _c_def-lock-0000000002"
     assert check_history([], left={"k": []}).ok
 
 
@@ -398,16 +397,12 @@ def test_lost_updates_without_a_fence_are_counted_and_allowed() -> None:
 )
 def test_a_history_without_sense_is_malformed(text: str) -> None:
     """Which says that the harness is wrong, not the lock."""
-    verdict = check_history(written(text))
-    assert verdict.malformed
-    assert not verdict.ok
-    assert verdict.rules == {"malformed"}
+    assert check_history(written(text)).rules == {"malformed"}
 
 
 def test_events_without_the_least_are_malformed() -> None:
-    assert check_history(
-        [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
-    ).malformed
+    events = [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
+    assert check_history(events).rules == {"malformed"}
 
 
 def test_the_successor_of_a_killed_process_may_have_its_name() -> None:
