@@ -98,8 +98,8 @@ def check_history(
     """
     Judge a history: events as they were written down, in any order.
 
-    `left` are the contenders that ZooKeeper has when all is quiet and nobody answers for, by key. `final` are the values that the fenced counters have come to: each is incremented by
-    one from 0, by nobody but those who write it down.
+    `left` are the contenders, by key, that ZooKeeper has when all is quiet, and nobody answers for. `final` are what
+    the fenced counters have come to: each is incremented by one from 0, by nobody but those who write it down.
     """
     run = read_run(events)
     violations = [

@@ -401,7 +401,7 @@ def test_a_history_without_sense_is_malformed(text: str) -> None:
 
 
 def test_events_without_the_least_are_malformed() -> None:
-    events = [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
+    events: list[Event] = [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
     assert check_history(events).rules == {"malformed"}
 
 
