@@ -76,7 +76,6 @@ def test_one_of_two_holders_is_asked_to_release(swept: Zoo, actor: Actor, others
     heard = others[0].hear("asked", KEY)
     assert "operator" in heard
     assert "the deploy waits" in heard
-    assert "which goes on until its work allows" in operator.messages()
     operator.picture("asked")
     operator.assert_accessible()
     section = operator.page.locator("section.module").filter(has_text="shop.tasks.print")
