@@ -103,18 +103,18 @@ class TaskWaiter(Generic[_Value]):
         if self._waking is not None and not self._waking.done():
             self._waking.set_result(None)
 
-    async def wait(self, timeout: float | None) -> _Value | None:
-        """Return the value, or None if there is none within `timeout` seconds (None: no limit)."""
+    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
+        """Return the value, or None if there is none within `timeout` seconds; for a routine that `Awaited` drives."""
         if self.value is None:
             self._waking = self._loop.create_future()
             timer = None if timeout is None else self._loop.call_later(max(timeout, 0.0), self._wake)
             try:
-                await self._waking
+                yield from self._waking
             finally:
                 if timer is not None:
                     timer.cancel()
         return self.value
 
-    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
-        """Return what `wait` returns; for a routine that is awaited by `Awaited`."""
-        return self.wait(timeout).__await__()
+    def wait(self, timeout: float | None) -> Awaited[_Value | None]:
+        """Wait in a coroutine; return the value, or None if there is none within `timeout` seconds (None: no limit)."""
+        return Awaited(self.outcome(timeout))

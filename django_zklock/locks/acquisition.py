@@ -34,19 +34,21 @@ class Acquisition:
         "_answered",
         "_began",
         "_companions",
+        "_owner",
         "_session",
         "contender",
         "count",
         "grant",
         "held",
-        "patience",
+        "reply_timeout",
         "spec",
         "timeout",
         "waiter",
     )
 
-    def __init__(self, spec: LockSpec) -> None:
+    def __init__(self, spec: LockSpec, owner: Owner) -> None:
         self.spec = spec
+        self._owner = owner
         self.held: HeldLock | None = None
         self.count = 0  # of the held lock, before this
         self.contender: Contender | None = None
@@ -56,9 +58,9 @@ class Acquisition:
 
     # --- in the caller --------------------------------------------------------------------------------------------
 
-    def reenter(self, owner: Owner, *, keep: bool) -> bool:
+    def reenter(self, *, keep: bool) -> bool:
         """Take again what the owner holds already; return whether it does."""
-        spec = self.spec
+        spec, owner = self.spec, self._owner
         held = table.held_locks.find(owner, spec.key)
         if held is None:
             return False
@@ -83,7 +85,7 @@ class Acquisition:
         session: Session,
         waiter: Waiter,
         timeout: float | None,
-        patience: float,
+        reply_timeout: float,
         needed: Iterable[Grant] = (),
         *,
         only_look: bool = False,
@@ -91,18 +93,25 @@ class Acquisition:
         """
         Start the contender; `waiter` gets its outcome.
 
-        `timeout` is in seconds. `patience` is how long ZooKeeper's first answer may take beyond that. The acquisition
+        `timeout` is in seconds. `reply_timeout` is how long ZooKeeper's first reply may take beyond it. The acquisition
         is called off if one of the `needed` grants is lost, because it would be of no use without them.
         """
         self.waiter = waiter
         self.timeout = timeout
-        self.patience = patience
+        self.reply_timeout = reply_timeout
         self._session = session
         self._began = time.monotonic()
-        patient = not only_look and (timeout is None or timeout > 0)
+        waits = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
-        contender_spec = self.spec.contender_spec(patient=patient, deadline=deadline, only_look=only_look)
-        self.contender = contender = Contender(session, contender_spec, self._answer)
+        self.contender = contender = Contender(
+            session,
+            self.spec,
+            self.spec.caller(self._owner),
+            self._answer,
+            waits=waits,
+            deadline=deadline,
+            only_look=only_look,
+        )
         if notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._notify_waiting
         contender.start()
@@ -111,24 +120,24 @@ class Acquisition:
             session.post(self._accompany, companions)
 
     @property
-    def extra_patience(self) -> float:
+    def extra_wait(self) -> float:
         """Seconds to wait after the timeout: for ZooKeeper's first answer, never for the lock."""
-        return 0.0 if self.contender is None or self.contender.placed else self.patience
+        return 0.0 if self.contender is None or self.contender.placed else self.reply_timeout
 
     @property
     def waited(self) -> float:
         """Seconds since the acquisition started."""
         return time.monotonic() - self._began
 
-    def conclude(self, outcome: Outcome | None, owner: Owner, *, keep: bool) -> None:
-        """List the lock as held by `owner`, or raise what the outcome means."""
+    def conclude(self, outcome: Outcome | None, *, keep: bool) -> None:
+        """List the lock as held by the owner, or raise what the outcome means."""
         if not isinstance(outcome, Grant):
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
         maximum_hold.apply_bounds(outcome, contender, self.spec)
         outcome.on_release_request = notify.send_release_requested
-        self.held = held = HeldLock(contender, outcome, owner, self.spec.policy)
+        self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)
         notify.send(held, signals.lock_acquired, waited=self.waited)
@@ -238,7 +247,7 @@ class Acquisition:
                 signals.lock_waiting,
                 lock=self.spec.key,
                 ahead=self._one_ahead,
-                about=contender.spec.about,
+                about=contender.caller.about,
             )
 
 

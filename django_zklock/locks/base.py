@@ -8,7 +8,7 @@ a waiter that blocks the thread, and a coroutine awaits it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -89,9 +89,9 @@ class Deadline:
     def left_for(self, spec: LockSpec) -> tuple[float | None, float]:
         """Return the seconds left to wait for one lock, and those that ZooKeeper's first answer may take beyond."""
         if not self._timeout:  # no limit, or no wait
-            return self._timeout, spec.patience
+            return self._timeout, spec.reply_timeout
         left = self._timeout - self.waited
-        return max(left, SHORTEST_WAIT), max(0.0, min(spec.patience, spec.patience + left))
+        return max(left, SHORTEST_WAIT), max(0.0, min(spec.reply_timeout, spec.reply_timeout + left))
 
 
 class Entry:
@@ -316,16 +316,16 @@ class LockBase(Generic[AnyHold]):
         while True:
             try:
                 for spec in plan.specs:
-                    acquisition = Acquisition(spec)
+                    acquisition = Acquisition(spec, owner)
                     entry.acquisitions.append(acquisition)
-                    if acquisition.reenter(owner, keep=keep):
+                    if acquisition.reenter(keep=keep):
                         continue
                     try:
                         _start(acquisition, entry, plan, deadline, waiter)
                         outcome = yield from acquisition.waiter.outcome(acquisition.timeout)
                         if outcome is None:
-                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_patience)
-                        acquisition.conclude(outcome, owner, keep=keep)
+                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_wait)
+                        acquisition.conclude(outcome, keep=keep)
                     except BaseException as error:
                         acquisition.give_up(error)
                         raise
@@ -379,19 +379,19 @@ def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadlin
     spec = acquisition.spec
     if waiter is ThreadWaiter:
         check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
-    timeout, patience = deadline.left_for(spec)
+    timeout, reply_timeout = deadline.left_for(spec)
     needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
-    acquisition.start(process.current(), waiter(), timeout, patience, needed)
+    acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed)
 
 
-def _fresh(plan: Plan, owner: Owner) -> frozenset[str]:
+def _fresh(plan: Plan, owner: Owner) -> Collection[str]:
     """Return the keys that this call takes first, if it takes several."""
     if len(plan.specs) == 1:
-        return frozenset()
+        return ()
     return frozenset(key for key in plan.keys if table.held_locks.find(owner, key) is None)
 
 
-def _may_try_again(error: BaseException, fresh: frozenset[str], deadline: Deadline) -> bool:
+def _may_try_again(error: BaseException, fresh: Collection[str], deadline: Deadline) -> bool:
     """Return whether a lock was lost that was only just taken, with nothing done under it, and there is time left."""
     return isinstance(error, LockLost) and error.lock in fresh and not deadline.is_over
 
@@ -404,7 +404,7 @@ def _check_all(each: Iterable[HeldLock]) -> None:
             raise held.grant.loss(reason)
 
 
-def _explained(error: BaseException, plan: Plan, fresh: frozenset[str], deadline: Deadline) -> ZkLockError | None:
+def _explained(error: BaseException, plan: Plan, fresh: Collection[str], deadline: Deadline) -> ZkLockError | None:
     """Return what the failure of one of several locks means for all, or None if it speaks for itself."""
     if isinstance(error, LockLost) and error.lock in fresh:
         return ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from django_zklock.conf import Config
 from django_zklock.conf.options import LockOptions, Unset, contradiction
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.execution import work
-from django_zklock.execution.owner import Owner, current_owner
+from django_zklock.execution.owner import Owner
 from django_zklock.execution.transactions import check_aliases
 from django_zklock.locks.protocol.grant import Policy
-from django_zklock.locks.protocol.spec import ContenderSpec
-from django_zklock.queue import names, rules
-from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.queue import names
+from django_zklock.queue.nodes import Kind
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
-ANSWER_PATIENCE = 0.7
+REPLY_TIMEOUT = 0.7
 """
 Seconds that ZooKeeper's first reply may take beyond the timeout.
 
@@ -33,75 +31,31 @@ is for a process that gets no processor for a while.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockSpec:
+class LockSpec(QueueSpec):
     """The options of one lock, with all settings and defaults applied."""
 
-    key: str
-    template: str
-    parent: str  # path of the key's directory
     timeout: float | None  # seconds to wait; 0 does not wait, None waits without limit
     policy: Policy
     reentrant: bool
     atomic: tuple[str, ...]  # the databases on which the block is a transaction
     release_on: str | Unset  # `exit` or `commit`
-    kind: Kind
-    limit: int | None  # of permits, if it is a semaphore
-    compat: str | None  # the client whose processes share the queue
     max_hold: float | None
     warn_after: float | None
-    min_hold: float
-    max_waiters: int | None
     what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
     about: Mapping[str, str]  # the same, item by item
-    patience: float = ANSWER_PATIENCE
+    reply_timeout: float = REPLY_TIMEOUT
 
     @property
     def shares(self) -> bool:
         """Whether others may hold the lock at the same time: as readers, or with other permits."""
         return self.kind in (Kind.READ, Kind.LEASE)
 
-    @property
-    def rule(self) -> rules.Rule:
-        """What decides whose turn it is."""
-        return rules.rule_for(self.kind, self.limit or 1)
-
-    def contender_spec(self, *, patient: bool, deadline: float | None = None, only_look: bool = False) -> ContenderSpec:
-        """Return what the contender has to know; called by the thread that wants the lock."""
-        thread = threading.current_thread().name
-        owner = current_owner()
+    def caller(self, owner: Owner) -> Caller:
+        """Return whom a contender stands for; called by the thread that wants the lock."""
         around = work.current()  # now, as the lock may be an object that lives longer than the work
         what = self.what or (around.what if around is not None else "") or os.path.basename(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
-        return ContenderSpec(
-            key=self.key,
-            parent=self.parent,
-            rule=self.rule,
-            kind=self.kind,
-            compat=self.compat,
-            lasting=self.compat == "kazoo",
-            patient=patient,
-            payload=lambda guid: self._payload(guid, owner, thread, what, about),
-            only_look=only_look,
-            min_hold=self.min_hold,
-            max_waiters=self.max_waiters,
-            deadline=deadline,
-            about=about,
-            template=self.template,
-        )
-
-    def _payload(self, guid: str, owner: Owner, thread: str, what: str, about: Mapping[str, str]) -> bytes:
-        return Payload(
-            guid=guid,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            thread=thread,
-            what=what,
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            template=self.template,
-            about=about,
-            limit=self.limit or 0,
-            owner=owner.number,
-        ).encode()
+        return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
 
 
 def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:

@@ -14,9 +14,10 @@ from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.loss import LASTS
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_break
-from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
+from django_zklock.operations.audit import check_by, check_reason, log_break
+from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import break_record, order
 from django_zklock.queue.break_record import BreakRecord
@@ -36,18 +37,20 @@ class Broken:
     """A lock that was broken."""
 
     key: str
-    holder: Holder
+    holder: ContenderInfo
     reason: str
     by: str
 
 
-def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patience: float = PATIENCE) -> Broken:
+def break_lock(
+    key: str, *, guid: str, token: int, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
+) -> Broken:
     """
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
     Only the znode with this guid and token (its czxid) is deleted, and only if it is a holder. Waiters are never
-    touched, except where a contender may or may not hold (`ContenderInfo.may_hold`); if it waits, it is queued again.
-    The break is written to the log `zklock.audit`; then the signal `lock_broken` is sent.
+    touched, except where a contender may or may not hold (`ScannedContender.may_hold`); if it waits, it is queued
+    again. The break is written to the log `zklock.audit`; then the signal `lock_broken` is sent.
 
     Args:
         key: of the lock.
@@ -55,7 +58,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         token: of the holder's znode.
         reason: why, for the audit and for the holder; required.
         by: the operator.
-        patience: seconds to wait for ZooKeeper.
+        reply_timeout: seconds to wait for ZooKeeper.
 
     Raises:
         LockChangedHands: the contender with this guid and token does not hold the lock (any more).
@@ -66,7 +69,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     check_no_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
-    client = QueueClient(key, patience)
+    client = QueueClient(key, reply_timeout)
     queue = order.ordered(client.run(children))
     child = next((child for child in queue if child.guid == guid), None)
     node = None if child is None else client.read(child.name)
@@ -77,7 +80,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     extra = (Create(path=record_path, data=record.encode()),)
     held = not may_hold(client, queue, child, node)
     delete = DeleteNode(client.parent, child.name, extra, held=held, limit=own_limit(node.data))
-    found = Broken(key=key, holder=holder_of(child, node), reason=reason, by=by)
+    found = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
     try:
         done = client.run(delete, directory=break_record.directory(client.base))
     except ZooKeeperUnavailable:

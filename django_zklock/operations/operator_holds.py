@@ -8,12 +8,8 @@ waits. Once the lock is granted, one transaction replaces that znode by an opera
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
-from datetime import datetime, timezone
-from functools import partial
 
 from django_zklock import conf
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
@@ -21,19 +17,19 @@ from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.operator_holds import read_hold
-from django_zklock.locks.protocol.spec import ContenderSpec
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.locks.validation import check_no_running_loop, check_seconds, check_target
 from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
-from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
-from django_zklock.queue import operator_hold, order, rules
+from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
+from django_zklock.queue import operator_hold, order
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.queue.names import check_own_key
-from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.nodes import Kind
 from django_zklock.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
 
 
 def hold_lock(
-    key: str, *, seconds: float, reason: str, by: str, wait: float = 0, patience: float = PATIENCE
+    key: str, *, seconds: float, reason: str, by: str, wait: float = 0, reply_timeout: float = REPLY_TIMEOUT
 ) -> OperatorHold:
     """
     Hold a lock for a person, for `seconds` from its grant, for example during a deploy.
@@ -55,15 +51,15 @@ def hold_lock(
     if not 0 < seconds <= LONGEST:
         raise ValueError(f"seconds is {what}, not {seconds!r}.")
     check_seconds("wait", wait)
-    check_seconds("patience", patience)
-    client = QueueClient(key, patience + wait)
+    check_seconds("reply_timeout", reply_timeout)
+    client = QueueClient(key, reply_timeout + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
     audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
     return hold
 
 
-def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float = PATIENCE) -> None:
+def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: float = REPLY_TIMEOUT) -> None:
     """
     End an operator hold before its time. A hold that `hold_lock` still waits for has no token, and cannot be ended.
 
@@ -75,7 +71,7 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
     check_no_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
     by, reason = check_by(by), check_optional_reason(reason)
     check_target(token=token)
-    hold = _delete(QueueClient(key, patience), token)
+    hold = _delete(QueueClient(key, reply_timeout), token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
     audit.warning(
@@ -96,7 +92,9 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     been made, if its reply was lost.
     """
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    contender = Contender(client.session, _request(client, label, seconds, wait), waiter.set)
+    spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
+    caller = Caller(thread=threading.current_thread().name, what=f"operator {label.by}: {label.reason}", operator=label)
+    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=time.monotonic() + wait)
     try:
         contender.start()
         outcome = waiter.wait(wait)
@@ -134,32 +132,6 @@ def _delete(client: QueueClient, token: int) -> OperatorHold | None:
             delete = DeleteNode(client.parent, name)
             return hold if client.run(delete) or delete.tried else None
     return None
-
-
-def _request(client: QueueClient, label: HoldLabel, seconds: float, wait: float) -> ContenderSpec:
-    return ContenderSpec(
-        key=client.key,
-        parent=client.parent,
-        rule=rules.exclusive,
-        kind=_kind(client),
-        patient=wait > 0,
-        payload=partial(_payload, label, threading.current_thread().name),
-        min_hold=seconds,
-        operator=label,
-        deadline=time.monotonic() + wait,
-    )
-
-
-def _payload(label: HoldLabel, thread: str, guid: str) -> bytes:
-    return Payload(
-        guid=guid,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        thread=thread,
-        what=f"operator {label.by}: {label.reason}",
-        since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        template="",
-    ).encode()
 
 
 def _kind(client: QueueClient) -> Kind:

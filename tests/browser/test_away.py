@@ -20,7 +20,7 @@ DEADLINE = 3.5  # seconds for a whole page: the 1.5 that a snapshot may take, an
 
 def opened_in_time(visitor: Visitor, path: str) -> None:
     began = time.monotonic()
-    assert visitor.open(path, anew=False).status == 200
+    assert visitor.open(path, refresh=False).status == 200
     took = time.monotonic() - began
     assert took < DEADLINE, f"{path} took {took:.1f} s"
 

@@ -56,6 +56,24 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     operator.picture("semaphore-with-limit")
     operator.assert_accessible()
     operator.follow("Set limit…")
+    assert "Limit 2, set by operator" in operator.page.locator("#content").inner_text()
+    operator.limit(1, "it jams")
+    operator.open_lock(NODE)
+    text = operator.page.locator("#content").inner_text()
+    assert "1 of 1 permits" in text
+    assert "may hold a permit" in text
+    operator.picture("semaphore-may-hold")
+    operator.assert_accessible()
+    operator.follow("Break…")
+    operator.picture("break-may-hold")
+    operator.assert_accessible()
+    actor.tell("drop", KEY)
+    actor.hear("free", KEY)
+    others[0].tell("drop", KEY)
+    others[0].hear("free", KEY)
+    others[1].hear("held", KEY)
+    operator.open_lock(NODE)
+    operator.follow("Set limit…")
     operator.page.get_by_label("Reason").fill("mended")
     operator.press("Clear it")
     assert "was cleared" in operator.messages()
@@ -76,6 +94,7 @@ def test_one_of_two_holders_is_asked_to_release(swept: Zoo, actor: Actor, others
     heard = others[0].hear("asked", KEY)
     assert "operator" in heard
     assert "the deploy waits" in heard
+    assert "Its work goes on until it can release" in operator.messages()
     operator.picture("asked")
     operator.assert_accessible()
     section = operator.page.locator("section.module").filter(has_text="shop.tasks.print")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
-from django_zklock.locks.protocol.spec import ContenderSpec
-from django_zklock.locks.spec import ANSWER_PATIENCE
-from django_zklock.queue import rules
+from django_zklock.locks.protocol.spec import QueueSpec
+from django_zklock.locks.spec import REPLY_TIMEOUT
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
 from model.invariants import Invariants, Violation
@@ -33,6 +33,13 @@ class Script:
     holds: float = 0.3
     times: int = 1
     pause: float = 0.1  # between two times
+
+
+class Fixed(locks.Caller):
+    """Has the same data at each run: with no time and no host in them."""
+
+    def payload(self, spec: QueueSpec, guid: str) -> bytes:
+        return f"{guid} {spec.limit}".encode()
 
 
 class Caller(GrantObserver):
@@ -64,18 +71,16 @@ class Caller(GrantObserver):
         self._turn += 1
         self.waits = True
         script = self.script
-        patient = not script.only_look and script.timeout != 0
-        request = ContenderSpec(
-            key=script.key,
-            parent=f"{BASE}/{script.key}",
-            rule=rules.rule_for(script.kind, script.limit),
-            kind=script.kind,
-            patient=patient,
-            payload=lambda guid: f"{guid} {script.limit}".encode(),
+        waits = not script.only_look and script.timeout != 0
+        turn = self._turn
+        self.contender = Contender(
+            self.process.session,
+            QueueSpec(key=script.key, parent=f"{BASE}/{script.key}", kind=script.kind, limit=script.limit),
+            Fixed(thread="", what=""),
+            lambda outcome: self._on_outcome(turn, outcome),
+            waits=waits,
             only_look=script.only_look,
         )
-        turn = self._turn
-        self.contender = Contender(self.process.session, request, lambda outcome: self._on_outcome(turn, outcome))
         self.contender.start()
         if script.timeout is not None:
             self._later(script.timeout, turn, self._on_deadline, self.contender.placed)
@@ -125,7 +130,7 @@ class Caller(GrantObserver):
         contender = self.contender
         assert contender is not None
         if not heard and not contender.placed:
-            self._later(ANSWER_PATIENCE, self._turn, self._on_deadline, True)
+            self._later(REPLY_TIMEOUT, self._turn, self._on_deadline, True)
         else:
             self.give_up()
 

@@ -118,7 +118,7 @@ class ElectionAttempt:
 
     def conclude(self, outcome: Outcome | None) -> HeldLock:
         """Return the held lock, owned by the caller, or raise what the outcome means."""
-        self.acquisition.conclude(outcome, current_owner(), keep=False)
+        self.acquisition.conclude(outcome, keep=False)
         held = self.acquisition.held
         assert held is not None
         self._concluded = True
@@ -226,7 +226,7 @@ class LeaderLock(Lock):
         self._held = reference
         self.pause = 0.0
         grant, session = held.grant, held.grant.session
-        logger.info("leads %r", held.key, extra=grant.logged())
+        logger.info("leads %r", held.key, extra=grant.log_fields())
         for callback in self.on_elected:
             session.dispatch(_call, callback, held.hold)
         session.post(grant.attach, _EndReport(session, self.on_lost))
@@ -245,9 +245,9 @@ class LeaderLock(Lock):
     def _take(
         self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
     ) -> Routine[None]:
-        acquisition = Acquisition(plan.specs[0])
+        acquisition = Acquisition(plan.specs[0], current_owner())
         entry.acquisitions.append(acquisition)
-        acquisition.reenter(current_owner(), keep=False)  # raises if the owner has the lock
+        acquisition.reenter(keep=False)  # raises if the owner has the lock
         if waiter is ThreadWaiter:
             check_no_open_transaction(acquisition.spec, ())
         attempt = self.begin(acquisition, waiter())

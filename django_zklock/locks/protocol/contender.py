@@ -26,7 +26,7 @@ from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Registry, SessionListener
 from django_zklock.locks.protocol.replacement import replacement
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.protocol.spec import ContenderSpec
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import nodes, operator_hold, order, rules
 from django_zklock.queue.nodes import Payload
 from django_zklock.queue.operator_hold import OperatorHold
@@ -58,7 +58,41 @@ Outcome: TypeAlias = Grant | Busy | Free | ZkLockError
 class Contender(SessionListener):
     """One contender for one lock, from the first request until it has left the queue."""
 
-    def __init__(self, session: Session, spec: ContenderSpec, done: Callable[[Outcome], object]) -> None:
+    __slots__ = (
+        "_directory",
+        "_done",
+        "_grant",
+        "_left",
+        "_node",
+        "_only_look",
+        "_phase",
+        "_predecessors",
+        "_registry",
+        "_replies",
+        "_timer",
+        "_waits",
+        "ahead",
+        "caller",
+        "deadline",
+        "in_line",
+        "on_queued",
+        "operator",
+        "placed",
+        "session",
+        "spec",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        spec: QueueSpec,
+        caller: Caller,
+        done: Callable[[Outcome], object],
+        *,
+        waits: bool,
+        deadline: float | None = None,
+        only_look: bool = False,
+    ) -> None:
         self.session = session
         self.placed = False  # its position in the queue is known; read by the caller
         self.ahead: Payload | None = None  # of the contender just ahead, if it can be read; read by the caller
@@ -66,11 +100,14 @@ class Contender(SessionListener):
         self.in_line = False  # it waits in the local queue of this process; read by the caller
         self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.spec = spec
-        self.deadline = spec.deadline
+        self.caller = caller
+        self.deadline = deadline  # when the caller gives up, on time.monotonic()
+        self._waits = waits  # False: look first, and write nothing if the queue is not empty
+        self._only_look = only_look  # never enter
         self._done: Callable[[Outcome], object] | None = done
         self._left: tuple[Callable[[bool], object], ...] = ()
         self._phase = Phase.AWAITING
-        self._replies = ReplyGuard(spec.key, self.on_failure, spec.about)
+        self._replies = ReplyGuard(spec.key, self.on_failure, caller.about)
         self._grant: Grant | None = None
         self._timer: Timer | None = None
         # Set by `_begin`, on the protocol's thread.
@@ -142,7 +179,7 @@ class Contender(SessionListener):
 
     def _approach(self) -> None:
         self._cancel_timer()
-        bound = self.spec.max_waiters if self.spec.patient else 0
+        bound = self.spec.max_waiters if self._waits else 0
         exclusive = self.spec.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the local queue may be granted at once
         if bound is None or self.placed or self._shared.admitted(self):
             self._line_up()
@@ -163,7 +200,7 @@ class Contender(SessionListener):
             return
         longer = queue.with_newcomer(ME, self.spec.kind)
         free = isinstance(self.spec.rule(longer, ME), rules.Granted)
-        if self.spec.patient:
+        if self._waits:
             self._line_up_if_short(queue, free)
         elif free:
             self._go_on()
@@ -186,7 +223,7 @@ class Contender(SessionListener):
             self._read_holder(left[0].name)
 
     def _read_holder(self, name: str) -> None:
-        if self.spec.only_look:
+        if self._only_look:
             self._give_way()
             return
         path = f"{self.spec.parent}/{name}"
@@ -198,7 +235,7 @@ class Contender(SessionListener):
         self._give_way()
 
     def _go_on(self) -> None:
-        if self.spec.only_look:
+        if self._only_look:
             self._conclude(Free())
             self._leave(None)
         else:
@@ -207,7 +244,7 @@ class Contender(SessionListener):
     def _give_way(self, waiters: int | None = None) -> None:
         """Leave instead of waiting."""
         self.placed = True
-        self._conclude(Busy(waiters if self.spec.patient else None))
+        self._conclude(Busy(waiters if self._waits else None))
         self._leave(None)
 
     def _line_up_if_short(self, queue: order.Queue, free: bool) -> None:
@@ -250,7 +287,7 @@ class Contender(SessionListener):
     def _prepare(self) -> None:
         if self._node is None:
             gateway = self._registry.gateway
-            self._node = ContenderNode(self._registry, self._shared, self.spec, self)
+            self._node = ContenderNode(self._registry, self._shared, self.spec, self.caller, self)
             self._predecessors = Predecessors(gateway, self.spec.parent, self._replies, self)
 
     def _enter(self) -> None:
@@ -308,7 +345,7 @@ class Contender(SessionListener):
             self._wait_or_give_way(verdict)
 
     def _wait_or_give_way(self, verdict: rules.WaitFor) -> None:
-        if self.spec.patient:
+        if self._waits:
             self._phase = Phase.QUEUED
             self._predecessors.wait_for(verdict)
         else:
@@ -322,7 +359,7 @@ class Contender(SessionListener):
             self.spec.key,
             self.spec.parent,
             self._replies.wrap,
-            only_look=self.spec.only_look,
+            only_look=self._only_look,
         )
         check.run(names, done)
 
@@ -387,7 +424,7 @@ class Contender(SessionListener):
         faultpoints.reach("before_grant")
         self._phase = Phase.HOLDING
         self._grant = Grant(self.session, self.spec.key, self._node.node.path, self._node.node.czxid, self.spec.kind)
-        self._grant.about, self._grant.template = self.spec.about, self.spec.template
+        self._grant.about, self._grant.template = self.caller.about, self.spec.template
         self._conclude(self._grant)
         self._shared.granted(self)
         self._timer = self.session.loop.call_later(WATCH_SELF_AFTER, self._node.watch)
@@ -435,7 +472,7 @@ class Contender(SessionListener):
         else:
             self._phase = Phase.LEAVING
             self._predecessors.forget()
-            successor = replacement(self.spec, self._grant, self._node.node)
+            successor = replacement(self.spec, self.caller, self._grant, self._node.node)
             self._node.leave(lambda gone: self._out(gone=gone), successor)
 
     def _out(self, *, gone: bool) -> None:

@@ -17,7 +17,7 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.protocol.spec import ContenderSpec
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import guids, markers, nodes
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
@@ -60,13 +60,16 @@ class State(enum.Enum):
 class ContenderNode:
     """The znode of one contender in one queue."""
 
-    def __init__(self, registry: Registry, directory: Directory, spec: ContenderSpec, listener: NodeListener) -> None:
+    def __init__(
+        self, registry: Registry, directory: Directory, spec: QueueSpec, caller: Caller, listener: NodeListener
+    ) -> None:
         self.node: Node | None = None
         self._registry = registry
         self._directory = directory
         self._spec = spec
+        self._caller = caller
         self._listener = listener
-        self._replies = ReplyGuard(spec.key, self._on_failure, spec.about)
+        self._replies = ReplyGuard(spec.key, self._on_failure, caller.about)
         self._state = State.NONE
         self._guid = ""
         self._creates = 0  # since the queue last showed the znode
@@ -98,7 +101,7 @@ class ContenderNode:
             faultpoints.reach("before_create")
             self._directory.enter(
                 nodes.prefix(self._guid, self._spec.kind, self._spec.compat),
-                self._spec.payload(self._guid),
+                self._caller.payload(self._spec, self._guid),
                 self._replies.wrap(self._on_created),
                 self._replies.wrap(self._on_listed),
             )
@@ -150,7 +153,7 @@ class ContenderNode:
         self._replies.new_generation()
         self._state = State.PREPARING
         self._registry.gateway.ensure_path(
-            self._spec.parent, self._replies.wrap(self._on_prepared), lasting=self._spec.lasting
+            self._spec.parent, self._replies.wrap(self._on_prepared), lasting=self._spec.compat == "kazoo"
         )
 
     def _on_prepared(self, answer: WriteReply) -> None:
@@ -183,7 +186,7 @@ class ContenderNode:
         if isinstance(answer, ZkError):
             self._listener.on_refused(answer)
             return
-        found = [name for name in answer if nodes.bears(name, self._guid)]
+        found = [name for name in answer if nodes.has_guid(name, self._guid)]
         if found:
             path = f"{self._spec.parent}/{found[0]}"
             self._registry.gateway.read(path, self._replies.wrap(self._on_found))
@@ -261,7 +264,7 @@ class ContenderNode:
         if self._shares:
             self._shares = self._marker_is_set = False
             marker = f"{self._spec.parent}/{self._marker}"
-            self._registry.delete(self._spec.parent, self._marker, marker, None, self._spec.about)
+            self._registry.delete(self._spec.parent, self._marker, marker, None, self._caller.about)
 
     @property
     def _marker(self) -> str:
@@ -327,7 +330,7 @@ class ContenderNode:
         if path is not None:
             self._registry.heartbeat.drop(path)
         left, self._left = self._left, None
-        self._registry.delete(self._spec.parent, self._guid, path, left, self._spec.about, self._replacement)
+        self._registry.delete(self._spec.parent, self._guid, path, left, self._caller.about, self._replacement)
         self._remove_marker()  # after the znode, which would be a writer again without it
 
     def _report(self, *, gone: bool) -> None:

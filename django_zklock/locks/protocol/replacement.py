@@ -26,14 +26,15 @@ from django_zklock.zk.multi import Create, Delete, Operation
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
-    from django_zklock.locks.protocol.spec import ContenderSpec
+    from django_zklock.locks.protocol.spec import Caller, QueueSpec
 
 
 class Replacement:
     """The operator hold that takes the place of one holder's znode."""
 
-    def __init__(self, spec: ContenderSpec, kind: Kind, own: Node, ends_at: float) -> None:
+    def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
         self._spec = spec
+        self._label = caller.operator
         self._own = own
         self._ends_at = ends_at  # on time.monotonic()
         self._seconds = 0.0
@@ -45,7 +46,7 @@ class Replacement:
     def changes(self) -> tuple[Operation, ...]:
         """Return the transaction that replaces the znode; nothing if the time is over, so the znode can just go."""
         payload = Payload.decode(self._own.data)
-        least, label = self._spec.min_hold, self._spec.operator
+        least, label = self._spec.min_hold, self._label
         # A person gets the full time, from this write on.
         self._seconds = least if label is not None else self._ends_at - time.monotonic()
         if self._seconds <= 0 or payload is None:
@@ -66,7 +67,7 @@ class Replacement:
             end_in_time(session, self._spec.key, self._path, self._seconds)
 
 
-def replacement(spec: ContenderSpec, grant: Grant | None, node: Node | None) -> Replacement | None:
+def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:
     """
     Return what is to replace the znode when this grant is released, if anything.
 
@@ -78,4 +79,4 @@ def replacement(spec: ContenderSpec, grant: Grant | None, node: Node | None) -> 
     if not grant.begun or grant.why_invalid() is not None:
         return None
     ends_at = grant.since + spec.min_hold
-    return Replacement(spec, grant.kind, node, ends_at) if time.monotonic() < ends_at else None
+    return Replacement(spec, caller, grant.kind, node, ends_at) if time.monotonic() < ends_at else None

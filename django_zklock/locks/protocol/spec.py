@@ -1,31 +1,58 @@
-"""What one contender queues for."""
+"""What contenders queue for, and for whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from django_zklock.queue import rules
-from django_zklock.queue.nodes import Kind
+from django_zklock.queue.nodes import Kind, Payload
 from django_zklock.queue.operator_hold import HoldLabel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContenderSpec:
+class QueueSpec:
     """What a contender queues for."""
 
     key: str
     parent: str  # path of the key's directory
-    rule: rules.Rule
     kind: Kind
-    compat: str | None = None  # the client whose names it gets; None: our own, which follow Curator's grammar
-    lasting: bool = False  # its directory is not deleted when it is empty
+    limit: int | None = None  # of permits, if it is a semaphore
+    compat: str | None = None  # the client whose processes share the queue, and whose names its znodes get
     min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the znode on release
-    operator: HoldLabel | None = None  # the person who holds it; None: the work holds it
-    patient: bool  # False: look first, and write nothing if the queue is not empty
-    payload: Callable[[str], bytes]  # from the guid of the znode to its data
-    only_look: bool = False  # never enter
     max_waiters: int | None = None  # how many others may wait; with more, give up at once
-    deadline: float | None = None  # when the caller gives up, on time.monotonic()
-    about: Mapping[str, str] = field(default_factory=dict)  # the work it is for, for log records
-    template: str = ""  # the template of the key
+    template: str = ""  # of the key
+
+    @property
+    def rule(self) -> rules.Rule:
+        """What decides whose turn it is."""
+        return rules.rule_for(self.kind, self.limit or 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whom a contender stands for, as others in the queue see it."""
+
+    thread: str  # its name
+    owner: int = 0  # the number of the thread, greenlet or task in this process
+    what: str  # the work
+    about: Mapping[str, str] = field(default_factory=dict)  # the same, item by item
+    operator: HoldLabel | None = None  # the person who holds the lock; None: the work holds it
+
+    def payload(self, spec: QueueSpec, guid: str) -> bytes:
+        """Return the data of the znode with this guid."""
+        return Payload(
+            guid=guid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=self.thread,
+            what=self.what,
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            template=spec.template,
+            about=self.about,
+            limit=spec.limit or 0,
+            owner=self.owner,
+        ).encode()

@@ -6,7 +6,7 @@ import argparse
 from typing import Final, NoReturn
 
 from django_zklock import inspection, operations
-from django_zklock.inspection import ContenderInfo, LockInfo
+from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import limit_json, lock_json
 from django_zklock.management.arguments import add_answer, add_name, entries_below, key_of
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
@@ -66,7 +66,7 @@ def read_lock(options: argparse.Namespace) -> tuple[str, LockInfo | None]:
     """Return the key that was given, and its lock; None if the lock is free."""
     with errors_as_exit_codes():
         key = key_of(options)
-        return key, inspection.look_at(key, patience=options.patience)
+        return key, inspection.look_at(key, reply_timeout=options.reply_timeout)
 
 
 def _write_notes(out: Output, lock: LockInfo) -> None:
@@ -80,7 +80,7 @@ def _write_notes(out: Output, lock: LockInfo) -> None:
 def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
     """Say that the lock is free. A limit can be set all the same."""
     with errors_as_exit_codes():
-        limit = operations.limit_of(key, patience=options.patience)
+        limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "limit_set": limit_json(limit), "holders": [], "waiters": [], "waiting": 0})
     limit_set = "" if limit is None else f" Its {limit_text(limit)}."
@@ -88,7 +88,7 @@ def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
     raise failure(message.rstrip(), ExitCode.FREE)
 
 
-def _cells(contender: ContenderInfo) -> tuple[str, ...]:
+def _cells(contender: ScannedContender) -> tuple[str, ...]:
     return (
         process_of(contender),
         contender.kind,

@@ -81,7 +81,7 @@ def test_a_lock_of_the_process_that_looks_is_safe(zoo: Zoo, locks: int, contende
         least = session.timeout
         for _ in range(3):
             began = time.monotonic()
-            found = snapshot(max_age=0, patience=5)
+            found = snapshot(max_age=0, reply_timeout=5)
             print(f"{time.monotonic() - began:.2f} s, {len(found.locks)} of {found.total}, {found.problem}")
             least = min(least, hold.lease_remaining)
             hold.check()

@@ -23,7 +23,7 @@ def _has_two_sides(pool: WorkerPool) -> None:
 def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_reader(
     pool: WorkerPool, figure: Figures
 ) -> None:
-    """CURATOR-621. The reader that stands before it comes in at once, and the one behind it waits with it."""
+    """CURATOR-621. A reader ahead of it gets the lock at once, and one behind it waits, too."""
     first, second, before, behind = pool.start("A", "B", "C", "D")
     token = first.take(kind="write")["token"]
     reading = before.acquire(kind="read")
@@ -41,7 +41,7 @@ def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_read
         assert not worker.work(seconds=0.3).result()["lost"]
     assert not writing.done()
     assert not late.done()
-    assert pool.zoo.payloads("k")[0] is not None, "nobody can see who reads"
+    assert pool.zoo.payloads("k")[0] is not None, "the payload does not show who reads"
     first.release().result()
     assert before.check()
     assert not writing.done(), "another one reads still"
@@ -99,7 +99,7 @@ def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(pool:
 @pytest.mark.scenario("READERS")
 @pytest.mark.chaos
 def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(pool: WorkerPool, arena: Zoo) -> None:
-    """CURATOR-211, -307: who is not in the queue takes its place for the first, or fails; here it queues anew."""
+    """CURATOR-211, -307: a waiter that is not in the queue believes that it is first, or fails; ours queues again."""
     holder, waiter, reader = pool.start("A", "B", "C")
     holder.take(kind="write")
     for waiting, kind in ((waiter, "read"), (reader, "write")):

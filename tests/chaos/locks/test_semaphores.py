@@ -30,7 +30,7 @@ def holding(pool: WorkerPool, *names: str, limit: int = PERMITS) -> list[LockWor
 
 @pytest.mark.scenario("PERMITS")
 def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, pool: WorkerPool) -> None:
-    """CURATOR-335, -315: a lease that nobody knew of was left behind."""
+    """CURATOR-335, -315: a lease was left behind that no client knew of."""
     first = pool.start_one("A", hosts=proxy.address)
     (second,) = pool.start("B")
     proxy.kill_after_op(CREATE2)

@@ -14,6 +14,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.execution.owner import current_owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.held import share_with_readers
@@ -145,7 +146,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
 
 
 def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) -> None:
-    """It has let go of the write side by itself, as a block ends; so nobody else gets the lock till then."""
+    """It has released the write side by itself, as a block ends. No other contender gets the lock until then."""
     rw = ReadWriteLock("k", min_hold=1.5)
     with rw.write() as hold:
         began = hold._grant.since
@@ -164,7 +165,7 @@ def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) 
 
 
 def test_a_writer_that_reads_in_the_end_leaves_the_rest_of_a_writer(zoo: Zoo) -> None:
-    """Nobody reads beside it, either, unless the holder has said so by `downgrade`."""
+    """It has no readers, either, unless the holder has called `downgrade`."""
     rw = ReadWriteLock("k", min_hold=LONG)
     with rw.write():
         rw.read().acquire()
@@ -195,7 +196,7 @@ def test_who_has_given_up_as_the_lock_was_granted_leaves_no_rest(zoo: Zoo) -> No
     connected()
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    acquisition = Acquisition(lock.spec)
+    acquisition = Acquisition(lock.spec, current_owner())
     acquisition.start(process.current(), waiter, 1, 0)
     eventually(lambda: acquisition.grant)
     acquisition.abandon()  # as whoever is struck, or cancelled, before it has looked

@@ -14,6 +14,7 @@ from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Contender, Outcome
+from django_zklock.locks.protocol.spec import Caller
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
@@ -68,7 +69,7 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
         closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-        Contender(session, Lock("late").spec.contender_spec(patient=True), waiter.set).start()
+        Contender(session, Lock("late").spec, Caller(thread="", what="test"), waiter.set, waits=True).start()
         assert isinstance(waiter.wait(5), ZooKeeperUnavailable)
         closing.result()
 

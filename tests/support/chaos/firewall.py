@@ -97,7 +97,7 @@ def cut_link(follower: Server, leader: Server) -> Fault:
     """
     Lose what a follower and its leader send each other, over the connection that they have now.
 
-    The follower finds out after syncLimit ticks, drops its clients and connects anew, which ends the fault.
+    The follower finds out after syncLimit ticks, drops its clients and connects again, which ends the fault.
     """
     quorum = _quorum_port(leader)
     port = connection_of(follower.pid, [quorum])
