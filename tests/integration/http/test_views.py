@@ -13,7 +13,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import viewsite
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
@@ -94,6 +94,7 @@ def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
     lock_acquired.connect(on_acquired)
     try:
         response = client.get("/buy/a%2525b/")
+        eventually(lambda: taken)  # it is sent on a thread of its own
     finally:
         lock_acquired.disconnect(on_acquired)
     assert response.content == b"bought 1 of a%25b"
