@@ -126,13 +126,13 @@ class LockedFunction:
             wrapper._non_atomic_requests = self.opted_out
         return cast("Callable[..., Any]", wrapper)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """Prepare one call. Raises `InvalidLockName`."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None = None) -> LockedCall:
+        """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
         if self._is_dispatch:
             _refuse_async_dispatch(self.function, args)
         request = responses.find_request(args)
         binding = self.binder.bind(args, kwargs)
-        context = self._context(request)
+        context = context or self._context(request)
         options = self._resolve(binding)
         if request is not None and not self.is_async:
             options = self._in_request(options, request)
@@ -141,7 +141,7 @@ class LockedFunction:
         if isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
         options = replace(options, timeout=timeout, on_conflict=policy)
-        return _Call(self._lock(binding, options, context), request, context, options)
+        return LockedCall(self._lock(binding, options, context), request, context, options)
 
     def _context(self, request: HttpRequest | None) -> CallContext:
         if request is not None:
@@ -212,7 +212,7 @@ class LockedFunction:
             self.binder.check_fields(options.path or name)
 
 
-class _Call:
+class LockedCall:
     """One call of a decorated function."""
 
     def __init__(self, lock: Locks, request: HttpRequest | None, context: CallContext, options: LockOptions) -> None:

@@ -67,7 +67,7 @@ class Acquisition:
         if spec.kind is Kind.READ:
             held = table.held_locks.find(owner, spec.key, reads=True) or held
         part = held.part_for(spec.kind)
-        if not spec.reentrant:
+        if not spec.reentrant and (part.count or part.observer):
             raise LockBusy(
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
                 lock=spec.key,
@@ -140,7 +140,8 @@ class Acquisition:
         self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)
-        notify.send(held, signals.lock_acquired, waited=self.waited)
+        if self._owner.kind != "message":  # else the process that does its work sends it
+            notify.send(held, signals.lock_acquired, waited=self.waited)
         if keep and notify.has_receivers(signals.lock_lost):
             outcome.session.post(outcome.attach, notify.LossReport(held))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,9 +12,13 @@ from celery._state import get_current_task
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
+from django_zklock.contrib.celery.line import borrowed
+from django_zklock.contrib.celery.line.borrowed import GRANTS
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
+from django_zklock.locks.held import HeldLock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks
+from django_zklock.locks.protocol.spec import Caller
 
 _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
 
@@ -31,12 +36,23 @@ class TaskContext:
         work = work_of(task)
         self.what = work.what
         self.about = work.about
+        self._adopted: list[HeldLock] = []
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
+        if self._adopt(lock):
+            return
         exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
         if self._by_worker and not (exclusive and options.timeout == 0):
             policy.before_acquire(self._task, lock, options)
+
+    def _adopt(self, lock: Locks) -> bool:
+        """Use what the worker's main process has taken for this task; return whether it has taken anything."""
+        granted = self._task.request.__dict__.pop(GRANTS, None)
+        if granted is not None:
+            caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
+            self._adopted = borrowed.adopt(granted, lock, caller)  # listed weakly until the lock is taken
+        return bool(self._adopted)
 
     def on_acquired(self) -> None:
         """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""

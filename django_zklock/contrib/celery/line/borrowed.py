@@ -1,0 +1,214 @@
+"""
+The grant of a worker's main process, as its pool process works under it.
+
+The session belongs to the main process. Here its lease is read from the page, by the clock, so that it ends by itself
+if the main process is stopped or dies. A thread reads what happens to the locks twenty times a second, as long as
+there are any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from django_zklock import exceptions, signals
+from django_zklock.contrib.celery.line.page import GrantPage
+from django_zklock.execution.owner import current_owner
+from django_zklock.locks import maximum_hold, notify, table
+from django_zklock.locks.held import HeldLock
+from django_zklock.locks.multi import Locks, locks_of
+from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.queue.nodes import Kind
+from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.zk import clock
+from django_zklock.zk.loop import Loop, users_thread
+
+GRANTS: Final = "zklock_grants"
+"""Key of a request: the grants that the pool process works under, or the error that the main process got."""
+READ_EVERY: Final = 0.05
+"""Seconds between two looks at the records of the grants in use."""
+
+_Attached = TypeVar("_Attached")
+
+
+class BorrowedLease:
+    """The lease of the main process' session."""
+
+    def __init__(self, page: GrantPage) -> None:
+        self._page = page
+
+    @property
+    def until(self) -> float:
+        """When it ends, on `clock.now()`."""
+        return self._page.until
+
+    @property
+    def valid(self) -> bool:
+        """Whether it lasts."""
+        return clock.now() < self._page.until
+
+
+class BorrowedSession:
+    """The session of the main process, as far as a grant needs it."""
+
+    def __init__(self, page: GrantPage) -> None:
+        self.pid = os.getpid()
+        self.page = page
+        self.lease = BorrowedLease(page)
+        self.loop = Loop("zklock-borrowed")
+        self._dispatcher: Loop | None = None
+        self._attached: dict[Any, Any] = {}
+        self._records: dict[BorrowedContender, None] = {}  # loop's thread only
+        self.loop.start()
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session that the page has the lease of."""
+        return self.page.session_id
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the loop; from any thread."""
+        self.loop.post(call, *args)
+
+    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the thread for users' code."""
+        if self._dispatcher is None:
+            self._dispatcher = Loop("zklock-signals", users_thread)
+            self._dispatcher.start()
+        self._dispatcher.post(call, *args)
+
+    def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
+        """Return the one object of this kind that belongs to the session."""
+        if kind not in self._attached:
+            self._attached[kind] = kind(self)
+        found: _Attached = self._attached[kind]
+        return found
+
+    def watch(self, contender: BorrowedContender) -> None:
+        """Read the record of this contender from now on; on the loop's thread."""
+        self._records[contender] = None
+        if len(self._records) == 1:
+            self._look()
+
+    def forget(self, contender: BorrowedContender) -> None:
+        """Read its record no more; on the loop's thread."""
+        self._records.pop(contender, None)
+
+    def _look(self) -> None:
+        for contender in list(self._records):
+            contender.look()
+        if self._records:
+            self.loop.call_later(READ_EVERY, self._look)
+
+
+class BorrowedContender:
+    """The contender of the main process that a grant belongs to."""
+
+    def __init__(self, session: BorrowedSession, facts: Mapping[str, Any], caller: Caller) -> None:
+        self.session = session
+        self.spec = QueueSpec(key=facts["key"], parent=facts["path"].rpartition("/")[0], kind=Kind(facts["kind"]))
+        self.caller = caller
+        self.grant = Grant(session, facts["key"], facts["path"], facts["token"], Kind(facts["kind"]))  # type: ignore[arg-type]
+        self.grant.session_id = facts["session"]
+        self.grant.since = facts["since"]
+        self.grant.template = facts["template"]
+        self.grant.about = caller.about
+        self._record, self._number = facts["record"], facts["number"]
+        self._version = 0
+        self._ending = False  # written by its owner
+        self._left = False
+        session.post(session.watch, self)
+
+    def look(self) -> None:
+        """Learn what has happened to the lock; on the loop's thread."""
+        page = self.session.page
+        if self._ending:
+            return
+        if not page.is_current(self._record, self._number):
+            self.grant.lose("the worker's main process has released it")
+        elif not self.session.lease.valid:
+            self.grant.lose("the lease is over: no quorum has confirmed the session in time")
+        elif page.version(self._record) != self._version:
+            version, news = page.version(self._record), page.read(self._record)
+            if news is not None and page.is_current(self._record, self._number):
+                self._version = version
+                self._tell(news)
+
+    def _tell(self, news: Mapping[str, Any]) -> None:
+        if "lost" in news:
+            self.grant.lose(news["lost"])
+        elif "suspect" in news:
+            self.grant.suspect(news["suspect"])
+        else:
+            self.grant.confirmed()
+        if "request" in news and self.grant.release_request is None:
+            self.grant.request_release(ReleaseRequest(**news["request"]))
+
+    def abandon(self, left: Callable[[bool], object] | None = None) -> None:
+        """Give the lock back; `left` is called with True when the main process knows."""
+        self._ending = True
+        self.session.page.end(self._record, self._number)
+        self.session.post(self._leave, left)
+
+    def _leave(self, left: Callable[[bool], object] | None) -> None:
+        if not self._left:
+            self._left = True
+            self.session.forget(self)
+            self.grant.release()
+        if left is not None:
+            left(True)
+
+    def share(self, *, asked: bool = False) -> None:
+        """Go on as a reader; see `Contender.share`."""
+        self.session.page.share(self._record, self._number)
+        self.grant.kind = Kind.READ
+
+
+_session: BorrowedSession | None = None
+
+
+def _session_of(page: GrantPage) -> BorrowedSession:
+    """Return the session of the main process, as this process sees it."""
+    global _session
+    if _session is None or _session.pid != os.getpid():
+        _session = BorrowedSession(page)
+    return _session
+
+
+page: GrantPage | None = None  # made by the main process before it forks
+
+
+def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
+    """
+    Return the locks that the main process has taken for the task that runs, for the caller to take once more.
+
+    Raises the error with which the main process has waited in vain.
+    """
+    if isinstance(granted, Mapping):
+        raise getattr(exceptions, granted["error"])(granted["text"], lock=granted["lock"])
+    if not isinstance(granted, list):
+        return granted.hand_over(current_owner())
+    specs = {each.key: each.spec for each in locks_of(lock)}
+    held = []
+    for facts in granted:
+        spec = specs.get(facts["key"])
+        if page is None or spec is None or not page.begin(facts["record"], facts["number"]):
+            continue  # the keys are others by now, or it came too late: the process takes the lock itself
+        contender = BorrowedContender(_session_of(page), facts, caller)
+        contender.grant.begun = True
+        part = HeldLock(contender, contender.grant, current_owner(), spec.policy)
+        maximum_hold.apply_bounds(contender.grant, contender, spec)
+        contender.grant.on_release_request = notify.send_release_requested
+        held.append(part)
+        listed(part)
+        notify.send(part, signals.lock_acquired, waited=facts["waited"])
+    return held
+
+
+def listed(part: HeldLock) -> HeldLock:
+    """List a part that its owner has not taken yet, so that it takes it without a request."""
+    part.count = 0
+    table.held_locks.add(part, keep=False)
+    return part

@@ -1,0 +1,28 @@
+"""The part of a worker that has tasks wait in line; Celery makes it with the worker's consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.bootsteps import StartStopStep
+
+from django_zklock.contrib.celery.line.waiting import Line
+
+
+class LineStep(StartStopStep):
+    """Puts the line between the messages and the pool."""
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._line = Line(consumer)
+
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        """The event loop of a connection begins."""
+        self._line.register(hub)
+
+    def start(self, consumer: Any) -> None:
+        """The worker is connected."""
+
+    def stop(self, consumer: Any) -> None:
+        """The worker stops, or has lost its broker."""
+        self._line.drop_all()
