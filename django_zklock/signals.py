@@ -37,7 +37,7 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     grant.
 
 `lock_broken(lock, holder, reason, by)`
-    A lock was broken by this process. `holder` is a `django_zklock.operations.Holder` that describes the former holder.
+    A lock was broken by this process. `holder` is the former holder, a `django_zklock.inspection.ContenderInfo`.
     `reason` and `by` are texts for a log. The process of the former holder sends `lock_lost`.
 
 `limit_changed(lock, limit, by, reason)`

@@ -19,14 +19,14 @@ from django_zklock.queue.escaping import session_hex
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django_zklock.inspection import ContenderInfo, LockInfo
+    from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A holder or waiter."""
 
-    info: ContenderInfo
+    info: ScannedContender
     number: int
     process: str
     work: str
@@ -100,7 +100,7 @@ def detail(key: str, info: LockInfo | None, *, long_held: float, age: float = 0.
     )
 
 
-def _row(key: str, info: ContenderInfo, number: int, behind: int = 0) -> Row:
+def _row(key: str, info: ScannedContender, number: int, behind: int = 0) -> Row:
     waited = (info.held_since - info.came).total_seconds() if info.held_since else 0.0
     return Row(
         info=info,

@@ -12,8 +12,7 @@ from django_zklock.queue.escaping import printable
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, SetLimit
-    from django_zklock.operations import Holder
+    from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper or from an error."""
@@ -54,9 +53,9 @@ def work_of(contender: ContenderInfo) -> str:
     return clean(contender.what if contender.operator is None else contender.operator.reason)
 
 
-def holder_text(holder: Holder) -> str:
+def holder_text(holder: ContenderInfo) -> str:
     """Return host, process and work of a holder in one line."""
-    return f"{clean(holder.host) or '?'} · pid {holder.pid} · {clean(holder.what)}".strip(" ·")
+    return f"{process_of(holder)} · {work_of(holder)}".rstrip(" ·")
 
 
 def kind_text(lock: LockInfo) -> str:
@@ -68,7 +67,7 @@ def kind_text(lock: LockInfo) -> str:
     return _("Read-write lock") if lock.kind == "read-write" else _("Lock")
 
 
-def role_text(contender: ContenderInfo) -> str:
+def role_text(contender: ScannedContender) -> str:
     """Return what a contender wants of a lock that can be shared; empty for an exclusive lock."""
     if contender.may_hold:
         return _("may hold a permit")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from django_zklock.inspection.info import Connection, ContenderInfo, LockInfo, Snapshot, Wait
+from django_zklock.inspection.info import Connection, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import look_at, snapshot
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
 
@@ -12,6 +13,7 @@ __all__ = [
     "ContenderInfo",
     "LockInfo",
     "OperatorHold",
+    "ScannedContender",
     "SetLimit",
     "Snapshot",
     "Wait",

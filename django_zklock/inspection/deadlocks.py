@@ -6,7 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from django_zklock.inspection.info import ContenderInfo, LockInfo, Wait
+from django_zklock.inspection.info import LockInfo, Wait
+from django_zklock.locks.queue_reader import ContenderInfo
 
 MAX_WAITS: Final = 2000
 MAX_CYCLES: Final = 20

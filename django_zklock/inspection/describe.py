@@ -1,27 +1,20 @@
-"""Turn the result of a scan into `LockInfo`s. Any client may write znodes, so their texts are not trusted."""
+"""Turn the result of a scan into `LockInfo`s."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
 
 from django_zklock.inspection.held_since import HeldSince
-from django_zklock.inspection.info import ContenderInfo, LockInfo
+from django_zklock.inspection.info import LockInfo, ScannedContender
 from django_zklock.inspection.scan import ScanResult
-from django_zklock.inspection.server_time import to_datetime
-from django_zklock.queue import clients, release_request
-from django_zklock.queue.escaping import printable
 from django_zklock.queue.holders import kind_of_queue, may_hold, waits_for
 from django_zklock.queue.markers import LimitRecord, SetLimit, set_limit
 from django_zklock.queue.names import path
-from django_zklock.queue.nodes import Payload, own_limit
-from django_zklock.queue.operator_hold import operator_hold
+from django_zklock.queue.nodes import own_limit
 from django_zklock.queue.order import Queue
+from django_zklock.zk.clock import to_datetime
 from django_zklock.zk.gateway import Node
-
-_SHORT: Final = 120  # characters of a host or thread
-_ITEM: Final = 64  # characters of the name of an item
 
 
 def describe(result: ScanResult, since: HeldSince) -> tuple[LockInfo, ...]:
@@ -61,9 +54,9 @@ class _QueueDescription:
     def lock(self) -> LockInfo | None:
         """Return the lock, or None if it is free."""
         key, queue = self._key, self._queue
-        holders: list[ContenderInfo] = []
-        waiters: list[ContenderInfo] = []
-        over: list[ContenderInfo] = []
+        holders: list[ScannedContender] = []
+        waiters: list[ScannedContender] = []
+        over: list[ScannedContender] = []
         waiting = 0
         problem = ""
         for place, child in enumerate(queue.children):
@@ -107,50 +100,25 @@ class _QueueDescription:
         node = self._node(self._queue.limit_marker)
         return set_limit(node.name, node.data, node.ctime) if node is not None else None
 
-    def _own_limits(self, contenders: Sequence[ContenderInfo]) -> tuple[int, ...]:
+    def _own_limits(self, contenders: Sequence[ScannedContender]) -> tuple[int, ...]:
         limits = {each.limit for each in contenders if each.limit is not None} if self._queue.limit is None else set()
         return tuple(sorted(limits)) if len(limits) > 1 else ()
 
-    def _contender(self, place: int, node: Node) -> ContenderInfo:
+    def _contender(self, place: int, node: Node) -> ScannedContender:
         child = self._queue.children[place]
         over = (self._key, child.name) in self._result.over
         waits_behind = "" if over else waits_for(self._queue, place, self._held)
         held_since = None
         if not waits_behind and not over:
             held_since = to_datetime(self._since.get((self._key, child.name), node.ctime))
-        payload = Payload.decode(node.data)
-        client = clients.client_of(child, payload)
-        operator = operator_hold(
-            payload, key=self._key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime
-        )
-        if payload is None:
-            said = clients.said(node.data)
-            payload = Payload(
-                version=0, guid="", host=said.host, pid=0, thread="", what=said.what, since="", template=""
-            )
-        return ContenderInfo(
-            name=child.name,
-            path=node.path,
-            guid=child.guid,
-            token=node.czxid,
-            session_id=node.owner,
-            came=to_datetime(node.ctime),
+        return ScannedContender.from_node(
+            self._key,
+            child,
+            node,
             age=max(0.0, self._result.ended_at - node.ctime),
             held_since=held_since,
-            client=client,
-            host=printable(payload.host, _SHORT),
-            pid=payload.pid,
-            thread=printable(payload.thread, _SHORT),
-            what=printable(payload.what),
-            about={printable(name, _ITEM): printable(item) for name, item in payload.about.items()},
-            template=printable(payload.template),
-            operator=operator,
             waits_behind=waits_behind,
-            kind=child.kind.word,
-            release_request=release_request.requested(node.data),
-            limit=payload.limit or None,
             may_hold=bool(waits_behind) and self._may_hold(place, node),
-            owner=payload.owner,
         )
 
     def _may_hold(self, place: int, node: Node) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.queue.markers import SetLimit
 from django_zklock.queue.operator_hold import OperatorHold
-from django_zklock.queue.release_request import ReleaseRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,53 +27,17 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContenderInfo:
-    """
-    A holder or waiter of a lock.
+class ScannedContender(ContenderInfo):
+    """A holder or waiter, with its place in the queue."""
 
-    Only clients of django-zklock write what they run. For others, what is unknown is empty or 0.
-    """
-
-    name: str
-    """The name of its znode. It is unique."""
-    path: str
-    guid: str
-    token: int
-    """The czxid of its znode: the fencing token of a holder."""
-    session_id: int
-    """The session whose end deletes the znode; 0 if the znode is not ephemeral."""
-    came: datetime
-    """When its znode was created, by ZooKeeper's clock."""
     age: float
-    """Seconds since then."""
+    """Seconds since it came."""
     held_since: datetime | None
     """When it got the lock, or a little earlier; None for a waiter, or an operator hold that is over."""
-    client: str
-    """ "zklock", "kazoo", "Curator" or "unknown"."""
-    host: str
-    pid: int
-    thread: str
-    what: str
-    """What it runs; for another client, what that wrote."""
-    about: Mapping[str, str] = field(hash=False)
-    """The same as items: "task", "id", "queue" and "retries" of a task; "request" of a view."""
-    template: str
-    """The name of the lock before its fields were filled in."""
-    operator: OperatorHold | None
-    """The operator hold, if it is one."""
     waits_behind: str
     """The name of the contender that must end first; empty for a holder."""
-    kind: str = "lock"
-    """What it wants: the "lock", to "read", to "write", or a permit of a "semaphore". A writer that was downgraded
-    reads."""
-    release_request: ReleaseRequest | None = None
-    """The last release request to it, or None."""
-    limit: int | None = None
-    """The limit in its code, if it wants a permit; None if it is unknown."""
     may_hold: bool = False
     """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
-    owner: int = 0
-    """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +49,9 @@ class LockInfo:
     """The path of its directory."""
     kind: str
     """ "lock"; "read-write" with readers or writers; "semaphore" if a contender wants a permit, or a limit is set."""
-    holders: tuple[ContenderInfo, ...]
+    holders: tuple[ScannedContender, ...]
     """Several if they read or have permits. None while the lock is handed over, or if there is a problem."""
-    waiters: tuple[ContenderInfo, ...]
+    waiters: tuple[ScannedContender, ...]
     """In their order; no more than were requested."""
     waiting: int
     """The number of all waiters."""
@@ -102,7 +65,7 @@ class LockInfo:
     """The limit that was set for all, or None."""
     own_limits: tuple[int, ...] = ()
     """The limits in the code of the contenders, sorted, if they differ and none was set for all. That is a mistake."""
-    over: tuple[ContenderInfo, ...] = ()
+    over: tuple[ScannedContender, ...] = ()
     """Operator holds and minimum holds that are over by ZooKeeper's clock. They neither hold the lock nor wait.
 
     The next client of django-zklock that wants the lock ends them.

@@ -10,10 +10,10 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.inspection.info import Connection, LockInfo, Snapshot
 from django_zklock.inspection.scan import ScanLimits
-from django_zklock.inspection.server_time import to_datetime
 from django_zklock.inspection.snapshot_cache import CacheReply, SnapshotCache
 from django_zklock.queue.names import is_key
 from django_zklock.zk import clock, process
+from django_zklock.zk.clock import to_datetime
 from django_zklock.zk.session import Session
 
 SLACK: Final = 0.25  # seconds beyond the patience, for a busy process

@@ -16,7 +16,8 @@ from django_zklock.queue.escaping import session_hex
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_zklock.inspection.info import ContenderInfo, LockInfo, Snapshot
+    from django_zklock.inspection.info import LockInfo, ScannedContender, Snapshot
+    from django_zklock.locks.queue_reader import ContenderInfo
     from django_zklock.queue.markers import SetLimit
     from django_zklock.queue.operator_hold import OperatorHold
 
@@ -51,9 +52,9 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "limit": lock.limit,
         "limit_set": limit_json(lock.limit_set),
         "own_limits": list(lock.own_limits),
-        "holders": [contender_json(each) for each in lock.holders],
-        "over": [contender_json(each) for each in lock.over],
-        "waiters": [contender_json(each) for each in lock.waiters],
+        "holders": [scanned_json(each) for each in lock.holders],
+        "over": [scanned_json(each) for each in lock.over],
+        "waiters": [scanned_json(each) for each in lock.waiters],
         "waiting": lock.waiting,
         "held_for": lock.held_for,
         "longest_wait": lock.longest_wait,
@@ -65,13 +66,12 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
     """Return a contender for JSON."""
     return {
         "name": contender.name,
+        "path": contender.path,
         "guid": contender.guid,
         "kind": contender.kind,
         "token": str(contender.token),
         "session": session_json(contender.session_id),
         "came": contender.came.isoformat(),
-        "held_since": _time(contender.held_since),
-        "age": contender.age,
         "client": contender.client,
         "host": contender.host,
         "pid": contender.pid,
@@ -80,9 +80,18 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "about": dict(contender.about),
         "template": contender.template,
         "operator": None if contender.operator is None else operator_hold_json(contender.operator),
-        "waits_behind": contender.waits_behind or None,
         "release_request": None if contender.release_request is None else asdict(contender.release_request),
         "limit": contender.limit,
+    }
+
+
+def scanned_json(contender: ScannedContender) -> dict[str, Any]:
+    """Return a contender with its place in the queue for JSON."""
+    return {
+        **contender_json(contender),
+        "held_since": _time(contender.held_since),
+        "age": contender.age,
+        "waits_behind": contender.waits_behind or None,
         "may_hold": contender.may_hold,
     }
 

@@ -8,7 +8,6 @@ of ZooKeeper's clock: the last one that ZooKeeper has sent, plus the time since 
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.zk import clock
@@ -19,7 +18,6 @@ from django_zklock.zk.session import Session
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
 REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader
-_LATEST: Final = 253402300799.0  # seconds since 1970: the end of the year 9999
 
 
 class ServerTime:
@@ -59,8 +57,3 @@ class ServerTime:
         """Return a time that has certainly passed by ZooKeeper's clock, in seconds since 1970; 0 if it is unknown."""
         now = self._session.attached(ServerClock).now()
         return 0.0 if now is None else now - MARGIN
-
-
-def to_datetime(seconds: float) -> datetime:
-    """Return seconds since 1970 as a time in UTC; the nearest possible if a znode has an impossible time."""
-    return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), timezone.utc)

@@ -1,11 +1,12 @@
-"""Read the queue of a lock from outside: whether it is empty, and its holders and waiters."""
+"""Read the queue of a lock from outside: whether it is empty, and its contenders. Any client may write znodes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import current_owner
@@ -15,31 +16,109 @@ from django_zklock.locks.protocol.contender import Busy
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.spec import LockSpec
-from django_zklock.queue import order
+from django_zklock.queue import clients, order, release_request
+from django_zklock.queue.escaping import printable
 from django_zklock.queue.nodes import Child, Payload
-from django_zklock.queue.order import Queue
+from django_zklock.queue.operator_hold import OperatorHold, operator_hold
+from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
+from django_zklock.zk.clock import to_datetime
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
 
-MOST_READ = 50  # contenders whose data are read; no caller needs those further behind
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-QueueNodes: TypeAlias = "tuple[tuple[Child, Node | None], ...]"
-"""A queue, in its order; None for a znode that was not read, or was gone by then."""
+MOST_READ = 50  # contenders; no caller needs those further behind
+_SHORT: Final = 120  # characters of a host or thread
+_ITEM: Final = 64  # characters of the name of an item
 
-QueueWaiter: TypeAlias = "ThreadWaiter[QueueNodes | ZkLockError] | TaskWaiter[QueueNodes | ZkLockError]"
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContenderInfo:
+    """
+    A holder or waiter of a lock, or a candidate. Each text in it is capped and has printable characters only.
 
-@dataclass(frozen=True, slots=True)
-class QueuedContender:
-    """One contender in a queue, as other processes see it."""
+    Only clients of django-zklock write what they run. For others, what is unknown is empty or 0.
+    """
 
     name: str
-    """The name of its znode, which no other contender ever had."""
-    payload: Payload | None
-    """None for a client of another kind, or if the znode was gone when it was read."""
+    """The name of its znode. It is unique."""
+    path: str
+    guid: str
+    token: int
+    """The czxid of its znode: the fencing token of a holder."""
+    session_id: int
+    """The session whose end deletes the znode; 0 if the znode is not ephemeral."""
+    came: datetime
+    """When its znode was created, by ZooKeeper's clock."""
+    client: str
+    """ "zklock", "kazoo", "Curator", or "unknown" if its znode is not what its name promises."""
+    host: str
+    pid: int
+    thread: str
+    what: str
+    """What it runs; for another client, what that wrote, such as the id of a `LeaderSelector` or of an `Election`."""
+    about: Mapping[str, str] = field(hash=False)
+    """The same as items: "task", "id", "queue" and "retries" of a task; "request" of a view."""
+    template: str
+    """The name of the lock before its fields were filled in."""
+    operator: OperatorHold | None
+    """The operator hold, if it is one."""
+    kind: str = "lock"
+    """What it wants: the "lock", to "read", to "write", or a permit of a "semaphore". A writer that was downgraded
+    reads."""
+    release_request: ReleaseRequest | None = None
+    """The last release request to it, or None."""
+    limit: int | None = None
+    """The limit in its code, if it wants a permit; None if it is unknown."""
+    owner: int = 0
+    """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
+
+    @classmethod
+    def from_node(cls, key: str, child: Child, node: Node, **more: Any) -> Self:
+        """Return what a znode in the queue of `key` says. `more` are the fields of a subclass."""
+        payload = Payload.decode(node.data)
+        client = clients.client_of(child, payload)
+        operator = operator_hold(payload, key=key, path=node.path, token=node.czxid, owner=node.owner, ctime=node.ctime)
+        payload = payload or clients.foreign_payload(node.data)
+        return cls(
+            name=child.name,
+            path=node.path,
+            guid=child.guid,
+            token=node.czxid,
+            session_id=node.owner,
+            came=to_datetime(node.ctime),
+            client=client,
+            host=printable(payload.host, _SHORT),
+            pid=payload.pid,
+            thread=printable(payload.thread, _SHORT),
+            what=printable(payload.what),
+            about={printable(name, _ITEM): printable(item) for name, item in payload.about.items()},
+            template=printable(payload.template),
+            operator=operator,
+            kind=child.kind.word,
+            release_request=release_request.requested(node.data),
+            limit=payload.limit or None,
+            owner=payload.owner,
+            **more,
+        )
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        if self.operator is not None:
+            return str(self.operator)
+        if self.client == clients.OURS:
+            return f"{self.what!r} on {self.host}, process {self.pid}"
+        name = f"{self.what!r}, " if self.what else ""
+        kind = "an unknown kind" if self.client == clients.UNKNOWN else self.client
+        host = f" on {self.host}" if self.host else ""
+        return f"{name}a client of {kind}{host}, {self.name}"
+
+
+_Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError
 
 
 def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
@@ -56,29 +135,27 @@ def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
     return isinstance(outcome, Busy)
 
 
-def contenders(spec: LockSpec) -> tuple[QueuedContender, ...]:
+def contenders(key: str, parent: str, *, patience: float | None = None) -> tuple[ContenderInfo, ...]:
     """
-    Return the holders and waiters of a lock, in the order of the queue.
+    Return the first fifty holders and waiters of `key`, in the order of the queue. `parent` is the directory.
 
-    It costs one listing, and one read for each of the first fifty, all sent at once. Raises `ZooKeeperUnavailable`.
+    It costs one listing, and one read for each of them, all sent at once. Raises `ZooKeeperUnavailable` if that takes
+    more than `patience` seconds (None: the connect timeout).
     """
-    nodes = run(read_queue(process.current(), spec.key, spec.parent, ThreadWaiter()))
-    return tuple(
-        QueuedContender(child.name, None if node is None else Payload.decode(node.data)) for child, node in nodes
-    )
+    return run(read_queue(process.current(), key, parent, ThreadWaiter(), patience=patience))
 
 
 def read_queue(
     session: Session,
     key: str,
     parent: str,
-    waiter: QueueWaiter,
+    waiter: ThreadWaiter[_Outcome] | TaskWaiter[_Outcome],
     *,
     most: int = MOST_READ,
     patience: float | None = None,
-) -> Routine[QueueNodes]:
+) -> Routine[tuple[ContenderInfo, ...]]:
     """
-    List a queue, and read the first `most` znodes in it.
+    Return the first `most` contenders of a queue; fewer if some leave meanwhile, but none only if it is empty.
 
     Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
     """
@@ -100,16 +177,15 @@ def read_queue(
 class _QueueRead:
     """One read of a queue; it runs on the protocol's thread."""
 
-    def __init__(
-        self, session: Session, key: str, parent: str, most: int, done: Callable[[QueueNodes | ZkLockError], object]
-    ) -> None:
+    def __init__(self, session: Session, key: str, parent: str, most: int, done: Callable[[_Outcome], object]) -> None:
         self._session = session
+        self._key = key
         self._parent = parent
         self._most = most
-        self._done: Callable[[QueueNodes | ZkLockError], object] | None = done
+        self._done: Callable[[_Outcome], object] | None = done
         self._replies = ReplyGuard(key, self._on_failure)
-        self._queue = Queue()
-        self._nodes: dict[str, Node | None] = {}
+        self._found: dict[str, ContenderInfo | None] = {}  # by name, in the order of the queue
+        self._unanswered = 0
 
     def begin(self) -> None:
         """Send the requests, as soon as there is a connection."""
@@ -130,29 +206,37 @@ class _QueueRead:
             self._conclude(() if isinstance(answer, NodeMissing) else answer)
             return
         try:
-            self._queue = order.ordered(answer)
+            queue = order.ordered(answer)[: self._most]
         except UnreadableQueue as error:
             self._conclude(error)
             return
-        if not self._queue:
+        if not queue:
             self._conclude(())
+        self._found = dict.fromkeys(child.name for child in queue)
+        self._unanswered = len(queue)
         gateway = self._session.attached(Registry).gateway
-        for child in self._queue[: self._most]:
+        for child in queue:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", on_read)
 
     def _on_read(self, child: Child, answer: NodeReply) -> None:
-        if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
+        if isinstance(answer, Node):
+            self._found[child.name] = ContenderInfo.from_node(self._key, child, answer)
+        elif not isinstance(answer, NodeMissing):
             self._conclude(answer)
+        self._unanswered -= 1
+        if self._unanswered:
             return
-        self._nodes[child.name] = answer if isinstance(answer, Node) else None
-        if len(self._nodes) == len(self._queue[: self._most]):
-            self._conclude(tuple((each, self._nodes.get(each.name)) for each in self._queue))
+        found = tuple(each for each in self._found.values() if each is not None)
+        if found:
+            self._conclude(found)
+        else:
+            self._list()  # all of them have left meanwhile
 
     def _on_failure(self, error: Exception) -> None:
         self._conclude(ZkLockError(f"Reading the queue failed: {error!r}."))
 
-    def _conclude(self, found: QueueNodes | ZkLockError) -> None:
+    def _conclude(self, found: _Outcome) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(found)

@@ -6,7 +6,6 @@ Each function blocks until ZooKeeper has answered, and writes to the log `zklock
 
 from __future__ import annotations
 
-from django_zklock.operations.audit import Holder
 from django_zklock.operations.breaks import Broken, break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
@@ -17,7 +16,6 @@ from django_zklock.queue.release_request import ReleaseRequest
 
 __all__ = [
     "Broken",
-    "Holder",
     "OperatorHold",
     "ReleaseRequest",
     "ReleaseRequested",

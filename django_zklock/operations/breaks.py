@@ -14,8 +14,9 @@ from django_zklock import signals
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.notify import send_from
 from django_zklock.locks.protocol.loss import LASTS
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_break
+from django_zklock.operations.audit import check_by, check_reason, log_break
 from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import break_record, order
@@ -36,7 +37,7 @@ class Broken:
     """A lock that was broken."""
 
     key: str
-    holder: Holder
+    holder: ContenderInfo
     reason: str
     by: str
 
@@ -46,8 +47,8 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
     Only the znode with this guid and token (its czxid) is deleted, and only if it is a holder. Waiters are never
-    touched, except where a contender may or may not hold (`ContenderInfo.may_hold`); if it waits, it is queued again.
-    The break is written to the log `zklock.audit`; then the signal `lock_broken` is sent.
+    touched, except where a contender may or may not hold (`ScannedContender.may_hold`); if it waits, it is queued
+    again. The break is written to the log `zklock.audit`; then the signal `lock_broken` is sent.
 
     Args:
         key: of the lock.
@@ -77,7 +78,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     extra = (Create(path=record_path, data=record.encode()),)
     held = not may_hold(client, queue, child, node)
     delete = DeleteNode(client.parent, child.name, extra, held=held, limit=own_limit(node.data))
-    found = Broken(key=key, holder=holder_of(child, node), reason=reason, by=by)
+    found = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
     try:
         done = client.run(delete, directory=break_record.directory(client.base))
     except ZooKeeperUnavailable:

@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 
 from django_zklock.exceptions import LockChangedHands, ReleaseRequestUnsupported
 from django_zklock.locks.protocol.operator_holds import read_hold
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
-from django_zklock.operations.audit import Holder, check_by, check_reason, holder_of, log_release_request
+from django_zklock.operations.audit import check_by, check_reason, log_release_request
 from django_zklock.operations.client import PATIENCE, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operator_hold, order, release_request
@@ -25,7 +26,7 @@ class ReleaseRequested:
     """A lock whose holders were asked to release it."""
 
     key: str
-    holders: tuple[Holder, ...]
+    holders: tuple[ContenderInfo, ...]
     """The holders that were asked."""
     reason: str
     by: str
@@ -64,18 +65,16 @@ def request_release(
     try:
         _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
     finally:
-        holders = tuple(holder_of(each.child, each.node) for each in targets)
-        for holder, each in zip(holders, targets, strict=True):
-            log_release_request(key, holder, by, reason, sure=each.sure)
-    return ReleaseRequested(key=key, holders=holders, reason=reason, by=by)
+        for each in targets:
+            log_release_request(key, each.holder, by, reason, sure=each.sure)
+    return ReleaseRequested(key=key, holders=tuple(each.holder for each in targets), reason=reason, by=by)
 
 
 @dataclass(slots=True)
 class _Target:
     """A holder that was asked, or may have been."""
 
-    child: Child
-    node: Node
+    holder: ContenderInfo
     """As it was before."""
     sure: bool = False
     """Whether ZooKeeper has confirmed the write."""
@@ -126,7 +125,7 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
     while (node := client.read(child.name)) is not None and token in (0, node.czxid):
         _refuse_unsupported(client.key, child, node)
         if target is None:
-            target = _Target(child, node)
+            target = _Target(ContenderInfo.from_node(client.key, child, node))
             targets.append(target)
         answer: object = node
         # Else the same request is there, perhaps by a write of this call whose reply was lost.

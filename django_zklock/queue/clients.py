@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Final
 
 from django_zklock.queue import release_request
@@ -16,16 +15,6 @@ KAZOO: Final = "kazoo"
 UNKNOWN: Final = "unknown"
 
 _SHORT: Final = 120  # characters that are kept of what another client wrote
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What another client wrote into its znode."""
-
-    host: str = ""
-    """Its address, which Curator writes by default."""
-    what: str = ""
-    """Any other text, such as kazoo's identifier or the id of a Curator `LeaderSelector`."""
 
 
 def client_of(child: Child, payload: Payload | None) -> str:
@@ -42,12 +31,18 @@ def client_of(child: Child, payload: Payload | None) -> str:
     return CURATOR if payload is None and child.by_curator else UNKNOWN
 
 
-def said(data: bytes) -> Said:
-    """Return what another client than ours wrote into its znode."""
-    if data == release_request.CURATOR:
-        return Said()  # a release request of Curator's has replaced it
-    text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
-    try:
-        return Said(host=printable(str(ipaddress.ip_address(text)), _SHORT))
-    except ValueError:
-        return Said(what=printable(text, _SHORT))
+def foreign_payload(data: bytes) -> Payload:
+    """
+    Return what another client than ours wrote into its znode.
+
+    Curator writes its address by default: the host. Any other text is what it runs, such as kazoo's identifier or the
+    id of a Curator `LeaderSelector`.
+    """
+    host = what = ""
+    if data != release_request.CURATOR:  # else a release request of Curator's has replaced it
+        text = data[: 4 * (_SHORT + 1)].decode(errors="replace")
+        try:
+            host = printable(str(ipaddress.ip_address(text)), _SHORT)
+        except ValueError:
+            what = printable(text, _SHORT)
+    return Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ long after the server gave the lock away. Where there is no boot-time clock, thi
 
 CLOCK_NODE: Final = "!clock"
 """The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
+
+_LATEST: Final = 253402300799.0  # seconds since 1970: the end of the year 9999
 
 
 class ServerClock:
@@ -43,3 +46,8 @@ class ServerClock:
     def now(self) -> float | None:
         """Return the server's time in seconds since 1970, or None if no reply of this session contained one."""
         return None if self._offset is None else now() + self._offset
+
+
+def to_datetime(seconds: float) -> datetime:
+    """Return seconds since 1970 as a time in UTC; the nearest possible if a znode has an impossible time."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), timezone.utc)

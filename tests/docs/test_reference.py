@@ -6,6 +6,7 @@ import configparser
 import inspect
 import re
 from importlib import import_module
+from typing import Any
 
 import pytest
 from support.docs import DOCS
@@ -13,13 +14,13 @@ from support.docs import DOCS
 import django_zklock
 from django_zklock.conf import arguments
 from django_zklock.conf.options import OPTION_NAMES
-from django_zklock.inspection import serialize
-from django_zklock.locks.election.observer import Candidate
+from django_zklock.inspection import Connection, LockInfo, ScannedContender, Snapshot, Wait, serialize
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.multi import MultiLock
 
 LOCKS = (DOCS / "reference" / "locks.md").read_text()
 ARCHITECTURE = (DOCS / "explanation" / "architecture.md").read_text()
+INSPECTION = (DOCS / "reference" / "inspection.md").read_text()
 SETTINGS = (DOCS / "reference" / "settings.md").read_text()
 COLUMNS = (
     arguments.LockArguments,
@@ -55,9 +56,10 @@ def test_every_public_attribute_is_in_the_section_of_its_class(name: str) -> Non
     assert public - named(section(f"`{name}`")) == set()
 
 
-def test_every_field_of_a_candidate_is_named() -> None:
-    """`Candidate` is described where the leader is."""
-    assert set(Candidate.__dataclass_fields__) <= named(section("`Leader`"))
+@pytest.mark.parametrize("kind", [Connection, LockInfo, ScannedContender, Snapshot, Wait])
+def test_every_field_of_the_values_is_named(kind: Any) -> None:
+    """Inspection, operations and the leader return these values; the page of inspection describes them."""
+    assert set(kind.__dataclass_fields__) <= named(INSPECTION)
 
 
 def test_the_table_of_options_is_that_of_the_code() -> None:

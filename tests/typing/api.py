@@ -25,7 +25,7 @@ from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
 from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.fencing.signing import VerifiedToken
 from django_zklock.fencing.stores import CacheTokens, DatabaseTokens, MemoryTokens, TokenStore
-from django_zklock.locks.election import Candidate
+from django_zklock.inspection import ContenderInfo
 from django_zklock.locks.hold import MultiHold
 from django_zklock.locks.multi import MultiLock
 from django_zklock.operations import ReleaseRequest
@@ -178,13 +178,13 @@ async def lead() -> None:
     leader.withdraw()
     assert_type(leader.is_leader, bool)
     assert_type(leader.position, str)
-    assert_type(leader.current_leader(), Candidate | None)
-    assert_type(await leader.acurrent_leader(), Candidate | None)
-    assert_type(leader.candidates(), tuple[Candidate, ...])
+    assert_type(leader.current_leader(), ContenderInfo | None)
+    assert_type(await leader.acurrent_leader(), ContenderInfo | None)
+    assert_type(leader.candidates(), tuple[ContenderInfo, ...])
     for candidate in leader.observe(timeout=5):
-        assert_type(candidate, Candidate | None)
+        assert_type(candidate, ContenderInfo | None)
     async for candidate in leader.aobserve():
-        assert_type(candidate, Candidate | None)
+        assert_type(candidate, ContenderInfo | None)
 
     @leader.on_elected
     def elected(hold: Hold) -> None: ...

@@ -16,7 +16,7 @@ from django_zklock.contrib.celery.task_reservations import WAITING_HEADER, waiti
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks, joined, keys_of, locks_of
-from django_zklock.locks.queue_reader import QueuedContender, contenders
+from django_zklock.locks.queue_reader import ContenderInfo, contenders
 from django_zklock.operations import reservations
 from django_zklock.operations.reservations import Taken
 
@@ -76,16 +76,16 @@ def on_lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoRe
     raise error
 
 
-def _read_queue(lock: Lock) -> tuple[QueuedContender, ...]:
+def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:
     try:
-        return contenders(lock.spec)
+        return contenders(lock.key, lock.spec.parent)
     except ZkLockError as error:
         logger.info("the queue of the lock %r cannot be read: %s", lock.key, error, extra={"lock": lock.key})
         return ()
 
 
 def _end_if_copy(
-    task: Task[..., Any], queue: tuple[QueuedContender, ...], error: ZkLockError, options: LockOptions
+    task: Task[..., Any], queue: tuple[ContenderInfo, ...], error: ZkLockError, options: LockOptions
 ) -> None:
     """End this run if another copy of the task is in the queue. That is not a conflict."""
     copy = redelivery.find_copy(task, queue)

@@ -23,7 +23,8 @@ from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import finished_at, short_id
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.queue_reader import QueuedContender
+from django_zklock.locks.queue_reader import ContenderInfo
+from django_zklock.queue.escaping import printable
 from django_zklock.zk import clock, process
 
 COPY_HEADER: Final = "zklock_copy"
@@ -46,20 +47,20 @@ LONGEST_DELAY: Final = 2.0  # seconds until a copy is sent again: soon, as the o
 _MOST_MACHINES: Final = 20  # in the header
 
 
-def find_copy(task: Task[..., Any], queue: Iterable[QueuedContender]) -> QueuedContender | None:
+def find_copy(task: Task[..., Any], queue: Iterable[ContenderInfo]) -> ContenderInfo | None:
     """Return the contender in a queue that is a copy of the running task; None if there is none."""
-    own = short_id(task.request.id)
-    return next((each for each in queue if each.payload is not None and each.payload.about.get("id") == own), None)
+    own = printable(short_id(task.request.id))
+    return next((each for each in queue if each.about.get("id") == own), None)
 
 
-def is_alive(task: Task[..., Any], copy: QueuedContender) -> bool:
+def is_alive(task: Task[..., Any], copy: ContenderInfo) -> bool:
     """Tell whether this machine has known the znode for so long that its process must be alive."""
     known = _known(task)
     since = known["seen"].get(_machine()) if known.get("node") == copy.name else None
     return isinstance(since, (int, float)) and clock.now() - since > OUTLIVED * process.current().timeout
 
 
-def retry_later(task: Task[..., Any], copy: QueuedContender, error: ZkLockError) -> None:
+def retry_later(task: Task[..., Any], copy: ContenderInfo, error: ZkLockError) -> None:
     """Send this copy again, with what it knows about the other one."""
     known = _known(task)
     if known.get("node") != copy.name:

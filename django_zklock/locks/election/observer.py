@@ -12,23 +12,19 @@ import contextlib
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.waiters import Awaited, TaskWaiter, ThreadWaiter, run
-from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replies import ReplyGuard
-from django_zklock.locks.queue_reader import QueueNodes, read_queue
+from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
 from django_zklock.locks.validation import check_no_running_loop
-from django_zklock.queue import clients, order
-from django_zklock.queue.escaping import printable
-from django_zklock.queue.nodes import Child, Payload
+from django_zklock.queue import order
+from django_zklock.queue.nodes import Child
 from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.zk.gateway import Gateway, NamesReply, Node, NodeReply, Watch, WriteReply
+from django_zklock.zk.gateway import Gateway, NamesReply, NodeReply, Watch, WriteReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import SessionObserver
 
@@ -36,68 +32,6 @@ _Value = TypeVar("_Value")
 
 READ_AGAIN = 5.0
 """Seconds between two reads if this account may not create the directory to be watched: the only case of polling."""
-_LONGEST_HOST = 120  # characters
-_LATEST = 253402300799.0  # seconds since 1970: the end of the year 9999
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """The leader, or a candidate behind it. Fields that its znode does not tell are empty or 0."""
-
-    client: str
-    """The client library: "zklock", "Curator", "kazoo", or "unknown" if its znode is not what its name promises."""
-    what: str
-    """The work; of another client the text it wrote, as the id of a `LeaderSelector` or of an `Election`."""
-    host: str
-    pid: int
-    token: int
-    """The czxid of its znode: its fencing token when it leads. No two candidates have the same."""
-    since: datetime
-    """When it entered the queue, by ZooKeeper's clock."""
-    operator: str
-    """For an operator hold, which keeps all processes from leading: who set it, until when and why; else empty."""
-    path: str
-    """The path of its znode."""
-
-    def __str__(self) -> str:
-        """Describe it in one line."""
-        if self.operator:
-            return self.operator
-        if self.client == clients.OURS:
-            return f"{self.what!r} on {self.host}, process {self.pid}"
-        name = f"{self.what!r}, " if self.what else ""
-        kind = "an unknown kind" if self.client == clients.UNKNOWN else self.client
-        host = f" on {self.host}" if self.host else ""
-        return f"{name}a client of {kind}{host}, {self.path.rpartition('/')[2]}"
-
-
-def _candidate(key: str, child: Child, node: Node) -> Candidate:
-    payload = Payload.decode(node.data)
-    said = clients.said(node.data) if payload is None else clients.Said(payload.host, payload.what)
-    return Candidate(
-        client=clients.client_of(child, payload),
-        what=printable(said.what),
-        host=printable(said.host, _LONGEST_HOST),
-        pid=0 if payload is None else payload.pid,
-        token=node.czxid,
-        since=datetime.fromtimestamp(min(max(node.ctime, 0.0), _LATEST), timezone.utc),
-        operator=str(read_hold(key, node) or ""),
-        path=node.path,
-    )
-
-
-def _candidates(key: str, found: QueueNodes) -> tuple[Candidate, ...]:
-    # A znode that was listed and then not found belongs to a candidate that has left.
-    return tuple(_candidate(key, child, node) for child, node in found if node is not None)
-
-
-def candidates(key: str, parent: str, *, patience: float | None = None) -> tuple[Candidate, ...]:
-    """
-    Return the leader of `key` and the candidates behind it, in order, the first fifty. `parent` is the directory.
-
-    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
-    """
-    return _candidates(key, run(read_queue(process.current(), key, parent, ThreadWaiter(), patience=patience)))
 
 
 class LeaderObserver:
@@ -121,38 +55,30 @@ class LeaderObserver:
         for watch in list(self._watches):
             watch.stop()
 
-    def current_leader(self) -> Candidate | None:
+    def current_leader(self) -> ContenderInfo | None:
         """Return the current leader, whichever process it is, or None. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("current_leader", "await leader.acurrent_leader()")
         key, parent = self._where()
-        while True:
-            found = run(read_queue(process.current(), key, parent, ThreadWaiter(), most=1))
-            if not found:
-                return None
-            if read := _candidates(key, found):
-                return read[0]
+        found = run(read_queue(process.current(), key, parent, ThreadWaiter(), most=1))
+        return found[0] if found else None
 
-    async def acurrent_leader(self) -> Candidate | None:
+    async def acurrent_leader(self) -> ContenderInfo | None:
         """Return the current leader, as `current_leader` does."""
         key, parent = self._where()
-        while True:
-            found = await Awaited(read_queue(process.current(), key, parent, TaskWaiter(), most=1))
-            if not found:
-                return None
-            if read := _candidates(key, found):
-                return read[0]
+        found = await Awaited(read_queue(process.current(), key, parent, TaskWaiter(), most=1))
+        return found[0] if found else None
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[ContenderInfo, ...]:
         """Return the leader and the candidates behind it, in order, the first fifty. Raises `ZooKeeperUnavailable`."""
         check_no_running_loop("candidates", "await leader.acandidates()")
-        return candidates(*self._where())
+        return contenders(*self._where())
 
-    async def acandidates(self) -> tuple[Candidate, ...]:
+    async def acandidates(self) -> tuple[ContenderInfo, ...]:
         """Return the leader and the candidates behind it, as `candidates` does."""
         key, parent = self._where()
-        return _candidates(key, await Awaited(read_queue(process.current(), key, parent, TaskWaiter())))
+        return await Awaited(read_queue(process.current(), key, parent, TaskWaiter()))
 
-    def observe(self, timeout: float | None = None) -> Iterator[Candidate | None]:
+    def observe(self, timeout: float | None = None) -> Iterator[ContenderInfo | None]:
         """
         Yield the leader, or None, and then each change, for at most `timeout` seconds (None: until `stop`).
 
@@ -165,7 +91,7 @@ class LeaderObserver:
             if not self._stopping:
                 yield from watch.follow(timeout)
 
-    async def aobserve(self, timeout: float | None = None) -> AsyncIterator[Candidate | None]:
+    async def aobserve(self, timeout: float | None = None) -> AsyncIterator[ContenderInfo | None]:
         """Yield what `observe` does; waiting needs no thread."""
         with self._watch() as watch:
             if not self._stopping:
@@ -190,7 +116,7 @@ class _End:
     """The last message to an observer."""
 
 
-_Message: TypeAlias = "Candidate | ZkLockError | _End | None"
+_Message: TypeAlias = "ContenderInfo | ZkLockError | _End | None"
 
 
 def _is_end(message: _Message) -> bool:
@@ -222,7 +148,7 @@ class LeaderWatch(SessionObserver):
 
     # --- from any thread ----------------------------------------------------------------------------------------
 
-    def follow(self, timeout: float | None) -> Iterator[Candidate | None]:
+    def follow(self, timeout: float | None) -> Iterator[ContenderInfo | None]:
         """Yield the leader, then each change, for at most `timeout` seconds (None: until `stop`)."""
         messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -238,7 +164,7 @@ class LeaderWatch(SessionObserver):
         finally:
             self.stop()
 
-    async def afollow(self, timeout: float | None) -> AsyncIterator[Candidate | None]:
+    async def afollow(self, timeout: float | None) -> AsyncIterator[ContenderInfo | None]:
         """Yield what `follow` does; waiting needs no thread."""
         loop = asyncio.get_running_loop()
         messages: asyncio.Queue[_Message] = asyncio.Queue()
@@ -366,7 +292,7 @@ class LeaderWatch(SessionObserver):
             if isinstance(answer, NodeMissing):
                 self._read_queue()
             elif self._is_answered(answer):
-                self._report(_candidate(self._key, child, answer))
+                self._report(ContenderInfo.from_node(self._key, child, answer))
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -384,7 +310,7 @@ class LeaderWatch(SessionObserver):
             self._end(answer)
         return not isinstance(answer, ZkError)
 
-    def _report(self, found: Candidate | None) -> None:
+    def _report(self, found: ContenderInfo | None) -> None:
         token = None if found is None else found.token
         if self._send is not None and self._reported != [token]:
             self._reported = [token]

@@ -7,8 +7,8 @@ import sys
 from typing import Final
 
 from django_zklock import operations
-from django_zklock.inspection import ContenderInfo, LockInfo
-from django_zklock.inspection.serialize import contender_json
+from django_zklock.inspection import LockInfo, ScannedContender
+from django_zklock.inspection.serialize import scanned_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, duration, process_of, work_of, write_json, write_line
@@ -48,12 +48,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
             key, guid=holder.guid, token=holder.token, reason=options.reason, by=user(), patience=options.patience
         )
     if options.json:
-        write_json(out, {"key": key, "holder": contender_json(holder), "reason": broken.reason, "by": broken.by})
+        write_json(out, {"key": key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})
     else:
         write_line(out, f"Broken: {process_of(holder)} no longer holds {key}.")
 
 
-def _holder(lock: LockInfo, token: int | None) -> ContenderInfo:
+def _holder(lock: LockInfo, token: int | None) -> ScannedContender:
     """Return the holder that is to lose the lock. A waiter that may hold a permit must be named by its token."""
     if lock.problem and not lock.holders:
         raise failure(f"The holder of {lock.key!r} is unknown: {lock.problem}")
@@ -67,7 +67,7 @@ def _holder(lock: LockInfo, token: int | None) -> ContenderInfo:
     return found[0]
 
 
-def _confirm(lock: LockInfo, holder: ContenderInfo) -> None:
+def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
     following = lock.waiters[0] if lock.waiters else None
     # The question goes to standard error, so that it is not mixed with the JSON.
     sys.stderr.write(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 from datetime import datetime, timezone
-from typing import Any
 
 from django_zklock import conf
+from django_zklock.inspection.serialize import contender_json
 from django_zklock.locks import queue_reader
-from django_zklock.locks.election import observer
-from django_zklock.locks.election.observer import Candidate, LeaderWatch
+from django_zklock.locks.election.observer import LeaderWatch
+from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.management.arguments import add_answer, add_name, key_of
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output, write_json, write_line
@@ -30,14 +30,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
         key = key_of(options)
         parent = names.path(conf.current().base, key)
         # Also with --watch: it would write nothing while ZooKeeper is not available.
-        found = observer.candidates(key, parent, patience=options.patience)
+        found = queue_reader.contenders(key, parent, patience=options.patience)
     if options.watch:
         with errors_as_exit_codes(), contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
             for leader in LeaderWatch(key, parent).follow(None):
                 _write_change(out, key, leader, json=options.json)
         return
     if options.json:
-        leader_json = _candidate_json(found[0] if found else None)
+        leader_json = contender_json(found[0]) if found else None
         write_json(out, {"key": key, "leader": leader_json, "standing_by": max(0, len(found) - 1)})
     if not found:
         raise failure(f"{key!r} has no leader.", ExitCode.FREE)
@@ -47,28 +47,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
         write_line(out, f"{len(found) - 1}{more} stand by")
 
 
-def _write_change(out: Output, key: str, leader: Candidate | None, *, json: bool) -> None:
+def _write_change(out: Output, key: str, leader: ContenderInfo | None, *, json: bool) -> None:
     now = datetime.now(timezone.utc)
     if json:
-        write_json(out, {"key": key, "leader": _candidate_json(leader), "at": now.isoformat()}, lines=True)
+        leader_json = None if leader is None else contender_json(leader)
+        write_json(out, {"key": key, "leader": leader_json, "at": now.isoformat()}, lines=True)
     else:
         write_line(out, f"{now:%Y-%m-%d %H:%M:%S} UTC  {'no leader' if leader is None else _line(leader)}")
 
 
-def _line(leader: Candidate) -> str:
-    return f"{leader}, in the queue since {leader.since:%Y-%m-%d %H:%M:%S} UTC, token {leader.token}"
-
-
-def _candidate_json(candidate: Candidate | None) -> dict[str, Any] | None:
-    if candidate is None:
-        return None
-    return {
-        "client": candidate.client,
-        "what": candidate.what,
-        "host": candidate.host,
-        "pid": candidate.pid,
-        "token": str(candidate.token),
-        "since": candidate.since.isoformat(),
-        "operator": candidate.operator or None,
-        "path": candidate.path,
-    }
+def _line(leader: ContenderInfo) -> str:
+    return f"{leader}, in the queue since {leader.came:%Y-%m-%d %H:%M:%S} UTC, token {leader.token}"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from django_zklock import operations
 from django_zklock.exceptions import LockChangedHands
-from django_zklock.inspection.serialize import session_json
+from django_zklock.inspection.serialize import contender_json
 from django_zklock.management.arguments import add_answer, add_name, add_reason, key_of, require_reason, user
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output, write_json, write_line
-from django_zklock.queue.escaping import session_hex
+from django_zklock.management.output import Output, process_of, write_json, write_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +35,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
                 raise
             raise failure(str(error), ExitCode.FREE) from error
     if options.json:
-        holders = []
-        for each in asked.holders:
-            holder = asdict(each)
-            session_id = holder.pop("session_id")
-            holders.append({**holder, "token": str(each.token), "session": session_json(session_id)})
+        holders = [contender_json(each) for each in asked.holders]
         write_json(out, {"key": asked.key, "holders": holders, "reason": asked.reason, "by": asked.by})
         return
     for each in asked.holders:
-        process = f"{each.host}:{each.pid}" if each.host else f"session {session_hex(each.session_id)}"
         work = f", which runs {each.what}" if each.what else ""
-        write_line(out, f"Asked: {process}{work} (token {each.token}) is asked to release {key}.")
+        write_line(out, f"Asked: {process_of(each)}{work} (token {each.token}) is asked to release {key}.")

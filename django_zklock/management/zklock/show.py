@@ -6,7 +6,7 @@ import argparse
 from typing import Final, NoReturn
 
 from django_zklock import inspection, operations
-from django_zklock.inspection import ContenderInfo, LockInfo
+from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.serialize import limit_json, lock_json
 from django_zklock.management.arguments import add_answer, add_name, entries_below, key_of
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
@@ -88,7 +88,7 @@ def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
     raise failure(message.rstrip(), ExitCode.FREE)
 
 
-def _cells(contender: ContenderInfo) -> tuple[str, ...]:
+def _cells(contender: ScannedContender) -> tuple[str, ...]:
     return (
         process_of(contender),
         contender.kind,

@@ -21,11 +21,11 @@ from django_zklock.dashboard.columns import state_of
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
 from django_zklock.dashboard.queryset import LockQuerySet
-from django_zklock.inspection import ContenderInfo, LockInfo
+from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.models import Lock
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
-HOLDER = ContenderInfo(
+HOLDER = ScannedContender(
     name="n1",
     path="/zklock/k/n1",
     guid="g1",

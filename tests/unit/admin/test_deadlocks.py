@@ -9,12 +9,12 @@ from datetime import datetime, timezone
 
 import pytest
 
-from django_zklock.inspection import ContenderInfo, LockInfo, Wait
+from django_zklock.inspection import LockInfo, ScannedContender, Wait
 from django_zklock.inspection.deadlocks import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
 
 
-def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> ContenderInfo:
-    return ContenderInfo(
+def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> ScannedContender:
+    return ScannedContender(
         name=f"n{pid}",
         path="",
         guid="",
@@ -36,7 +36,7 @@ def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> Con
     )
 
 
-def lock(key: str, holder: ContenderInfo, *waiters: ContenderInfo) -> LockInfo:
+def lock(key: str, holder: ScannedContender, *waiters: ScannedContender) -> LockInfo:
     return LockInfo(
         key=key,
         path=key,
@@ -68,7 +68,9 @@ def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
         (somebody(1, owner=0), somebody(1, owner=0)),
     ],
 )
-def test_contenders_with_different_or_unknown_owners_are_not_joined(one: ContenderInfo, other: ContenderInfo) -> None:
+def test_contenders_with_different_or_unknown_owners_are_not_joined(
+    one: ScannedContender, other: ScannedContender
+) -> None:
     assert find_waits([lock("x", one), lock("y", somebody(9), other)]) == ()
 
 
@@ -87,7 +89,7 @@ def test_each_cycle_is_found_once_and_in_order() -> None:
     assert find_cycles([]) == ()
 
 
-def permits(key: str, holders: Sequence[ContenderInfo], *waiters: ContenderInfo) -> LockInfo:
+def permits(key: str, holders: Sequence[ScannedContender], *waiters: ScannedContender) -> LockInfo:
     """A semaphore."""
     found = replace(lock(key, holders[0], *waiters), kind="semaphore", limit=len(holders), holders=tuple(holders))
     shared = tuple(tuple(replace(each, kind="semaphore") for each in group) for group in (found.holders, found.waiters))
