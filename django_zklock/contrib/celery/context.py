@@ -10,10 +10,11 @@ from celery import Task
 from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import connect, policy, redelivery, task_reservations
+from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.line.borrowed import GRANTS
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.lock import Lock
@@ -49,6 +50,11 @@ class TaskContext:
     def _adopt(self, lock: Locks) -> bool:
         """Use what the worker's main process has taken for this task; return whether it has taken anything."""
         granted = self._task.request.__dict__.pop(GRANTS, None)
+        if isinstance(granted, dict):
+            error = borrowed.error_of(granted)
+            if granted["again"]:
+                messages.send_again(self._task, CONFLICTS_HEADER, error)
+            raise error
         if granted is not None:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
             self._adopted = borrowed.adopt(granted, lock, caller)  # listed weakly until the lock is taken

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.line.page import GrantPage
+from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.owner import current_owner
 from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
@@ -115,7 +116,7 @@ class BorrowedContender:
         self.grant.since = facts["since"]
         self.grant.template = facts["template"]
         self.grant.about = caller.about
-        self._record, self._number = facts["record"], facts["number"]
+        self._place, self._number = facts["place"], facts["number"]
         self._version = 0
         self._ending = False  # written by its owner
         self._left = False
@@ -126,13 +127,13 @@ class BorrowedContender:
         page = self.session.page
         if self._ending:
             return
-        if not page.is_current(self._record, self._number):
+        if not page.is_current(self._place, self._number):
             self.grant.lose("the worker's main process has released it")
         elif not self.session.lease.valid:
             self.grant.lose("the lease is over: no quorum has confirmed the session in time")
-        elif page.version(self._record) != self._version:
-            version, news = page.version(self._record), page.read(self._record)
-            if news is not None and page.is_current(self._record, self._number):
+        elif page.version(self._place) != self._version:
+            version, news = page.version(self._place), page.read(self._place)
+            if news is not None and page.is_current(self._place, self._number):
                 self._version = version
                 self._tell(news)
 
@@ -149,7 +150,7 @@ class BorrowedContender:
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; `left` is called with True when the main process knows."""
         self._ending = True
-        self.session.page.end(self._record, self._number)
+        self.session.page.end(self._place, self._number)
         self.session.post(self._leave, left)
 
     def _leave(self, left: Callable[[bool], object] | None) -> None:
@@ -162,7 +163,7 @@ class BorrowedContender:
 
     def share(self, *, asked: bool = False) -> None:
         """Go on as a reader; see `Contender.share`."""
-        self.session.page.share(self._record, self._number)
+        self.session.page.share(self._place, self._number)
         self.grant.kind = Kind.READ
 
 
@@ -181,30 +182,32 @@ page: GrantPage | None = None  # made by the main process before it forks
 
 
 def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
-    """
-    Return the locks that the main process has taken for the task that runs, for the caller to take once more.
-
-    Raises the error with which the main process has waited in vain.
-    """
-    if isinstance(granted, Mapping):
-        raise getattr(exceptions, granted["error"])(granted["text"], lock=granted["lock"])
+    """Return the locks that the main process has taken for the task that runs, for the caller to take once more."""
     if not isinstance(granted, list):
-        return granted.hand_over(current_owner())
+        found: list[HeldLock] = granted.hand_over(current_owner())
+        return found
     specs = {each.key: each.spec for each in locks_of(lock)}
-    held = []
+    held: list[HeldLock] = []
     for facts in granted:
-        spec = specs.get(facts["key"])
-        if page is None or spec is None or not page.begin(facts["record"], facts["number"]):
-            continue  # the keys are others by now, or it came too late: the process takes the lock itself
-        contender = BorrowedContender(_session_of(page), facts, caller)
-        contender.grant.begun = True
+        spec, place, number = specs.get(facts["key"]), facts["place"], facts["number"]
+        if page is None or spec is None or not page.begin(place, number):
+            if page is not None:  # the settings have changed, or it is too late: the caller takes the lock itself
+                page.end(place, number)
+            continue
+        contender: Any = BorrowedContender(_session_of(page), facts, caller)
         part = HeldLock(contender, contender.grant, current_owner(), spec.policy)
+        held.append(listed(part))
         maximum_hold.apply_bounds(contender.grant, contender, spec)
+        contender.grant.begun = True
         contender.grant.on_release_request = notify.send_release_requested
-        held.append(part)
-        listed(part)
         notify.send(part, signals.lock_acquired, waited=facts["waited"])
     return held
+
+
+def error_of(granted: Mapping[str, Any]) -> ZkLockError:
+    """Return the error that the main process got instead of the lock."""
+    kind: type[ZkLockError] = getattr(exceptions, granted["error"])
+    return kind(granted["text"], lock=granted["lock"])
 
 
 def listed(part: HeldLock) -> HeldLock:

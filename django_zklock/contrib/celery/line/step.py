@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery.bootsteps import StartStopStep
+from celery.bootsteps import RUN, StartStopStep
 
-from django_zklock.contrib.celery.line.waiting import Line
+from django_zklock.contrib.celery.line.line import Line
 
 
 class LineStep(StartStopStep):
@@ -17,12 +17,13 @@ class LineStep(StartStopStep):
         self._line = Line(consumer)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
-        """The event loop of a connection begins."""
+        """Begin with the event loop of a connection."""
         self._line.register(hub)
 
     def start(self, consumer: Any) -> None:
-        """The worker is connected."""
+        """Begin with a connection to the broker."""
+        self._line.begin()
 
     def stop(self, consumer: Any) -> None:
-        """The worker stops, or has lost its broker."""
-        self._line.drop_all()
+        """Stop: the worker ends, or has lost its broker."""
+        self._line.stop(restarts=consumer.blueprint.state == RUN)

@@ -1,0 +1,168 @@
+"""
+The grants that the pool processes of a worker work under, in its main process.
+
+A thread waits for the word of a pool process that its work is done, and releases the locks. It also looks for processes
+that have ended without a word. A lock is never released while a process may still work under it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from dataclasses import asdict
+from typing import Any, Final
+
+from celery.worker import state
+
+from django_zklock.contrib.celery.line.page import GrantPage
+from django_zklock.contrib.celery.line.waiting import WaitingTask
+from django_zklock.locks.held import HeldLock
+from django_zklock.locks.protocol.grant import GrantObserver
+from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.zk import process
+
+logger = logging.getLogger("django_zklock.celery")
+
+LOOK_EVERY: Final = 0.25  # seconds between two looks for processes that have ended
+LONGEST_REASON: Final = 200  # characters
+
+
+class GrantRecord(GrantObserver):
+    """Writes on the page what happens to one grant."""
+
+    def __init__(self, page: GrantPage, held: HeldLock, place: int, number: int) -> None:
+        self.place = place
+        self._page = page
+        self._held = held
+        self._number = number
+        self._news: dict[str, Any] = {}
+
+    def facts(self, waited: float) -> dict[str, Any]:
+        """Return what the pool process has to know of the grant."""
+        grant = self._held.grant
+        return {
+            "place": self.place,
+            "number": self._number,
+            "key": grant.key,
+            "path": grant.path,
+            "token": grant.token,
+            "kind": grant.kind.value,
+            "since": grant.since,
+            "session": grant.session_id,
+            "template": grant.template,
+            "waited": waited,
+        }
+
+    def share_if_asked(self) -> None:
+        """Let other readers in if the pool process goes on as one."""
+        if self._page.is_shared(self.place):
+            self._held.contender.share(asked=True)
+
+    def _write(self, **news: Any) -> None:
+        self._news.update(news)
+        self._page.write(self.place, self._news)
+
+    def on_suspect(self, reason: str) -> None:
+        self._write(suspect=reason[:LONGEST_REASON])
+
+    def on_confirmed(self) -> None:
+        self._news.pop("suspect", None)
+        self._write()
+
+    def on_lost(self, reason: str) -> None:
+        self._write(lost=reason[:LONGEST_REASON])
+
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        self._write(request=asdict(request))
+
+
+class PoolGrants:
+    """The grants that pool processes work under, or are about to."""
+
+    def __init__(self, page: GrantPage) -> None:
+        self._page = page
+        self._records: dict[WaitingTask, list[GrantRecord]] = {}  # changed by single operations, from two threads
+        self._watcher: threading.Thread | None = None
+
+    def add(self, task: WaitingTask) -> list[dict[str, Any]] | None:
+        """Return the facts about the grants of a task that goes to the pool; None if there is no room for them."""
+        if self._watcher is None:
+            self._share_lease()
+            self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
+            self._watcher.start()
+        records = []
+        for held in task.entry.held:
+            added = self._page.add()
+            if added is None:
+                self._remove(records)
+                return None
+            record = GrantRecord(self._page, held, *added)
+            records.append(record)
+        for held, record in zip(task.entry.held, records, strict=True):
+            held.grant.begun = True
+            held.grant.take_end()  # the pool process reports it
+            held.grant.session.post(held.grant.attach, record)
+        self._records[task] = records
+        if len(self._records) == 1:
+            self._page.ring()
+        waited = time.time() - task.since
+        return [record.facts(waited) for record in records]
+
+    def _share_lease(self) -> None:
+        session = process.current()
+
+        def write() -> None:
+            self._page.set_lease(session.lease.until, session.session_id or 0)
+
+        session.lease.on_changed = write
+        write()
+
+    def _watch(self) -> None:
+        page = self._page
+        while True:
+            rung, _, _ = select.select([page.waker], [], [], LOOK_EVERY if self._records else None)
+            if rung:
+                page.drain()
+            for task, records in list(self._records.items()):
+                try:
+                    if self._is_over(task, records, thorough=not rung):
+                        task.entry.undo()
+                        del self._records[task]
+                        self._remove(records)
+                except Exception:
+                    logger.exception("the locks of task %s cannot be released", task.request.id)
+
+    def _is_over(self, task: WaitingTask, records: list[GrantRecord], *, thorough: bool) -> bool:
+        page, places = self._page, [record.place for record in records]
+        for record in records:
+            record.share_if_asked()
+        if all(page.has_ended(place) for place in places):
+            return True
+        if not thorough:
+            return False
+        begun = {pid for place in places if (pid := page.begun_by(place))}
+        if not begun and not _has_ended(task.request):
+            return False
+        if not begun:
+            begun = {pid for place in places if (pid := page.cancel(place))}
+        return all(_is_gone(pid) for pid in begun)
+
+    def _remove(self, records: list[GrantRecord]) -> None:
+        for record in records:
+            self._page.remove(record.place)
+
+
+def _has_ended(request: Any) -> bool:
+    """Return whether Celery has dropped a request, or is done with it."""
+    return request not in state.reserved_requests and request not in state.active_requests
+
+
+def _is_gone(pid: int) -> bool:
+    """Return whether a child of this process has ended, even if nobody has asked for its status yet."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
