@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.exceptions import ZkLockError
-from django_zklock.execution.owner import current_owner
+from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import Locks, locks_of
@@ -178,14 +178,16 @@ def _session_of(page: GrantPage) -> BorrowedSession:
     return _session
 
 
+own_grants: dict[int, Callable[[Owner], list[HeldLock]]] = {}
+"""What gives the grants of a message to a thread or greenlet of the main process itself."""
+
 page: GrantPage | None = None  # made by the main process before it forks
 
 
 def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
     """Return the locks that the main process has taken for the task that runs, for the caller to take once more."""
     if not isinstance(granted, list):
-        found: list[HeldLock] = granted.hand_over(current_owner())
-        return found
+        return own_grants.pop(granted)(current_owner())
     specs = {each.key: each.spec for each in locks_of(lock)}
     held: list[HeldLock] = []
     for facts in granted:

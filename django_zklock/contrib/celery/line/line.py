@@ -62,7 +62,7 @@ class Line:
         """Give a message to the pool, or have it wait for its lock first."""
         locked = locked_of(request.task)
         locks = self._locks(locked, request) if locked is not None else None
-        if locks is None or state.should_stop is not None:
+        if locks is None or state.should_stop is not None or self._has_copy(request):
             return self._to_pool(request)
         task, _ = self._lost.pop(request.id, (None, 0.0))
         if task is None:
@@ -81,6 +81,12 @@ class Line:
             state.reserved_requests.discard(request)
             self._consumer.qos.increment_eventually()
         return None
+
+    def _has_copy(self, request: Any) -> bool:
+        """Return whether another message of the same task waits here, or works; it must not wait behind that."""
+        return any(task.request.id == request.id for task in self.tasks) or any(
+            each.id == request.id and each is not request for each in state.active_requests
+        )
 
     def _locks(self, locked: LockedFunction, request: Any) -> Locks | None:
         """Return the locks to wait for; None if the task does not wait, or only the pool process can tell."""
@@ -113,7 +119,7 @@ class Line:
         request = task.request
         if request is None:
             return  # its copy has not come yet
-        facts: Any = task  # the threads and greenlets of this process get the locks themselves
+        facts: Any = id(task)
         if task.error is not None:
             error = task.error
             facts = {"error": type(error).__name__, "text": str(error), "lock": error.lock, "again": task.to_send_again}
@@ -123,6 +129,8 @@ class Line:
             facts = self._pool_grants.add(task)
             if facts is None:
                 task.entry.undo()
+        else:
+            borrowed.own_grants[id(task)] = task.hand_over
         if facts is not None:
             request.request_dict[GRANTS] = facts
         self._take_out(task)
