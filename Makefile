@@ -27,7 +27,7 @@ help:
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
 	@echo "make bench        round trips and medians against kazoo's Lock; then 10,000 waiters in one process"
-	@echo "make bench-devserver   the dev server beside ZooKeeper: medians, and a crowd of clients"
+	@echo "make bench-devserver   the dev server compared with ZooKeeper: medians, and many clients"
 	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"

@@ -30,7 +30,7 @@ from django_zklock.testing.ensemble import Ensemble
 KEY = "crowd"
 FEW = 8  # coroutines that hand the lock to each other where there is no crowd
 HELD = 0.05  # seconds that each holds the lock under load
-PATIENCE = 5.0  # seconds that each waits for it under load
+TIMEOUT = 5.0  # seconds that each waits for it under load
 
 #: Part, figure, budget, and whether that is the most (or else the least) that it may be.
 BUDGETS = [
@@ -162,10 +162,10 @@ async def deadlines(waiters: int) -> dict[str, float]:
     async def once() -> None:
         began = time.monotonic()
         try:
-            async with zk_lock(KEY, timeout=PATIENCE):
+            async with zk_lock(KEY, timeout=TIMEOUT):
                 pass
         except LockTimeout:
-            late.append(time.monotonic() - began - PATIENCE)
+            late.append(time.monotonic() - began - TIMEOUT)
 
     async with zk_lock(KEY):
         await asyncio.gather(*(once() for _ in range(waiters)))
@@ -182,7 +182,7 @@ async def load(rate: int) -> dict[str, float]:
 
     async def once() -> None:
         try:
-            async with zk_lock(KEY, timeout=PATIENCE):
+            async with zk_lock(KEY, timeout=TIMEOUT):
                 granted.append(time.monotonic())
                 await asyncio.sleep(HELD)
         except LockTimeout:

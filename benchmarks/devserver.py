@@ -1,5 +1,5 @@
 """
-How long an uncontended acquire and release take on the dev server, beside real ZooKeeper; how many clients it bears.
+How long an uncontended acquire and release take on the dev server and on ZooKeeper; how many clients it can serve.
 
 All servers run at once and take turns, so that what the machine does meanwhile hits all. The dev server runs in this
 process, as under pytest, and in one of its own; the real one with and without a sync to disk for each write.

@@ -18,12 +18,12 @@ Django's system checks for `settings.ZKLOCK`. They only read settings, and open 
 | zklock.E013 | options of a lock, or of `DEFAULTS`, that exclude each other                             |
 | zklock.E014 | `STRICT` is neither True nor False                                                       |
 | zklock.W001 | plain text to another machine (with `--deploy`)                                          |
-| zklock.W002 | `SESSION_TIMEOUT` is so short that a pause of the process loses its locks                |
-| zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share names (`--deploy`)     |
+| zklock.W002 | `SESSION_TIMEOUT` is so short that a process loses its locks in an ordinary pause        |
+| zklock.W003 | neither a chroot nor a `ROOT`: all projects of the ensemble share locks (`--deploy`)     |
 | zklock.W004 | a locked view is opted out of `ATOMIC_REQUESTS`, and has no transaction of its own       |
 | zklock.W005 | a locked handler under `ATOMIC_REQUESTS`: its transaction begins before the lock         |
 | zklock.W006 | `warn_after` is not below `max_hold`, so the warning is never sent                       |
-| zklock.W007 | two entries with one path are semaphores with different limits                           |
+| zklock.W007 | two entries of `LOCKS` have the same path, but different limits                          |
 
 The meaning of an id never changes, because `SILENCED_SYSTEM_CHECKS` may name it.
 """
@@ -74,7 +74,7 @@ def check_session_timeout(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of `warn_after` that has no effect, because `max_hold` ends the hold before."""
+    """Warn of `warn_after` that has no effect, because `max_hold` ends the hold first."""
     config = _config()
     found: list[checks.CheckMessage] = []
     for where, options in _entries(config) if config is not None else ():
@@ -82,7 +82,7 @@ def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
         if isinstance(max_hold, float) and isinstance(warn_after, float) and warn_after >= max_hold:
             found.append(
                 checks.Warning(
-                    f"{where} has warn_after={warn_after:g}, but max_hold={max_hold:g} aborts the work before.",
+                    f"{where} has warn_after={warn_after:g}, but max_hold={max_hold:g} aborts the work first.",
                     hint="The warning is never sent. Set warn_after to fewer seconds than max_hold.",
                     id="zklock.W006",
                 )
@@ -91,7 +91,7 @@ def check_bounds(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of two entries for one semaphore with different limits."""
+    """Warn of two entries that have the same path, but different limits."""
     config = _config()
     seen: dict[str, tuple[str, LockOptions]] = {}
     found: list[checks.CheckMessage] = []
@@ -102,7 +102,7 @@ def check_semaphores(**kwargs: Any) -> list[checks.CheckMessage]:
         if other.limit != options.limit:
             found.append(
                 checks.Warning(
-                    f"{where} and {before} are semaphores of one path with different limits.",
+                    f"{where} and {before} have the same path, but different limits.",
                     hint="Each entry uses its own limit, so there may be more holders than the lower limit allows. "
                     "Give both the same limit, or different paths.",
                     id="zklock.W007",
@@ -136,7 +136,7 @@ def check_transport(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_root(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of a root that all projects with default settings share."""
+    """Warn of the default root, which all projects without a `ROOT` share."""
     config = _config()
     if config is None or config.base != conf.DEFAULT_ROOT:
         return []

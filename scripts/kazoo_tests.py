@@ -27,7 +27,7 @@ from django_zklock.testing.server import DevServer
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
-NEEDS = CACHE / "needs"  # what the suite imports beside kazoo
+NEEDS = CACHE / "needs"  # what the suite imports in addition to kazoo
 SERVER = "KAZOO_TESTS_SERVER"  # "dev" or "real", from the command to the plugin
 
 #: The password is "test"; kazoo's harness starts its servers with it.

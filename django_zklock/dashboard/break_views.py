@@ -81,7 +81,7 @@ class BreakViews(LockPages):
         return left, status
 
     def _confirm(self, request: HttpRequest, keys: Iterable[str], form: BreakForm, status: int = 200) -> HttpResponse:
-        """Show the present holders of these locks. The form names each of them."""
+        """Show the present holders of these locks. The form names each of them, and is shown again with its ticks."""
         wanted = [key for key in dict.fromkeys(keys) if self.get_object(request, key) is not None][:MAX_KEYS]
         if not wanted:
             self.show_message(request, _("Choose the locks to break in the list."), messages.WARNING)
@@ -92,8 +92,10 @@ class BreakViews(LockPages):
             if locks[-1].problem:
                 break  # the others would fail as slowly
         problem = locks[-1].problem
-        holders = 0 if problem else sum(len(lock.holders) for lock in locks)
-        context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders}
+        holders = 0 if problem else sum(len(lock.possible_holders) for lock in locks)
+        sure = [holder.target for lock in locks for holder in lock.holders]
+        ticked = request.POST.getlist("target") if request.method == "POST" else sure
+        context = {"title": _("Break locks"), "locks": locks, "problem": problem, "holders": holders, "ticked": ticked}
         if holders:
             context["form"] = form
         return self.page(request, "break", context, UNAVAILABLE if problem else status)

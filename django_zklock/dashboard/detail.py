@@ -71,6 +71,11 @@ class Detail:
     age: float
     problem: str
 
+    @property
+    def possible_holders(self) -> tuple[Row, ...]:
+        """The holders, and the waiters that may hold a permit."""
+        return (*self.holders, *(each for each in self.waiters if each.info.may_hold))
+
 
 def detail(key: str, info: LockInfo | None, *, long_held: float, age: float = 0.0, problem: str = "") -> Detail:
     """Return the page of a lock. `age` and `problem` say why the state may be old."""

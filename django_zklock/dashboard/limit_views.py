@@ -101,7 +101,7 @@ class LimitViews(LockPages):
         context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key, "limit": None, "problem": ""}
         if key:
             try:
-                found = lazy.operations.limit_of(key, patience=self.patience)
+                found = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
             except (ZkLockError, ValueError) as error:
                 context["problem"] = clean(error)
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status

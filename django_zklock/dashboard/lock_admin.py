@@ -36,7 +36,7 @@ class LockAdminMixin(Columns, LockViews):
 
     long_held: float = 60.0
     """Seconds from which on a lock counts as held long."""
-    patience: float = 1.5
+    reply_timeout: float = 1.5
     """Seconds that a page waits for ZooKeeper."""
     refresh: int = 5
     """Seconds after which the list is refreshed, until the user chooses another interval; 0: never."""

@@ -59,7 +59,7 @@ class Breadcrumb:
 class LockPages(Permissions):
     """The base of all pages; a part of `LockAdminMixin`."""
 
-    patience: float
+    reply_timeout: float
     long_held: float
     formfield_overrides: Mapping[Any, Mapping[str, Any]]
 
@@ -72,7 +72,7 @@ class LockPages(Permissions):
         """Return the snapshot of this request. It is made once and used again."""
         found: Snapshot | None = getattr(request, "_zklock_snapshot", None)
         if found is None:
-            found = lazy.inspection.snapshot(patience=self.patience, max_waiters=1)
+            found = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
             request._zklock_snapshot = found  # type: ignore[attr-defined]
         return found
 
@@ -83,9 +83,9 @@ class LockPages(Permissions):
     def read_lock(self, key: str) -> Detail:
         """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
         try:
-            return detail(key, lazy.inspection.look_at(key, patience=self.patience), long_held=self.long_held)
+            return detail(key, lazy.inspection.look_at(key, reply_timeout=self.reply_timeout), long_held=self.long_held)
         except ZooKeeperUnavailable as error:
-            last = lazy.inspection.snapshot(patience=0.0, max_age=ANY_AGE, max_waiters=1)
+            last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
             info = next((each for each in last.locks if each.key == key), None)
             return detail(key, info, long_held=self.long_held, age=last.age, problem=str(error))
 

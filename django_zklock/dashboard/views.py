@@ -18,7 +18,6 @@ from django_zklock.dashboard.limit_views import LimitViews
 from django_zklock.dashboard.pages import Breadcrumb
 
 if TYPE_CHECKING:
-    from django_zklock.dashboard.detail import Row
     from django_zklock.inspection import Snapshot
 
 
@@ -63,7 +62,8 @@ class LockViews(BreakViews, LimitViews):
             "show_history": True,
             "lock": shown,
             "holders": [
-                (each, self._request_form(each) if may_ask and each.can_be_asked else None) for each in shown.holders
+                (each, self._request_form(number) if may_ask and each.can_be_asked else None)
+                for number, each in enumerate(shown.possible_holders, 1)
             ],
             "break_url": self.url("break") if self.has_break_permission(request) else "",
             "hold_url": self.url("hold") if self.has_hold_permission(request) else "",
@@ -74,9 +74,9 @@ class LockViews(BreakViews, LimitViews):
         }
         return self.page(request, "detail", context)
 
-    def _request_form(self, holder: Row) -> ReleaseRequestForm:
+    def _request_form(self, number: int) -> ReleaseRequestForm:
         """Return the form of a release request. Its field is outside of the form element, and names it."""
-        name = f"zklock-ask-{holder.number}"
+        name = f"zklock-ask-{number}"
         form = ReleaseRequestForm(auto_id=f"{name}-%s")
         use_widgets(form, self.formfield_overrides)
         form.fields["reason"].widget.attrs["form"] = name

@@ -2,9 +2,9 @@
 Abort the work that runs in an asyncio task, a greenlet or a thread.
 
 Each kind of work is aborted in another way, and each way has a race at the end of the block: an abort that is requested
-while the block ends must be dropped. It must never reach the code after the block. `ask` runs on the thread of the lock
-protocol; `arm` and `disarm` run in the work itself. The block of a coroutine or generator that is garbage may be
-disarmed in any thread, even in the middle of `ask`.
+while the block ends must be dropped. It must never reach the code after the block. `request` runs on the protocol's
+thread; `arm` and `disarm` run in the work itself. The block of a coroutine or generator that is garbage may be disarmed
+in any thread, even in the middle of `request`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Abort:
         """Accept aborts from now on; called in the work, at the start of the block."""
         self.armed = True
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         """Abort the work; on the protocol's thread. The caller repeats this until it is `delivered` or disarmed."""
         raise NotImplementedError
 
@@ -94,7 +94,7 @@ class TaskAbort(Abort):
         self._cancelling = _cancelling(self._task)
         self.armed = True
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the work is over
             self._loop.call_soon_threadsafe(self._deliver, reason)
 
@@ -138,7 +138,7 @@ class GreenletAbort(Abort):
         self._greenlet = greenlet
         self._in_hub = in_hub  # schedules a call in the hub; can be used on the protocol's thread
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         self._in_hub(self._deliver, reason)
 
     def _deliver(self, reason: str) -> None:
@@ -158,7 +158,7 @@ class NoAbort(Abort):
 
     how = "none"
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         pass
 
 
@@ -171,16 +171,16 @@ class MainThreadAbort(Abort):
 
     how = "signal"
     _reason = ""
-    _asked = False
+    _requested = False
 
     def arm(self) -> None:
         _install_handler()
         _main_thread_aborts.append(self)
         self.armed = True
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         self._reason = reason
-        self._asked = True
+        self._requested = True
         ident = threading.main_thread().ident
         if ident is not None:
             signal.pthread_kill(ident, ABORT_SIGNAL)
@@ -190,9 +190,9 @@ class MainThreadAbort(Abort):
         with contextlib.suppress(ValueError):
             _main_thread_aborts.remove(self)
 
-    def raise_if_asked(self) -> None:
+    def raise_if_requested(self) -> None:
         """Raise in the main thread if this abort was requested."""
-        if self._asked and self.armed and not self.delivered:
+        if self._requested and self.armed and not self.delivered:
             self.delivered = True
             raise LockLostInterrupt(self._reason)
 
@@ -213,7 +213,7 @@ def _install_handler() -> None:
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:
     if not _is_shielded(frame):
         for abort in _main_thread_aborts:
-            abort.raise_if_asked()
+            abort.raise_if_requested()
     if callable(_previous_handler):
         _previous_handler(number, frame)
 
@@ -236,7 +236,7 @@ class ThreadAbort(Abort):
         _thread_aborts[self] = None
         self.armed = True
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         with self._mutex:
             shielded = _is_shielded(sys._current_frames().get(self._ident))
             if self.armed and not self.delivered and not shielded:

@@ -12,17 +12,17 @@ from django_zklock.zk.gateway import Gateway
 from django_zklock.zk.requests import call
 from django_zklock.zk.session import Session
 
-PATIENCE = 2.0  # seconds to wait for the answer where a transaction is open meanwhile
+REPLY_TIMEOUT = 2.0  # seconds to wait for the answer where a transaction is open meanwhile
 
 
-def ask(hold: Hold, patience: float = PATIENCE) -> int | None:
+def ask(hold: Hold, reply_timeout: float = REPLY_TIMEOUT) -> int | None:
     """
     Return a zxid that the ensemble reached after this call began; None if ZooKeeper does not answer in time.
 
     A quorum confirms it, because a server that is cut off from the others has only an old one.
     """
     try:
-        return _last_zxid(held_of(hold).grant.session, patience)
+        return _last_zxid(held_of(hold).grant.session, reply_timeout)
     except ZooKeeperUnavailable:
         return None
 
@@ -33,8 +33,8 @@ def current() -> int:
     return _last_zxid(session, session.options.connect_timeout)
 
 
-def _last_zxid(session: Session, patience: float) -> int:
-    reply = call(session, Gateway.last_zxid, time.monotonic() + patience)
+def _last_zxid(session: Session, reply_timeout: float) -> int:
+    reply = call(session, Gateway.last_zxid, time.monotonic() + reply_timeout)
     if isinstance(reply, ZkError):
         raise ZooKeeperUnavailable(str(reply)) from reply
     return reply

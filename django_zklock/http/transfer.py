@@ -155,7 +155,7 @@ class _BodyPart:
         """Return what a step that ended with `error` has to raise."""
         self._stopped = self._guard.stopped(error)
         reason = self._guard.why_lost()
-        outer_stopped = any(guard.asked_at is not None for guard in outer)  # then the outer block reports the loss
+        outer_stopped = any(guard.abort_requested_at is not None for guard in outer)  # it reports the loss
         if reason is not None and ((self._stopped and not outer_stopped) or (error is None and self._guard.matters)):
             loss = self.held.grant.loss(reason)
             loss.__cause__ = error

@@ -16,15 +16,15 @@ from django_zklock.zk import clock, process
 from django_zklock.zk.clock import to_datetime
 from django_zklock.zk.session import Session
 
-SLACK: Final = 0.25  # seconds beyond the patience, for a busy process
+SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
 MAX_WAITERS: Final = 50  # waiters of one lock that are read
 
 
 def snapshot(
-    *, patience: float = 1.5, max_age: float = 1.0, max_locks: int | None = 1000, max_waiters: int | None = 50
+    *, reply_timeout: float = 1.5, max_age: float = 1.0, max_locks: int | None = 1000, max_waiters: int | None = 50
 ) -> Snapshot:
     """
-    Return a snapshot of all locks that are held or waited for, in `patience` seconds.
+    Return a snapshot of all locks that are held or waited for, in `reply_timeout` seconds.
 
     A snapshot that is at most `max_age` seconds old is returned again, and callers at the same time share one scan. Of
     each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
@@ -35,8 +35,8 @@ def snapshot(
     session = process.current()
     waiter: ThreadWaiter[CacheReply] = ThreadWaiter()
     limits = ScanLimits(max_locks, max_waiters)
-    session.post(lambda: session.attached(SnapshotCache).get(limits, patience, max_age, waiter.set))
-    reply = waiter.wait(patience + SLACK) or CacheReply(None, session.explain())
+    session.post(lambda: session.attached(SnapshotCache).get(limits, reply_timeout, max_age, waiter.set))
+    reply = waiter.wait(reply_timeout + SLACK) or CacheReply(None, session.explain())
     connection = connection_of(session)
     if reply.scan is None:
         return Snapshot(
@@ -65,18 +65,18 @@ def snapshot(
     )
 
 
-def look_at(key: str, *, patience: float = 1.5) -> LockInfo | None:
+def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     """
     Return the present state of one lock with its first fifty waiters, or None if it is free.
 
-    Raises `ZooKeeperUnavailable` if there is no answer within `patience` seconds.
+    Raises `ZooKeeperUnavailable` if there is no answer within `reply_timeout` seconds.
     """
     if not is_key(key):
         return None
     session = process.current()
     waiter: ThreadWaiter[CacheReply] = ThreadWaiter()
-    session.post(lambda: session.attached(SnapshotCache).read_one(key, patience, MAX_WAITERS, waiter.set))
-    reply = waiter.wait(patience + SLACK)
+    session.post(lambda: session.attached(SnapshotCache).read_one(key, reply_timeout, MAX_WAITERS, waiter.set))
+    reply = waiter.wait(reply_timeout + SLACK)
     if reply is None or reply.scan is None or not reply.scan.result.listed or reply.problem:
         raise ZooKeeperUnavailable(session.explain() if reply is None else reply.problem, lock=key)
     locks, _, _ = reply.scan.describe()

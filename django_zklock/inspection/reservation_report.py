@@ -31,11 +31,11 @@ class ReservationReport:
     """Why there may be more; empty if this is all."""
 
 
-def report_reservations(patience: float) -> ReservationReport:
-    """Read the reservations one by one, five hundred at most, for at most `patience` seconds."""
+def report_reservations(reply_timeout: float) -> ReservationReport:
+    """Read the reservations one by one, five hundred at most, for at most `reply_timeout` seconds."""
     session = process.current()
     directory = reservations.directory(session.options.base)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + reply_timeout
     names: list[str] = []
     dead: list[str] = []
     unreadable: list[str] = []

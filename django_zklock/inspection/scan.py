@@ -116,11 +116,11 @@ class Scan:
     """
 
     def __init__(
-        self, session: Session, limits: ScanLimits, patience: float, done: Callable[[ScanResult], object]
+        self, session: Session, limits: ScanLimits, reply_timeout: float, done: Callable[[ScanResult], object]
     ) -> None:
         self._session = session
         self._limits = limits
-        self._patience = patience
+        self._reply_timeout = reply_timeout
         self._done: Callable[[ScanResult], object] | None = done
         self._gateway: Gateway
         self._timers: list[Timer] = []
@@ -147,8 +147,8 @@ class Scan:
     def begin(self) -> None:
         """Begin as soon as there is a connection."""
         self._timers = [
-            self._session.loop.call_later(self._patience * LISTING_SHARE, self._on_listing_timeout),
-            self._session.loop.call_later(self._patience, self._on_timeout),
+            self._session.loop.call_later(self._reply_timeout * LISTING_SHARE, self._on_listing_timeout),
+            self._session.loop.call_later(self._reply_timeout, self._on_timeout),
         ]
         self._session.attached(OnConnected).call(self._on_connected)
 

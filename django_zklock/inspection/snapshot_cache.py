@@ -21,7 +21,7 @@ from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
 MAX_ENTRIES: Final = 8  # different limits for which scans are kept
-LATE: Final = 0.1  # seconds beyond its patience in which a scan still reports what it has read
+LATE: Final = 0.1  # seconds beyond its reply timeout in which a scan still reports what it has read
 
 Description: TypeAlias = tuple[tuple[LockInfo, ...], tuple[Wait, ...], tuple[tuple[Wait, ...], ...]]
 """The locks, the waits and the cycles."""
@@ -75,11 +75,11 @@ class _CacheEntry:
     def __init__(self) -> None:
         self.reply: CacheReply | None = None
         self.replied_at = 0.0  # on clock.now()
-        self.patience = 0.0  # of the last scan
+        self.reply_timeout = 0.0  # of the last scan
         self.listed: CachedScan | None = None  # the last that has listed all directories
         self.scan: Scan | None = None
         self.subscribers: list[_Subscriber] = []
-        self.next: list[tuple[float, _Subscriber]] = []  # with their patience
+        self.next: list[tuple[float, _Subscriber]] = []  # with their reply timeouts
 
 
 class SnapshotCache:
@@ -92,10 +92,10 @@ class SnapshotCache:
         self._listed: CachedScan | None = None  # the last that has listed all directories, with any limits
 
     def get(
-        self, limits: ScanLimits, patience: float, max_age: float, callback: Callable[[CacheReply], object]
+        self, limits: ScanLimits, reply_timeout: float, max_age: float, callback: Callable[[CacheReply], object]
     ) -> None:
         """
-        Call `callback` once with a reply, in little more than `patience` seconds.
+        Call `callback` once with a reply, in little more than `reply_timeout` seconds.
 
         The scan has ended, or if it is running has begun, at most `max_age` seconds ago.
         """
@@ -103,26 +103,28 @@ class SnapshotCache:
         now = clock.now()
         last = entry.reply
         fresh = entry.scan is None and now - entry.replied_at < max_age
-        if last is not None and fresh and (not last.problem or patience <= entry.patience):
-            callback(last)  # a problem of a scan with less patience may only have been lack of time
+        if last is not None and fresh and (not last.problem or reply_timeout <= entry.reply_timeout):
+            callback(last)  # a problem of a scan with a shorter reply timeout may only have been lack of time
             return
         subscriber = _Subscriber(callback)
-        self._session.loop.call_later(patience + LATE, lambda: subscriber.reply(self._late_reply(entry)))
+        self._session.loop.call_later(reply_timeout + LATE, lambda: subscriber.reply(self._late_reply(entry)))
         if entry.scan is None:
-            self._begin(entry, limits, patience, [subscriber])
-        elif now - entry.scan.started < max_age and patience <= entry.patience:
+            self._begin(entry, limits, reply_timeout, [subscriber])
+        elif now - entry.scan.started < max_age and reply_timeout <= entry.reply_timeout:
             entry.subscribers.append(subscriber)
         else:
-            entry.next.append((patience, subscriber))
+            entry.next.append((reply_timeout, subscriber))
 
-    def read_one(self, key: str, patience: float, max_waiters: int, callback: Callable[[CacheReply], object]) -> None:
+    def read_one(
+        self, key: str, reply_timeout: float, max_waiters: int, callback: Callable[[CacheReply], object]
+    ) -> None:
         """Call `callback` with a new scan of one lock."""
 
         def done(result: ScanResult) -> None:
             since = self._held_since.update(result, complete=False)
             callback(CacheReply(CachedScan(result, since), result.problem))
 
-        Scan(self._session, ScanLimits(None, max_waiters, key), patience, done).begin()
+        Scan(self._session, ScanLimits(None, max_waiters, key), reply_timeout, done).begin()
 
     def _entry(self, limits: ScanLimits) -> _CacheEntry:
         entry = self._entries.pop(limits, None) or _CacheEntry()
@@ -131,13 +133,15 @@ class SnapshotCache:
             del self._entries[old]
         return entry
 
-    def _begin(self, entry: _CacheEntry, limits: ScanLimits, patience: float, subscribers: list[_Subscriber]) -> None:
+    def _begin(
+        self, entry: _CacheEntry, limits: ScanLimits, reply_timeout: float, subscribers: list[_Subscriber]
+    ) -> None:
         def done(result: ScanResult) -> None:
             self._on_result(entry, limits, result)
 
         entry.subscribers = subscribers
-        entry.patience = patience
-        entry.scan = Scan(self._session, limits, patience, done)
+        entry.reply_timeout = reply_timeout
+        entry.scan = Scan(self._session, limits, reply_timeout, done)
         entry.scan.begin()
 
     def _on_result(self, entry: _CacheEntry, limits: ScanLimits, result: ScanResult) -> None:
@@ -150,9 +154,11 @@ class SnapshotCache:
         subscribers, entry.subscribers = entry.subscribers, []
         for subscriber in subscribers:
             subscriber.reply(entry.reply)
-        following, entry.next = [(patience, each) for patience, each in entry.next if each.waits], []
+        following, entry.next = [(reply_timeout, each) for reply_timeout, each in entry.next if each.waits], []
         if following:
-            self._begin(entry, limits, max(patience for patience, _ in following), [each for _, each in following])
+            self._begin(
+                entry, limits, max(reply_timeout for reply_timeout, _ in following), [each for _, each in following]
+            )
 
     def _late_reply(self, entry: _CacheEntry) -> CacheReply:
         return CacheReply(entry.listed or self._listed, self._session.explain())

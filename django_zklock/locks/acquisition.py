@@ -40,7 +40,7 @@ class Acquisition:
         "count",
         "grant",
         "held",
-        "patience",
+        "reply_timeout",
         "spec",
         "timeout",
         "waiter",
@@ -85,7 +85,7 @@ class Acquisition:
         session: Session,
         waiter: Waiter,
         timeout: float | None,
-        patience: float,
+        reply_timeout: float,
         needed: Iterable[Grant] = (),
         *,
         only_look: bool = False,
@@ -93,22 +93,22 @@ class Acquisition:
         """
         Start the contender; `waiter` gets its outcome.
 
-        `timeout` is in seconds. `patience` is how long ZooKeeper's first answer may take beyond that. The acquisition
+        `timeout` is in seconds. `reply_timeout` is how long ZooKeeper's first reply may take beyond it. The acquisition
         is called off if one of the `needed` grants is lost, because it would be of no use without them.
         """
         self.waiter = waiter
         self.timeout = timeout
-        self.patience = patience
+        self.reply_timeout = reply_timeout
         self._session = session
         self._began = time.monotonic()
-        patient = not only_look and (timeout is None or timeout > 0)
+        waits = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
         self.contender = contender = Contender(
             session,
             self.spec,
             self.spec.caller(self._owner),
             self._answer,
-            patient=patient,
+            waits=waits,
             deadline=deadline,
             only_look=only_look,
         )
@@ -120,9 +120,9 @@ class Acquisition:
             session.post(self._accompany, companions)
 
     @property
-    def extra_patience(self) -> float:
+    def extra_wait(self) -> float:
         """Seconds to wait after the timeout: for ZooKeeper's first answer, never for the lock."""
-        return 0.0 if self.contender is None or self.contender.placed else self.patience
+        return 0.0 if self.contender is None or self.contender.placed else self.reply_timeout
 
     @property
     def waited(self) -> float:

@@ -89,9 +89,9 @@ class Deadline:
     def left_for(self, spec: LockSpec) -> tuple[float | None, float]:
         """Return the seconds left to wait for one lock, and those that ZooKeeper's first answer may take beyond."""
         if not self._timeout:  # no limit, or no wait
-            return self._timeout, spec.patience
+            return self._timeout, spec.reply_timeout
         left = self._timeout - self.waited
-        return max(left, SHORTEST_WAIT), max(0.0, min(spec.patience, spec.patience + left))
+        return max(left, SHORTEST_WAIT), max(0.0, min(spec.reply_timeout, spec.reply_timeout + left))
 
 
 class Entry:
@@ -333,7 +333,7 @@ class LockBase(Generic[AnyHold]):
                         _start(acquisition, entry, plan, deadline, waiter)
                         outcome = yield from acquisition.waiter.outcome(acquisition.timeout)
                         if outcome is None:
-                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_patience)
+                            outcome = yield from acquisition.waiter.outcome(acquisition.extra_wait)
                         acquisition.conclude(outcome, keep=keep)
                     except BaseException as error:
                         acquisition.give_up(error)
@@ -388,9 +388,9 @@ def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadlin
     spec = acquisition.spec
     if waiter is ThreadWaiter:
         check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
-    timeout, patience = deadline.left_for(spec)
+    timeout, reply_timeout = deadline.left_for(spec)
     needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
-    acquisition.start(process.current(), waiter(), timeout, patience, needed)
+    acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed)
 
 
 def _fresh(plan: Plan, owner: Owner) -> Collection[str]:

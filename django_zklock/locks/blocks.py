@@ -16,7 +16,7 @@ from django_zklock.execution.transactions import Transaction
 from django_zklock.execution.waiters import TaskWaiter, ThreadWaiter
 from django_zklock.locks import notify, table
 from django_zklock.locks.guard import Guard
-from django_zklock.locks.held import RELEASE_PATIENCE, HeldLock
+from django_zklock.locks.held import RELEASE_TIMEOUT, HeldLock
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -66,14 +66,14 @@ def release_all(parts: Sequence[Part], new_waiter: Callable[[], Any] | None = No
 @abort.shielded
 def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
     """Wait for the confirmation of releases, less than a second in all."""
-    deadline = time.monotonic() + RELEASE_PATIENCE
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     for waiter in waiters:
         waiter.wait(deadline - time.monotonic())
 
 
 async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
     """Wait for the confirmation of releases in a coroutine, less than a second in all."""
-    deadline = time.monotonic() + RELEASE_PATIENCE
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     for waiter in waiters:
         await waiter.wait(deadline - time.monotonic())
 
@@ -139,7 +139,7 @@ def _conclude(
     receipt = guard.receipt(stopped=stopped)
     if not any(outer.grant is held.grant for outer in around):
         notify.send_lost(held, reason, receipt)
-    outer_stopped = any(outer.asked_at is not None for outer in around)  # then that block will say so itself
+    outer_stopped = any(outer.abort_requested_at is not None for outer in around)  # then that block will say so itself
     if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
         return held.grant.loss(reason)
     return None
@@ -239,8 +239,8 @@ class Blocks:
                 logger.warning(
                     "an exception destroyed the end of a block under lock %r, which is released now%s",
                     part.held.key,
-                    work.noted(part.held.grant.about),
-                    extra=part.held.grant.logged(),
+                    work.log_suffix(part.held.grant.about),
+                    extra=part.held.grant.log_fields(),
                 )
 
         return weakref.ref(block, on_dropped)

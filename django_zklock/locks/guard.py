@@ -13,7 +13,7 @@ from django_zklock.zk.loop import Timer
 
 logger = logging.getLogger("django_zklock.abort")
 
-ASK_AGAIN = 0.05  # seconds; an abort is repeated, because a shielded function may delay it, or a signal be lost
+REPEAT_AFTER = 0.05  # seconds; an abort is repeated, because a shielded function may delay it, or a signal be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Guard(GrantObserver):
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
         self.at_work = False  # there is work that can be aborted; written by its owner
-        self.asked_at: float | None = None  # written by the protocol's thread, before the abort is delivered
+        self.abort_requested_at: float | None = None  # written by the protocol's thread, before the abort is delivered
 
     def arm(self) -> None:
         """Begin to guard; called in the work."""
@@ -86,16 +86,16 @@ class Guard(GrantObserver):
 
     def stopped(self, error: BaseException | None) -> bool:
         """Return whether this guard ended the block with this error. To be called once, after `disarm`."""
-        return self.asked_at is not None and self._abort.is_mine(error)
+        return self.abort_requested_at is not None and self._abort.is_mine(error)
 
     def receipt(self, *, stopped: bool) -> Receipt | None:
         """Return the result of the abort, if there was one."""
-        if self.asked_at is None:
+        if self.abort_requested_at is None:
             return None
         receipt = Receipt(
             reason=self.grant.lost_reason or "",
             how=self._abort.how,
-            stopped_after=time.monotonic() - self.asked_at,
+            stopped_after=time.monotonic() - self.abort_requested_at,
             delivered=stopped or self._abort.delivered,
             swallowed=self._abort.delivered and not stopped,
         )
@@ -106,8 +106,8 @@ class Guard(GrantObserver):
             receipt.stopped_after,
             receipt.how,
             receipt.reason,
-            work.noted(self.grant.about),
-            extra=self.grant.logged(),
+            work.log_suffix(self.grant.about),
+            extra=self.grant.log_fields(),
         )
         return receipt
 
@@ -130,15 +130,15 @@ class Guard(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         """Abort the work, unless the policy is never."""
-        if self.matters and self.asked_at is None:
-            self.asked_at = time.monotonic()
-            self._ask(reason)
+        if self.matters and self.abort_requested_at is None:
+            self.abort_requested_at = time.monotonic()
+            self._request_abort(reason)
 
-    def _ask(self, reason: str) -> None:
+    def _request_abort(self, reason: str) -> None:
         way = self._abort
         if way.armed and not way.delivered:
-            self._loop.call_later(ASK_AGAIN, lambda: self._ask(reason))
-            way.ask(reason)
+            self._loop.call_later(REPEAT_AFTER, lambda: self._request_abort(reason))
+            way.request(reason)
 
     def _detach(self) -> None:
         self.on_confirmed()

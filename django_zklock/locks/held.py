@@ -29,7 +29,7 @@ from django_zklock.queue.nodes import Kind
 
 logger = logging.getLogger("django_zklock.locks")
 
-RELEASE_PATIENCE = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
+RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
 class HeldLock:
@@ -259,7 +259,7 @@ def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserv
     if held.count > 0:
         return None
     confirmed: ThreadWaiter[bool] = ThreadWaiter()
-    deadline = time.monotonic() + RELEASE_PATIENCE
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     held.release_to(0, confirmed.set)
     return lambda: confirmed.wait(deadline - time.monotonic())
 

@@ -103,8 +103,8 @@ class MaximumHold(GrantObserver):
             grant.key,
             held,
             self._warn_after,
-            work.noted(grant.about),
-            extra=grant.logged(),
+            work.log_suffix(grant.about),
+            extra=grant.log_fields(),
         )
 
 

@@ -135,14 +135,14 @@ def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
     return isinstance(outcome, Busy)
 
 
-def contenders(key: str, parent: str, *, patience: float | None = None) -> tuple[ContenderInfo, ...]:
+def contenders(key: str, parent: str, *, reply_timeout: float | None = None) -> tuple[ContenderInfo, ...]:
     """
     Return the first fifty holders and waiters of `key`, in the order of the queue. `parent` is the directory.
 
     It costs one listing, and one read for each of them, all sent at once. Raises `ZooKeeperUnavailable` if that takes
-    more than `patience` seconds (None: the connect timeout).
+    more than `reply_timeout` seconds (None: the connect timeout).
     """
-    return run(read_queue(process.current(), key, parent, ThreadWaiter(), patience=patience))
+    return run(read_queue(process.current(), key, parent, ThreadWaiter(), reply_timeout=reply_timeout))
 
 
 def read_queue(
@@ -152,22 +152,22 @@ def read_queue(
     waiter: ThreadWaiter[_Outcome] | TaskWaiter[_Outcome],
     *,
     most: int = MOST_READ,
-    patience: float | None = None,
+    reply_timeout: float | None = None,
 ) -> Routine[tuple[ContenderInfo, ...]]:
     """
     Return the first `most` contenders of a queue; fewer if some leave meanwhile, but none only if it is empty.
 
-    Raises `ZooKeeperUnavailable` if that takes more than `patience` seconds (None: the connect timeout).
+    Raises `ZooKeeperUnavailable` if that takes more than `reply_timeout` seconds (None: the connect timeout).
     """
-    patience = session.options.connect_timeout if patience is None else patience
+    reply_timeout = session.options.connect_timeout if reply_timeout is None else reply_timeout
     read = _QueueRead(session, key, parent, most, waiter.set)
     session.post(read.begin)
     try:
-        found = yield from waiter.outcome(patience)
+        found = yield from waiter.outcome(reply_timeout)
     finally:
         read.give_up()
     if found is None:
-        raise ZooKeeperUnavailable(session.explain(patience), lock=key)
+        raise ZooKeeperUnavailable(session.explain(reply_timeout), lock=key)
     if isinstance(found, ZkLockError):
         found.lock = found.lock or key
         raise found

@@ -21,7 +21,7 @@ from django_zklock.queue.nodes import Kind
 
 DEFAULT_TIMEOUT = 10.0  # seconds to wait for a lock in plain code
 
-ANSWER_PATIENCE = 0.7
+REPLY_TIMEOUT = 0.7
 """
 Seconds that ZooKeeper's first reply may take beyond the timeout.
 
@@ -43,7 +43,7 @@ class LockSpec(QueueSpec):
     warn_after: float | None
     what: str  # the work it is for, as others in the queue see it; empty: the current work of the caller
     about: Mapping[str, str]  # the same, item by item
-    patience: float = ANSWER_PATIENCE
+    reply_timeout: float = REPLY_TIMEOUT
 
     @property
     def shares(self) -> bool:

@@ -15,7 +15,7 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.queue.escaping import SAFE, unescape
 from django_zklock.queue.names import Template
 
-PATIENCE: Final = 5.0  # seconds; a program that was just started has to connect first
+REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_SECONDS: Final = 366 * 86400.0
 _SAFE: Final = re.escape("".join(sorted(SAFE)))
@@ -45,11 +45,11 @@ def add_reason(parser: argparse.ArgumentParser, explanation: str) -> None:
 
 
 def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
-    """Declare `--patience` and `--json`, which has the help text `json`."""
+    """Declare `--reply-timeout` and `--json`, which has the help text `json`."""
     parser.add_argument(
-        "--patience",
+        "--reply-timeout",
         type=seconds,
-        default=PATIENCE,
+        default=REPLY_TIMEOUT,
         metavar="TIME",
         help="how long to wait for ZooKeeper (default: %(default)s s)",
     )

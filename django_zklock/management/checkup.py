@@ -57,9 +57,9 @@ class _Stopped(Exception):
     """A check failed, so the rest would fail, too."""
 
 
-def check_up(session: Session, rounds: int, patience: float) -> CheckupResult:
-    """Run the checks, for at most `patience` seconds. Measure the times of `rounds` reads and as many writes."""
-    checkup = _Checkup(session, time.monotonic() + patience)
+def check_up(session: Session, rounds: int, reply_timeout: float) -> CheckupResult:
+    """Run the checks, for at most `reply_timeout` seconds. Measure the times of `rounds` reads and as many writes."""
+    checkup = _Checkup(session, time.monotonic() + reply_timeout)
     try:
         checkup.connect()
         checkup.time_requests(rounds)
@@ -148,12 +148,12 @@ class _Checkup:
         return reply
 
 
-def server_version(hosts: Sequence[tuple[str, int]], patience: float, tls: TlsOptions | None) -> str:
+def server_version(hosts: Sequence[tuple[str, int]], timeout: float, tls: TlsOptions | None) -> str:
     """Return the version from the first server that answers the command `srvr`; "" if none does."""
     for host, port in hosts:
         try:
-            with socket.create_connection((host, port), patience) as sock:
-                sock.settimeout(patience)
+            with socket.create_connection((host, port), timeout) as sock:
+                sock.settimeout(timeout)
                 stream = sock if tls is None else tls.context().wrap_socket(sock, server_hostname=host)
                 stream.sendall(b"srvr")
                 text = b""

@@ -17,7 +17,7 @@ from django_zklock.locks.protocol.loss import LASTS
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
 from django_zklock.operations.audit import check_by, check_reason, log_break
-from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
+from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import break_record, order
 from django_zklock.queue.break_record import BreakRecord
@@ -42,7 +42,9 @@ class Broken:
     by: str
 
 
-def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patience: float = PATIENCE) -> Broken:
+def break_lock(
+    key: str, *, guid: str, token: int, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
+) -> Broken:
     """
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
@@ -56,7 +58,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
         token: of the holder's znode.
         reason: why, for the audit and for the holder; required.
         by: the operator.
-        patience: seconds to wait for ZooKeeper.
+        reply_timeout: seconds to wait for ZooKeeper.
 
     Raises:
         LockChangedHands: the contender with this guid and token does not hold the lock (any more).
@@ -67,7 +69,7 @@ def break_lock(key: str, *, guid: str, token: int, reason: str, by: str, patienc
     check_no_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
-    client = QueueClient(key, patience)
+    client = QueueClient(key, reply_timeout)
     queue = order.ordered(client.run(children))
     child = next((child for child in queue if child.guid == guid), None)
     node = None if child is None else client.read(child.name)

@@ -18,7 +18,7 @@ from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, Node, No
 from django_zklock.zk.multi import Delete, Operation
 from django_zklock.zk.requests import Commit, Decide, Done, OptimisticUpdate, Step, WaitUntilGone, call, run
 
-PATIENCE: Final = 5.0
+REPLY_TIMEOUT: Final = 5.0
 """Seconds that ZooKeeper has for its answers, besides the time to wait for a lock."""
 BATCH: Final = 100  # znodes that are read together
 
@@ -32,14 +32,14 @@ class QueueClient:
     Every method raises `ZooKeeperUnavailable` when the deadline is over. What was sent by then may be carried out.
     """
 
-    def __init__(self, key: str, patience: float) -> None:
-        check_seconds("patience", patience)
+    def __init__(self, key: str, reply_timeout: float) -> None:
+        check_seconds("reply_timeout", reply_timeout)
         self.key = key
         self.base = conf.current().base
         names.check_key(key)
         self.parent = names.path(self.base, key)
         self.session = process.current()
-        self._deadline = time.monotonic() + patience
+        self._deadline = time.monotonic() + reply_timeout
 
     @property
     def left(self) -> float:
@@ -55,14 +55,14 @@ class QueueClient:
             self.about(error)
             raise
 
-    def gone(self, name: str, patience: float) -> bool:
-        """Wait until a znode of the queue is gone; return False if that takes more than `patience` seconds."""
+    def gone(self, name: str, seconds: float) -> bool:
+        """Wait until a znode of the queue is gone; return False if that takes more than these seconds."""
 
         def decide(found: DirectoryState | None, session_id: int) -> Step:
             return WaitUntilGone(name) if found is not None and name in found.children else Done(True)
 
         try:
-            run(OptimisticUpdate(self.session, self.parent, decide), time.monotonic() + patience)
+            run(OptimisticUpdate(self.session, self.parent, decide), time.monotonic() + seconds)
         except ZooKeeperUnavailable:
             return False
         except ZkLockError as error:

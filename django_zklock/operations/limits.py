@@ -27,7 +27,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.notify import send_from
 from django_zklock.locks.validation import check_no_running_loop
 from django_zklock.operations.audit import check_by, check_reason, log_limit
-from django_zklock.operations.client import PATIENCE, QueueClient, children
+from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.queue import holders, markers, order
 from django_zklock.queue.escaping import SEQUENCE_TAIL
 from django_zklock.queue.markers import LimitRecord, SetLimit
@@ -39,7 +39,7 @@ from django_zklock.zk.multi import Create, Delete, SetData
 from django_zklock.zk.requests import Commit, Done, Step
 
 
-def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = PATIENCE) -> None:
+def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> None:
     """
     Set the limit of a semaphore for all processes, in place of the limit in their code, until it is cleared.
 
@@ -52,7 +52,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
         limit: the number of permits, from 1 to 10 000.
         reason: why, for the audit and shown with the lock; required.
         by: the operator.
-        patience: seconds to wait for ZooKeeper.
+        reply_timeout: seconds to wait for ZooKeeper.
 
     Raises:
         ZooKeeperUnavailable: ZooKeeper did not answer in time. If the request was sent, the limit may be set.
@@ -63,7 +63,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     by, reason = check_by(by), check_reason(reason)
     if not options.is_limit(limit):
         raise ValueError(f"limit is a number of permits from 1 to {options.MOST_PERMITS}, not {limit!r}.")
-    client = QueueClient(key, patience)
+    client = QueueClient(key, reply_timeout)
     check_own_key(key)
     try:
         client.run(LimitChange(client.parent, limit, by=by, reason=reason))
@@ -74,7 +74,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, patience: float = P
     send_from(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
 
 
-def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -> bool:
+def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> bool:
     """
     Clear the limit, so that the one in the code of each process applies again; return whether a limit was set.
 
@@ -88,7 +88,7 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
     """
     check_no_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
-    client = QueueClient(key, patience)
+    client = QueueClient(key, reply_timeout)
     check_own_key(key)
     try:
         done: bool = client.run(LimitChange(client.parent, 0, by=by, reason=reason))
@@ -103,14 +103,14 @@ def clear_limit(key: str, *, reason: str, by: str, patience: float = PATIENCE) -
     return done
 
 
-def limit_of(key: str, *, patience: float = PATIENCE) -> SetLimit | None:
+def limit_of(key: str, *, reply_timeout: float = REPLY_TIMEOUT) -> SetLimit | None:
     """
     Return the limit that is set for all processes, with the operator and the reason; None if none is set.
 
     It also works for a semaphore without contenders, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
     """
     check_no_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
-    client = QueueClient(key, patience)
+    client = QueueClient(key, reply_timeout)
     check_own_key(key)
     while True:
         name = order.limit_marker_in(client.run(children))

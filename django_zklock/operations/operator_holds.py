@@ -20,7 +20,7 @@ from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.locks.validation import check_no_running_loop, check_seconds, check_target
 from django_zklock.operations.audit import audit, check_by, check_optional_reason, check_reason, log_fields
-from django_zklock.operations.client import PATIENCE, DeleteNode, QueueClient, children
+from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 from django_zklock.queue import operator_hold, order
 from django_zklock.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.queue.names import check_own_key
@@ -29,7 +29,7 @@ from django_zklock.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
 
 
 def hold_lock(
-    key: str, *, seconds: float, reason: str, by: str, wait: float = 0, patience: float = PATIENCE
+    key: str, *, seconds: float, reason: str, by: str, wait: float = 0, reply_timeout: float = REPLY_TIMEOUT
 ) -> OperatorHold:
     """
     Hold a lock for a person, for `seconds` from its grant, for example during a deploy.
@@ -51,15 +51,15 @@ def hold_lock(
     if not 0 < seconds <= LONGEST:
         raise ValueError(f"seconds is {what}, not {seconds!r}.")
     check_seconds("wait", wait)
-    check_seconds("patience", patience)
-    client = QueueClient(key, patience + wait)
+    check_seconds("reply_timeout", reply_timeout)
+    client = QueueClient(key, reply_timeout + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
     audit.warning("lock %r is held by %s", key, hold, extra={**log_fields(key, by, reason), "token": hold.token})
     return hold
 
 
-def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float = PATIENCE) -> None:
+def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: float = REPLY_TIMEOUT) -> None:
     """
     End an operator hold before its time. A hold that `hold_lock` still waits for has no token, and cannot be ended.
 
@@ -71,7 +71,7 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", patience: float
     check_no_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
     by, reason = check_by(by), check_optional_reason(reason)
     check_target(token=token)
-    hold = _delete(QueueClient(key, patience), token)
+    hold = _delete(QueueClient(key, reply_timeout), token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
     audit.warning(
@@ -94,7 +94,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
     caller = Caller(thread=threading.current_thread().name, what=f"operator {label.by}: {label.reason}", operator=label)
-    contender = Contender(client.session, spec, caller, waiter.set, patient=wait > 0, deadline=time.monotonic() + wait)
+    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=time.monotonic() + wait)
     try:
         contender.start()
         outcome = waiter.wait(wait)

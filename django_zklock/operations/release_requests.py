@@ -10,7 +10,7 @@ from django_zklock.locks.protocol.operator_holds import read_hold
 from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.locks.validation import check_no_running_loop, check_target
 from django_zklock.operations.audit import check_by, check_reason, log_release_request
-from django_zklock.operations.client import PATIENCE, QueueClient, children
+from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 from django_zklock.operations.limits import may_hold
 from django_zklock.queue import operator_hold, order, release_request
 from django_zklock.queue.holders import holder_places
@@ -33,7 +33,7 @@ class ReleaseRequested:
 
 
 def request_release(
-    key: str, reason: str, *, by: str, guid: str = "", token: int = 0, patience: float = PATIENCE
+    key: str, reason: str, *, by: str, guid: str = "", token: int = 0, reply_timeout: float = REPLY_TIMEOUT
 ) -> ReleaseRequested:
     """
     Ask the holder of a lock to release it, or all holders if several share it. No work is aborted.
@@ -48,7 +48,7 @@ def request_release(
         by: the operator.
         guid: of the one holder to ask; empty: all of them.
         token: of that holder's znode, if it is known.
-        patience: seconds to wait for ZooKeeper.
+        reply_timeout: seconds to wait for ZooKeeper.
 
     Raises:
         LockChangedHands: the lock has no holder, or not the one that is named (any more).
@@ -60,7 +60,7 @@ def request_release(
     check_no_running_loop("request_release", "await sync_to_async(request_release)(...)")
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
-    client = QueueClient(key, patience)
+    client = QueueClient(key, reply_timeout)
     targets: list[_Target] = []
     try:
         _ask(client, targets, by=by, reason=reason, guid=guid, token=token)

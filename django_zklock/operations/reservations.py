@@ -41,7 +41,7 @@ from django_zklock.zk.requests import (
 logger = logging.getLogger("django_zklock.reservations")
 
 DEADLINE: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
-PATIENCE: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background
+REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ def reserve(
         over = found.token
 
 
-def confirm(reserved: Reserved, *, deadline: float = PATIENCE) -> None:
+def confirm(reserved: Reserved, *, deadline: float = REPLY_TIMEOUT) -> None:
     """Record that the message was sent; in the background if ZooKeeper does not answer in time."""
     _complete(reserved.key, _confirming(reserved), deadline)
 
 
-def withdraw(reserved: Reserved, *, deadline: float = PATIENCE) -> None:
+def withdraw(reserved: Reserved, *, deadline: float = REPLY_TIMEOUT) -> None:
     """Record that the message was not sent: the key is free, or its task is in its earlier state again."""
     _complete(reserved.key, _withdrawing(reserved), deadline)
 
@@ -134,7 +134,7 @@ def confirmed(reserved: Reserved) -> Iterator[None]:
     confirm(reserved)
 
 
-def start(key: str, task_id: str, *, late: bool = False, deadline: float = PATIENCE) -> Attached | None:
+def start(key: str, task_id: str, *, late: bool = False, deadline: float = REPLY_TIMEOUT) -> Attached | None:
     """
     Record that this process runs the task. Returns None if the task does not have the key, or ZooKeeper is away.
 
@@ -148,12 +148,12 @@ def start(key: str, task_id: str, *, late: bool = False, deadline: float = PATIE
     return found
 
 
-def leave(attached: Attached, *, waits: bool = False, deadline: float = PATIENCE) -> None:
+def leave(attached: Attached, *, waits: bool = False, deadline: float = REPLY_TIMEOUT) -> None:
     """Record that this process no longer runs the task; with `waits`, that its message is in the broker again."""
     _complete(attached.key, _leaving(attached, waits), deadline)
 
 
-def free(key: str, task_id: str, *, attached: Attached | None = None, deadline: float = PATIENCE) -> bool:
+def free(key: str, task_id: str, *, attached: Attached | None = None, deadline: float = REPLY_TIMEOUT) -> bool:
     """
     Free the key of a task that no longer counts; harmless if the task does not have it.
 

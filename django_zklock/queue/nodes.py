@@ -97,7 +97,7 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
     return f"{_CURATOR_START}{guid}-{kind.value}"
 
 
-def bears(name: str, guid: str) -> bool:
+def has_guid(name: str, guid: str) -> bool:
     """Return whether a znode of this name was created with this guid, for any kind."""
     return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))
 

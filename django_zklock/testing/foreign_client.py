@@ -21,7 +21,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Kind, Payload, prefix
 
-PATIENCE = 2.0  # seconds to wait for a reply; a test may have stalled the server
+REPLY_TIMEOUT = 2.0  # seconds to wait for a reply; a test may have stalled the server
 # In seconds. It must reconnect soon after a fault.
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 1, "max_delay": 0.1}
 
@@ -54,24 +54,24 @@ class ForeignClient:
             create = self._connected().create_async(
                 path, payload.encode(), ephemeral=True, sequence=True, makepath=True
             )
-            node: str = create.get(timeout=PATIENCE)
+            node: str = create.get(timeout=REPLY_TIMEOUT)
         except (KazooException, KazooTimeoutError) as error:
             raise TimeoutError(
-                f"the other client could not create a contender in {directory} within {PATIENCE:g} s"
+                f"the other client could not create a contender in {directory} within {REPLY_TIMEOUT:g} s"
             ) from error
         return node
 
     def leave(self, node: str) -> None:
         """Delete the contender. If a test has cut the connection, this happens after the client has reconnected."""
         client = self._client
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + REPLY_TIMEOUT
         while client is not None and time.monotonic() < deadline:
             connected = client.connected
             reply = client.delete_async(node)
             if not connected:
                 return  # kazoo sends it after it has reconnected
             try:
-                reply.get(timeout=PATIENCE)
+                reply.get(timeout=REPLY_TIMEOUT)
             except ConnectionLoss:
                 continue
             except (KazooException, KazooTimeoutError):
@@ -86,7 +86,7 @@ class ForeignClient:
             replies = [self._connected().get_async(path) for path in paths]
         except KazooTimeoutError:
             return [None] * len(paths)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + REPLY_TIMEOUT
         return [_payload(reply, deadline) for reply in replies]
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class ForeignClient:
         if self._client is None:
             client = KazooClient(self._hosts, timeout=10, connection_retry=RETRY, logger=logger)
             try:
-                client.start(timeout=PATIENCE)
+                client.start(timeout=REPLY_TIMEOUT)
             except BaseException:
                 client.stop()
                 client.close()

@@ -36,9 +36,9 @@ SESSION_TIMEOUT: Final = 6.0
 """Seconds. The lease is 0.4 of it, so a busy machine may pause for 2.4 s."""
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds until code under test gets an error because ZooKeeper is unreachable."""
-PATIENCE: Final = 2.0
+TIMEOUT: Final = 2.0
 """Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
-RECONNECT_PATIENCE: Final = 10.0
+RECONNECT_TIMEOUT: Final = 10.0
 
 _KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT")  # of the project's settings; the others describe its ZooKeeper
 
@@ -119,7 +119,7 @@ class LockTester:
 
     def _left_behind(self) -> str:
         """
-        Return the queues if contenders are left after `PATIENCE` seconds, else "".
+        Return the queues if contenders are left after `TIMEOUT` seconds, else "".
 
         Minimum holds may outlast the test.
         """
@@ -127,8 +127,8 @@ class LockTester:
             return ""
         session = process.peek()
         if session is not None:
-            _wait_for(lambda: session.connected, RECONNECT_PATIENCE)  # the test may have ended during a fault
-        return "" if _wait_for(lambda: not self._unexpected(), PATIENCE) else self.describe()
+            _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
+        return "" if _wait_for(lambda: not self._unexpected(), TIMEOUT) else self.describe()
 
     def _unexpected(self) -> list[str]:
         """Return the paths of the contenders that must be gone at the end of the test."""
@@ -170,7 +170,7 @@ class LockTester:
         self._expire(before)
         self.eventually(
             lambda: session.session_id != before,
-            RECONNECT_PATIENCE,
+            RECONNECT_TIMEOUT,
             "the process did not notice that its session expired",
         )
         yield
@@ -250,7 +250,7 @@ class LockTester:
         fields: Mapping[str, object] | None = None,
         *,
         holders: int | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = TIMEOUT,
     ) -> None:
         """Fail unless the lock has a holder within `timeout` seconds; with `holders`, exactly that number."""
         if holders is None:
@@ -260,12 +260,12 @@ class LockTester:
                 lambda found: sum(found) == holders, name, fields, timeout, f"does not have {holders} holder(s)"
             )
 
-    def assert_free(self, name: str, fields: Mapping[str, object] | None = None, *, timeout: float = PATIENCE) -> None:
+    def assert_free(self, name: str, fields: Mapping[str, object] | None = None, *, timeout: float = TIMEOUT) -> None:
         """Fail unless the lock has no holder and no waiter within `timeout` seconds."""
         self._assert(lambda found: not found, name, fields, timeout, "is not free")
 
     def assert_waiting(
-        self, name: str, count: int = 1, fields: Mapping[str, object] | None = None, *, timeout: float = PATIENCE
+        self, name: str, count: int = 1, fields: Mapping[str, object] | None = None, *, timeout: float = TIMEOUT
     ) -> None:
         """Fail unless the lock has exactly `count` waiters within `timeout` seconds."""
         self._assert(
@@ -331,7 +331,7 @@ class LockTester:
         session = process.current()
         self.eventually(
             lambda: session.connected and session.session_id is not None,
-            RECONNECT_PATIENCE,
+            RECONNECT_TIMEOUT,
             "the process is not connected",
         )
         return session

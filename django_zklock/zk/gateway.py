@@ -68,7 +68,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryState:
-    """A znode and the names of its children, no older than the request."""
+    """A znode with the names of its children. They are read after a `sync`, so they are no older than the request."""
 
     path: str
     data: bytes

@@ -80,11 +80,11 @@ class SessionObserver:
 
 class Session:
     """
-    The one connection of this process to ZooKeeper, and its session.
+    The ZooKeeper session of this process, and its one connection.
 
-    It starts on first use. If kazoo's thread has died, or has had no connection for too long, the client is replaced.
-    An orderly exit closes the session; a forked child only drops it. There are two threads: kazoo's thread reads and
-    writes the socket, and the loop's thread runs the protocol.
+    It starts on first use. An orderly exit closes it; a forked child only drops it. Two threads work for it: kazoo's
+    thread reads and writes the socket, and the loop's thread runs the protocol. The client, and with it kazoo's thread,
+    is replaced if that thread has died, or has had no connection for too long.
     """
 
     def __init__(self, options: SessionOptions) -> None:

@@ -62,11 +62,11 @@ class Tally:
 class Customers:
     """Send customers to the shop and count their answers."""
 
-    def __init__(self, port: int, tally: Tally, *, patience: float = 60.0) -> None:
+    def __init__(self, port: int, tally: Tally, *, timeout: float = 60.0) -> None:
         self.tally = tally
         self.closed = threading.Event()  # set: whoever is not served yet gives up
         self._port = port
-        self._patience = patience
+        self._timeout = timeout
         self._csrf = self._fetch_csrf_token()
 
     def crowd(self, skus: Iterable[str], *, doors: Iterable[str], at_once: int) -> None:
@@ -87,7 +87,7 @@ class Customers:
         self._insist(lambda: self._result(restock.delay(sku, amount, ref)), sku, "delivery")
 
     def _insist(self, ask: Callable[[], str], sku: str, door: str) -> None:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline and not self.closed.is_set():
             began = time.monotonic()
             result = ask()
@@ -95,7 +95,7 @@ class Customers:
             if result in FINAL:
                 return
             time.sleep(random.uniform(0.1, 0.3))
-        self.tally.add(Answer(door, sku, GAVE_UP, self._patience))
+        self.tally.add(Answer(door, sku, GAVE_UP, self._timeout))
 
     def _post(self, sku: str, door: str, ref: str) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
@@ -123,7 +123,7 @@ class Customers:
 
     def _result(self, task: Any) -> str:
         try:
-            result = task.get(timeout=self._patience, interval=0.1, propagate=False)
+            result = task.get(timeout=self._timeout, interval=0.1, propagate=False)
         except NoResult:
             return "no answer (task)"
         if not isinstance(result, BaseException):

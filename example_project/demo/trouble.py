@@ -24,7 +24,7 @@ def kill_a_holder(site: Site, queues: Queues, skus: Sequence[str], *, within: fl
     """
     Kill -9 a worker's process that holds the lock of an item while somebody waits for it; return the item and the time.
 
-    The process is stopped (SIGSTOP) before the last look, so that it cannot let go of the lock between look and kill.
+    The process is stopped (SIGSTOP) before the last look, so that it cannot release the lock between look and kill.
     """
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:

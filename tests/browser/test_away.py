@@ -20,7 +20,7 @@ DEADLINE = 3.5  # seconds for a whole page: the 1.5 that a snapshot may take, an
 
 def opened_in_time(visitor: Visitor, path: str) -> None:
     began = time.monotonic()
-    assert visitor.open(path, anew=False).status == 200
+    assert visitor.open(path, refresh=False).status == 200
     took = time.monotonic() - began
     assert took < DEADLINE, f"{path} took {took:.1f} s"
 
@@ -68,7 +68,7 @@ def test_without_zookeeper_no_page_fails(stage: Stage, wire: Proxy, visitor: Vis
         address(KEY, "hold"),
     ):
         began = time.monotonic()
-        assert operator.open(path, anew=False).status in {200, 503}, path  # a page, whatever its status
+        assert operator.open(path, refresh=False).status in {200, 503}, path  # a page, whatever its status
         assert time.monotonic() - began < DEADLINE, path
         operator.picture(f"away{path.replace('/', '-').rstrip('-').partition('?')[0]}")
         assert operator.page.locator("#content").inner_text(), path

@@ -28,7 +28,7 @@ def cost(viewer: Visitor, wire: Proxy, path: str = LIST) -> tuple[float, int, in
     """Open a page without a fresh snapshot; return the seconds it computed, its requests and round trips."""
     time.sleep(EXPIRY)
     wire.reset()
-    answer = viewer.open(path, anew=False)
+    answer = viewer.open(path, refresh=False)
     assert answer.status == 200
     print(path, answer.headers["server-timing"])
     seconds = float(answer.headers["server-timing"].rpartition("dur=")[2]) / 1000
@@ -61,7 +61,7 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
     assert "1000" in viewer.page.locator("#content").inner_text().replace(",", "")
     wire.reset()
     for _ in range(3):
-        viewer.open(anew=False)
+        viewer.open(refresh=False)
     assert wire.requests <= 2 * (3 * LOCKS + 20), "three pages within a second are no three reads"
     viewer.picture("crowd", full_page=False)
 

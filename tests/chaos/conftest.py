@@ -1,4 +1,4 @@
-"""The processes that the scenarios are played with, and the servers they play on."""
+"""The processes and the servers of the scenarios."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pool(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_
 
 @pytest.fixture
 def proxy(arena: Zoo) -> Iterator[Proxy]:
-    """A proxy in front of the first server; whoever is to be hurt goes through it."""
+    """A proxy in front of the first server, for the processes that get faults."""
     with Proxy(arena.address) as proxy:
         yield proxy
         proxy.heal()

@@ -59,7 +59,7 @@ def page(zoo: Zoo) -> dict[str, Any]:
 
 
 def test_the_sides_exclude_as_the_page_says(page: dict[str, Any]) -> None:
-    """Beside a reader others may read, beside a writer nobody has it."""
+    """While one reads, others may read; while one writes, no other has the lock."""
     page["export"]()
     page["replace"]()
     request = RequestFactory().get("/")
@@ -70,7 +70,7 @@ def test_the_sides_exclude_as_the_page_says(page: dict[str, Any]) -> None:
 
 
 def test_a_writer_goes_on_as_a_reader(page: dict[str, Any]) -> None:
-    """What comes after `downgrade` is done beside readers."""
+    """After `downgrade`, other readers may work at the same time."""
     page["rebuild"]("berlin")
     assert page["seen"] == ["", "read"]
 

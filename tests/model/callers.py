@@ -9,7 +9,7 @@ from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.spec import QueueSpec
-from django_zklock.locks.spec import ANSWER_PATIENCE
+from django_zklock.locks.spec import REPLY_TIMEOUT
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
 from model.invariants import Invariants, Violation
@@ -71,14 +71,14 @@ class Caller(GrantObserver):
         self._turn += 1
         self.waits = True
         script = self.script
-        patient = not script.only_look and script.timeout != 0
+        waits = not script.only_look and script.timeout != 0
         turn = self._turn
         self.contender = Contender(
             self.process.session,
             QueueSpec(key=script.key, parent=f"{BASE}/{script.key}", kind=script.kind, limit=script.limit),
             Fixed(thread="", what=""),
             lambda outcome: self._on_outcome(turn, outcome),
-            patient=patient,
+            waits=waits,
             only_look=script.only_look,
         )
         self.contender.start()
@@ -130,7 +130,7 @@ class Caller(GrantObserver):
         contender = self.contender
         assert contender is not None
         if not heard and not contender.placed:
-            self._later(ANSWER_PATIENCE, self._turn, self._on_deadline, True)
+            self._later(REPLY_TIMEOUT, self._turn, self._on_deadline, True)
         else:
             self.give_up()
 

@@ -53,7 +53,7 @@ class Report:
     signatures: set[int] = field(default_factory=set)  # of the schedules that differ
     figures: Counter[str] = field(default_factory=Counter)
     robbed: float = 0.0  # seconds that a grant was believed in after its node was deleted from outside, at most
-    beside: float = 0.0  # seconds of it that somebody else held the lock, at most
+    beside: float = 0.0  # the most seconds of it that another owner held the lock
     findings: list[Finding] = field(default_factory=list)
     states: set[int] = field(default_factory=set)  # that schedules came through, where they were asked for
 
@@ -84,8 +84,8 @@ class Report:
         counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in sorted(self.figures.items()))
         return (
             f"{self.schedules} schedules ({len(self.signatures)} distinct), {self.steps} steps, "
-            f"{len(self.states)} distinct states, {self.deviations} deviations; {counted}; a hold was believed in for "
-            f"{self.robbed:.2f} s after its node was deleted from outside, {self.beside:.2f} s of it beside another; "
+            f"{len(self.states)} distinct states, {self.deviations} deviations; {counted}; a hold outlived its node by "
+            f"{self.robbed:.2f} s after a break, {self.beside:.2f} s of it with a new holder; "
             f"{len(self.findings)} broke a rule"
         )
 

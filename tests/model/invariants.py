@@ -40,7 +40,7 @@ class Granted:
     caller: Caller
     grant: Grant
     invalid: bool = False  # seen so once
-    beside: float | None = None  # since when it is believed in beside somebody else's
+    beside: float | None = None  # since when another owner has also had the lock
 
 
 @dataclass(slots=True)
@@ -54,12 +54,12 @@ class Figures:
     expiries: int = 0
     strays: int = 0
     robbed: float = 0.0  # the longest time that a grant was believed in after its node was deleted from outside
-    beside: float = 0.0  # the longest time that somebody else held the lock meanwhile
+    beside: float = 0.0  # the longest time that another owner also held the lock
     unearned: int = 0  # grants on nodes that had been deleted from outside
     faults: int = 0
     downgrades: int = 0
     limits: int = 0  # changes of one
-    shared: int = 0  # grants beside another
+    shared: int = 0  # grants while another owner held the lock
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Invariants:
         self.world.crowded = True
 
     def _see_token(self, caller: Caller, grant: Grant) -> None:
-        """See that it is above those of all that cannot have had the lock beside this one."""
+        """See that it is above those of all that cannot have held the lock at the same time."""
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
             if grant.token <= last and not (kind is grant.kind and kind in SHARE):

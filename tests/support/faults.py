@@ -206,7 +206,7 @@ def taken(
     """
     Have so many threads want a lock, of which so many get it; yields their holds.
 
-    They let go at the end, and raise there what is not `forgiven`.
+    They release at the end, and raise there what is not `forgiven`.
     """
 
     def take() -> None:

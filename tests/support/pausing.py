@@ -24,7 +24,7 @@ from support.ledgers.models import Account
 from support.zoo import Zoo
 
 USING = "ledger"
-PATIENCE = 40  # seconds for one answer, on a busy machine
+TIMEOUT = 40  # seconds for one answer, on a busy machine
 
 
 # --- in the processes
@@ -69,7 +69,7 @@ WAYS: dict[str, Callable[[Hold, int, int], None]] = {
 def write(way: str, pk: int, value: int, pause: bool) -> dict[str, Any]:
     """Write as the holder of the account's lock; with `pause` stop this process when the transaction is open."""
     lock = zk_lock(f"account/{pk}")
-    hold = lock.acquire(timeout=PATIENCE)
+    hold = lock.acquire(timeout=TIMEOUT)
     assert hold is not None
     answer: dict[str, Any] = {"token": hold.token, "lost": False, "committed": True}
     try:

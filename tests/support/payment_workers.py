@@ -167,7 +167,7 @@ class PaymentWorkers:
         """
         Kill a worker's main process, and start another worker while its pool lives on.
 
-        The messages of its tasks go back to the queue at once, so that they run beside their own second copies.
+        The messages of its tasks go back to the queue at once, so that they run at the same time as their copies.
         """
         worker = self._workers.pop(self._chance.randrange(len(self._workers)))
         pool = worker.children()

@@ -29,7 +29,7 @@ JOURNAL = "journal.sqlite3"
 HISTORY = "history"
 WORK = 0.01, 0.12  # seconds, the least and the most, before and after the booking
 CHECK_EVERY = 0.01  # seconds
-PATIENCE = 20.0  # seconds that a task waits in its worker
+TIMEOUT = 20.0  # seconds that a task waits in its worker
 
 _numbers = itertools.count(1)
 _running: list[Execution] = []  # the one that runs in this process, if any
@@ -176,7 +176,7 @@ def pay(key: str, ref: str) -> str:
 
 @app.task(name="pay_patiently", **SURE)
 @recorded
-@zk_locked("{key}", timeout=PATIENCE)
+@zk_locked("{key}", timeout=TIMEOUT)
 def pay_patiently(key: str, ref: str) -> str:
     """Book a payment; wait in the worker while the lock is busy, and then come again."""
     return book(key, ref)

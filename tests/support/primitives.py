@@ -109,7 +109,7 @@ class Taker:
         return self.hold
 
     def go(self, *, wait: bool = True) -> None:
-        """Have it let go, and wait until it has; raise what it raises."""
+        """Have it release, and wait until it has; raise what it raises."""
         self._leave.set()
         if wait:
             self._thread.result()
@@ -152,7 +152,7 @@ def watched(zoo: Zoo) -> set[str]:
 
 
 def signs(zoo: Zoo, key: str = KEY) -> list[str]:
-    """Return what stands in a queue's directory beside contenders."""
+    """Return the children of a queue's directory that are no contenders."""
     try:
         return [name for name in zoo.client.get_children(f"{zoo.base}/{key}") if name.startswith("!")]
     except NoNodeError:

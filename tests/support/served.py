@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PATIENCE = 60  # seconds to come up on a busy machine
+TIMEOUT = 60  # seconds to come up on a busy machine
 
 
 class Served(abc.ABC):
@@ -68,7 +68,7 @@ class Served(abc.ABC):
         self._processes.append(process)
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self._answers():
             if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
                 raise AssertionError(f"{type(self).__name__} did not come up:\n{self._log.read_text()}")
@@ -79,6 +79,6 @@ class Served(abc.ABC):
         while self._processes:
             process = self._processes.pop()
             process.send_signal(self.end)
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)

@@ -161,7 +161,7 @@ class Zoo:
         return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
 
     def reading(self, key: str) -> list[str]:
-        """The signs of those who only read now, though they came to write."""
+        """The names of the markers of downgraded writers of one lock."""
         return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
 
     def contenders(self, path: str | None = None) -> list[str]:
@@ -174,7 +174,7 @@ class Zoo:
         return found
 
     def signs(self, path: str | None = None) -> list[str]:
-        """The paths of all that says of a contender, beside it, that it reads."""
+        """The paths of the markers of downgraded writers."""
         path = path or self.base
         names = self.names(path)
         own = [f"{path}/{name}" for name in names if name.startswith("!reads:")]

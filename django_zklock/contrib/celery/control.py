@@ -16,7 +16,7 @@ from celery.worker.control import inspect_command
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.zk import process
 
-PATIENCE: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
+REPLY_TIMEOUT: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
 CLOSE_TIMEOUT: Final = 0.2  # seconds
 
 
@@ -27,7 +27,7 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     processes = (pool.info or {}).get("processes") if pool is not None else None
     had_session = process.peek() is not None
     try:
-        found = snapshot(patience=PATIENCE, max_age=0, max_locks=None, max_waiters=None)
+        found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     finally:
         if processes and not had_session:
             process.reset(CLOSE_TIMEOUT)  # the main process of a pool acquires no locks, and forks

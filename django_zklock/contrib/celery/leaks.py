@@ -121,6 +121,6 @@ class LeakGuard:
         logger.warning(
             "the work ended without releasing the lock %r, which is released now%s",
             held.key,
-            work.noted(about),
-            extra={**held.grant.logged(), **work.logged(about)},
+            work.log_suffix(about),
+            extra={**held.grant.log_fields(), **work.log_fields(about)},
         )

@@ -226,7 +226,7 @@ class LeaderLock(Lock):
         self._held = reference
         self.pause = 0.0
         grant, session = held.grant, held.grant.session
-        logger.info("leads %r", held.key, extra=grant.logged())
+        logger.info("leads %r", held.key, extra=grant.log_fields())
         for callback in self.on_elected:
             session.dispatch(_call, callback, held.hold)
         session.post(grant.attach, _EndReport(session, self.on_lost))

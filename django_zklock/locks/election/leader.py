@@ -17,7 +17,7 @@ from django_zklock.locks import table
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.election.candidacy import FIRST_PAUSE, LeaderLock
 from django_zklock.locks.election.observer import LeaderObserver
-from django_zklock.locks.held import RELEASE_PATIENCE
+from django_zklock.locks.held import RELEASE_TIMEOUT
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.protocol.contender import Outcome
 from django_zklock.locks.validation import check_arguments, check_no_running_loop
@@ -230,7 +230,7 @@ class Leader(LeaderObserver):
         if held is not None:
             waiter: ThreadWaiter[bool] = ThreadWaiter()
             held.release_to(0, waiter.set)
-            waiter.wait(RELEASE_PATIENCE)
+            waiter.wait(RELEASE_TIMEOUT)
 
     # --- small parts --------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Leader(LeaderObserver):
             return
         self._logged_at = None
         reason = grant.why_invalid() or "it could not be trusted any more"
-        logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.logged())
+        logger.warning("leads %r no more, and queues again: %s", grant.key, reason, extra=grant.log_fields())
 
 
 def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:

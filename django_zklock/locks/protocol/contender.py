@@ -65,12 +65,12 @@ class Contender(SessionListener):
         "_left",
         "_node",
         "_only_look",
-        "_patient",
         "_phase",
         "_predecessors",
         "_registry",
         "_replies",
         "_timer",
+        "_waits",
         "ahead",
         "caller",
         "deadline",
@@ -89,7 +89,7 @@ class Contender(SessionListener):
         caller: Caller,
         done: Callable[[Outcome], object],
         *,
-        patient: bool,
+        waits: bool,
         deadline: float | None = None,
         only_look: bool = False,
     ) -> None:
@@ -102,7 +102,7 @@ class Contender(SessionListener):
         self.spec = spec
         self.caller = caller
         self.deadline = deadline  # when the caller gives up, on time.monotonic()
-        self._patient = patient  # False: look first, and write nothing if the queue is not empty
+        self._waits = waits  # False: look first, and write nothing if the queue is not empty
         self._only_look = only_look  # never enter
         self._done: Callable[[Outcome], object] | None = done
         self._left: tuple[Callable[[bool], object], ...] = ()
@@ -179,7 +179,7 @@ class Contender(SessionListener):
 
     def _approach(self) -> None:
         self._cancel_timer()
-        bound = self.spec.max_waiters if self._patient else 0
+        bound = self.spec.max_waiters if self._waits else 0
         exclusive = self.spec.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the local queue may be granted at once
         if bound is None or self.placed or self._shared.admitted(self):
             self._line_up()
@@ -200,7 +200,7 @@ class Contender(SessionListener):
             return
         longer = queue.with_newcomer(ME, self.spec.kind)
         free = isinstance(self.spec.rule(longer, ME), rules.Granted)
-        if self._patient:
+        if self._waits:
             self._line_up_if_short(queue, free)
         elif free:
             self._go_on()
@@ -244,7 +244,7 @@ class Contender(SessionListener):
     def _give_way(self, waiters: int | None = None) -> None:
         """Leave instead of waiting."""
         self.placed = True
-        self._conclude(Busy(waiters if self._patient else None))
+        self._conclude(Busy(waiters if self._waits else None))
         self._leave(None)
 
     def _line_up_if_short(self, queue: order.Queue, free: bool) -> None:
@@ -345,7 +345,7 @@ class Contender(SessionListener):
             self._wait_or_give_way(verdict)
 
     def _wait_or_give_way(self, verdict: rules.WaitFor) -> None:
-        if self._patient:
+        if self._waits:
             self._phase = Phase.QUEUED
             self._predecessors.wait_for(verdict)
         else:

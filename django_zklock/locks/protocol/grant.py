@@ -112,9 +112,9 @@ class Grant:
         """Return whether this is a forked child, which holds nothing of its parent."""
         return self.pid != os.getpid()
 
-    def logged(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """Return the extra fields of a log record about this grant."""
-        return {"lock": self.key, "token": self.token, **work.logged(self.about)}
+        return {"lock": self.key, "token": self.token, **work.log_fields(self.about)}
 
     def why_invalid(self) -> str | None:
         """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
@@ -201,7 +201,9 @@ class Grant:
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
         # Last, as a handler of logs may take its time.
-        logger.log(level, "lock %r is lost: %s%s", self.key, reason, work.noted(self.about), extra=self.logged())
+        logger.log(
+            level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()
+        )
 
     def request_release(self, request: ReleaseRequest) -> None:
         """A release request has arrived."""
@@ -224,6 +226,6 @@ class Grant:
                     "%r failed on a change of the hold on %r%s",
                     observer,
                     self.key,
-                    work.noted(self.about),
-                    extra=self.logged(),
+                    work.log_suffix(self.about),
+                    extra=self.log_fields(),
                 )

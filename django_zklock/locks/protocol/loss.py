@@ -8,7 +8,7 @@ from django_zklock.queue.break_record import BreakRecord
 from django_zklock.zk.errors import NodeMissing
 from django_zklock.zk.gateway import Gateway, Node, NodeReply
 
-PATIENCE = 0.2  # seconds that the read of the record may take
+REPLY_TIMEOUT = 0.2  # seconds that the read of the record may take
 LASTS = 10.0  # seconds until the record is deleted
 
 
@@ -16,12 +16,12 @@ def lose(gateway: Gateway, grant: Grant) -> None:
     """
     End a grant whose znode was deleted by another session. If the lock was broken, the record of the break says why.
 
-    The lease is invalid at once. The work is aborted once the record was read, or after `PATIENCE`.
+    The lease is invalid at once. The work is aborted once the record was read, or after `REPLY_TIMEOUT`.
     """
     session = gateway.session
     grant.node_gone = True
     path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
-    timer = session.loop.call_later(PATIENCE, lambda: on_read(NodeMissing()))
+    timer = session.loop.call_later(REPLY_TIMEOUT, lambda: on_read(NodeMissing()))
 
     def on_read(answer: NodeReply) -> None:
         timer.cancel()

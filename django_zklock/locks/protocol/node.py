@@ -186,7 +186,7 @@ class ContenderNode:
         if isinstance(answer, ZkError):
             self._listener.on_refused(answer)
             return
-        found = [name for name in answer if nodes.bears(name, self._guid)]
+        found = [name for name in answer if nodes.has_guid(name, self._guid)]
         if found:
             path = f"{self._spec.parent}/{found[0]}"
             self._registry.gateway.read(path, self._replies.wrap(self._on_found))

@@ -199,8 +199,8 @@ class PendingDelete:
             logger.exception(
                 "deleting the znode %s failed, trying again%s",
                 self._path or self.guid,
-                work.noted(self._about),
-                extra=work.logged(self._about),
+                work.log_suffix(self._about),
+                extra=work.log_fields(self._about),
             )
             self._busy = False
             self._report(False)
@@ -233,7 +233,7 @@ class PendingDelete:
         elif isinstance(answer, ZkError):
             self._again(answer)
         else:
-            found = [name for name in answer if nodes.bears(name, self.guid)]
+            found = [name for name in answer if nodes.has_guid(name, self.guid)]
             if found:
                 self._path = f"{self._parent}/{found[0]}"
                 self.proceed()
@@ -263,8 +263,8 @@ class PendingDelete:
                 "deleting the znode %s failed, trying again: %s%s",
                 self._path or self.guid,
                 error,
-                work.noted(self._about),
-                extra=work.logged(self._about),
+                work.log_suffix(self._about),
+                extra=work.log_fields(self._about),
             )
             self._registry.session.loop.call_later(RETRY_DELETE, self.proceed)
 

@@ -37,6 +37,6 @@ def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) ->
         "the holder of lock %r is asked to release by %s%s",
         grant.key,
         found,
-        work.noted(grant.about),
-        extra={**grant.logged(), "user": found.by, "reason": found.reason},
+        work.log_suffix(grant.about),
+        extra={**grant.log_fields(), "user": found.by, "reason": found.reason},
     )

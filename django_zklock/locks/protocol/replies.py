@@ -54,7 +54,7 @@ class ReplyGuard:
             logger.exception(
                 "the protocol failed for lock %r%s",
                 self._key,
-                work.noted(self._about),
-                extra={"lock": self._key, **work.logged(self._about)},
+                work.log_suffix(self._about),
+                extra={"lock": self._key, **work.log_fields(self._about)},
             )
             self._on_failure(error)

@@ -45,7 +45,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _confirm(lock, holder)
     with errors_as_exit_codes():
         broken = operations.break_lock(
-            key, guid=holder.guid, token=holder.token, reason=options.reason, by=user(), patience=options.patience
+            key,
+            guid=holder.guid,
+            token=holder.token,
+            reason=options.reason,
+            by=user(),
+            reply_timeout=options.reply_timeout,
         )
     if options.json:
         write_json(out, {"key": key, "holder": scanned_json(holder), "reason": broken.reason, "by": broken.by})

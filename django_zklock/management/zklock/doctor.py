@@ -57,16 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     """Run the checks and report them."""
-    patience = options.patience
+    reply_timeout = options.reply_timeout
     with errors_as_exit_codes():
         config = conf.current()
-        found = check_up(process.current(), max(1, min(options.rounds, 1000)), patience)
-        snapshot = inspection.snapshot(patience=patience, max_age=0, max_waiters=50) if found.connected else None
+        found = check_up(process.current(), max(1, min(options.rounds, 1000)), reply_timeout)
+        snapshot = (
+            inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50) if found.connected else None
+        )
     checks = [*_versions(config), *_connection(config, found)]
     if found.connected:
         checks += [*_speed(found), *_rights(config, found)]
     if snapshot is not None:
-        checks += [*_locks(snapshot), *_reservations(report_reservations(patience)), *_fences()]
+        checks += [*_locks(snapshot), *_reservations(report_reservations(reply_timeout)), *_fences()]
     bad = {"error", "warning"} if options.strict else {"error"}
     healthy = not any(check.result in bad for check in checks)
     if options.json:

@@ -29,7 +29,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
             raise failure(f"{key!r} has no operator hold.", ExitCode.FREE)
         token = holds[0].token
     with errors_as_exit_codes():
-        operations.end_hold(key, token=token, by=user(), reason=options.reason, patience=options.patience)
+        operations.end_hold(key, token=token, by=user(), reason=options.reason, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "token": str(token), "ended": True})
     else:

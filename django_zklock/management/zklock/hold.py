@@ -30,7 +30,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
     with errors_as_exit_codes():
         key = key_of(options)
         hold = operations.hold_lock(
-            key, seconds=options.span, reason=options.reason, by=user(), wait=options.wait, patience=options.patience
+            key,
+            seconds=options.span,
+            reason=options.reason,
+            by=user(),
+            wait=options.wait,
+            reply_timeout=options.reply_timeout,
         )
     if options.json:
         write_json(out, {"key": key, **operator_hold_json(hold)})

@@ -30,7 +30,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         key = key_of(options)
         parent = names.path(conf.current().base, key)
         # Also with --watch: it would write nothing while ZooKeeper is not available.
-        found = queue_reader.contenders(key, parent, patience=options.patience)
+        found = queue_reader.contenders(key, parent, reply_timeout=options.reply_timeout)
     if options.watch:
         with errors_as_exit_codes(), contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
             for leader in LeaderWatch(key, parent).follow(None):

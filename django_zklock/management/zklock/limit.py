@@ -34,10 +34,10 @@ def run(out: Output, options: argparse.Namespace) -> None:
     with errors_as_exit_codes():
         key = key_of(options)
         if permits is not None:
-            operations.set_limit(key, permits, reason=options.reason, by=user(), patience=options.patience)
+            operations.set_limit(key, permits, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
         elif options.clear:
-            cleared = operations.clear_limit(key, reason=options.reason, by=user(), patience=options.patience)
-        found = operations.limit_of(key, patience=options.patience)
+            cleared = operations.clear_limit(key, reason=options.reason, by=user(), reply_timeout=options.reply_timeout)
+        found = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "limit_set": limit_json(found)})
     elif found is not None:

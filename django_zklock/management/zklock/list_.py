@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """List the locks once, or repeatedly."""
     if options.watch is None:
-        found = _scan(options.patience)
+        found = _scan(options.reply_timeout)
         _write(out, found, options)
         fail_if_incomplete(found)
         return
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         while True:
-            found = _scan(options.patience)
+            found = _scan(options.reply_timeout)
             if is_terminal(out) and not options.json:
                 out.write(CLEAR)
             _write(out, found, options)
@@ -61,9 +61,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
             time.sleep(options.watch)
 
 
-def _scan(patience: float) -> Snapshot:
+def _scan(reply_timeout: float) -> Snapshot:
     with errors_as_exit_codes():
-        return inspection.snapshot(patience=patience, max_age=0, max_waiters=0)
+        return inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=0)
 
 
 def _write(out: Output, found: Snapshot, options: argparse.Namespace) -> None:

@@ -28,7 +28,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
         key = key_of(options)
         try:
             asked = operations.request_release(
-                key, options.reason, by=user(), guid=options.guid, token=options.token, patience=options.patience
+                key,
+                options.reason,
+                by=user(),
+                guid=options.guid,
+                token=options.token,
+                reply_timeout=options.reply_timeout,
             )
         except LockChangedHands as error:
             if options.guid or options.token:

@@ -66,7 +66,7 @@ def read_lock(options: argparse.Namespace) -> tuple[str, LockInfo | None]:
     """Return the key that was given, and its lock; None if the lock is free."""
     with errors_as_exit_codes():
         key = key_of(options)
-        return key, inspection.look_at(key, patience=options.patience)
+        return key, inspection.look_at(key, reply_timeout=options.reply_timeout)
 
 
 def _write_notes(out: Output, lock: LockInfo) -> None:
@@ -80,7 +80,7 @@ def _write_notes(out: Output, lock: LockInfo) -> None:
 def _show_free(out: Output, key: str, options: argparse.Namespace) -> NoReturn:
     """Say that the lock is free. A limit can be set all the same."""
     with errors_as_exit_codes():
-        limit = operations.limit_of(key, patience=options.patience)
+        limit = operations.limit_of(key, reply_timeout=options.reply_timeout)
     if options.json:
         write_json(out, {"key": key, "limit_set": limit_json(limit), "holders": [], "waiters": [], "waiting": 0})
     limit_set = "" if limit is None else f" Its {limit_text(limit)}."

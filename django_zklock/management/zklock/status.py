@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     """Write the summary."""
     with errors_as_exit_codes():
-        found = inspection.snapshot(patience=options.patience, max_age=0, max_waiters=0)
+        found = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
     held = sum(bool(lock.holders) for lock in found.locks)
     contended = sum(lock.contended for lock in found.locks)
     waiting = sum(lock.waiting for lock in found.locks)

@@ -23,7 +23,7 @@ from django_zklock.testing.server.watches import Watches
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One session. Only its `Sessions` changes the deadline."""
+    """The session of one client. It ends at the deadline, which only `Sessions` changes."""
 
     id: int
     timeout: float  # seconds

@@ -32,7 +32,7 @@ NAMES = ("one", "two", "three")
 
 
 class Trio:
-    """Three beats, each behind a proxy of its own, and ways to strike one of them."""
+    """Three beats, each behind its own proxy, and faults for one of them."""
 
     def __init__(self, beats: Beats, proxies: dict[str, Proxy]) -> None:
         self.beats = beats
@@ -41,20 +41,20 @@ class Trio:
             beats.start(name, hosts=proxies[name].address)
 
     def leader(self) -> Beat:
-        return eventually(self.beats.queue, 20, "nobody leads")[0]
+        return eventually(self.beats.queue, 20, "no beat leads")[0]
 
     def killed(self, beat: Beat) -> Callable[[], None]:
-        """Kill it; what is returned starts it again."""
+        """Kill it; return a function that starts it again."""
         beat.kill()
         return beat.start
 
     def paused(self, beat: Beat) -> Callable[[], None]:
-        """Pause it; what is returned lets it go on."""
+        """Pause it; return a function that resumes it."""
         beat.pause()
         return beat.resume
 
     def cut_off(self, beat: Beat) -> Callable[[], None]:
-        """Let nothing through between it and ZooKeeper; what is returned does so again."""
+        """Cut it off from ZooKeeper; return a function that heals that."""
         proxy = self._proxies[beat.name]
         proxy.hang = True
         return proxy.heal

@@ -84,7 +84,7 @@ def test_payments_survive_kills(
 @pytest.mark.chaos
 @pytest.mark.scenario("KIT")
 def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """The same tasks without a lock do run beside each other, and the history shows it."""
+    """Without a lock the same tasks run at the same time, and the history shows it."""
     redis.clear()
     with PaymentWorkers(
         zoo,

@@ -22,7 +22,7 @@ def runs(journal: Path) -> int:
 
 @pytest.mark.scenario("F40", "F54")
 def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_path: Path) -> None:
-    """Its node is there for a while yet; none of the tasks takes that for a conflict, and skips or fails."""
+    """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
     with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
         results = {}
         for policy in POLICIES:
@@ -38,7 +38,7 @@ def test_with_every_policy_a_task_of_a_killed_process_runs_again(zoo: Zoo, tmp_p
 @pytest.mark.scenario("F54")
 @pytest.mark.parametrize("policy", ["skip", "raise", "value"])
 def test_a_copy_of_a_task_that_lives_is_given_up(zoo: Zoo, tmp_path: Path, policy: str) -> None:
-    """Once the node has outlived any session of the dead, the copy goes, and the result stays that of the first."""
+    """Once the node is older than any session of the dead worker, the copy ends. The first result stays."""
     with Worker(zoo, tmp_path, session_timeout=SESSION) as worker, worker.log_shown():
         gate, journal = worker.gate(), tmp_path / "journal"
         result = worker.send(f"policy.{policy}", "copy", "linger", str(gate), str(journal))
@@ -53,7 +53,7 @@ def test_a_copy_of_a_task_that_lives_is_given_up(zoo: Zoo, tmp_path: Path, polic
 
 @pytest.mark.scenario("F54")
 def test_of_two_deliveries_at_the_same_moment_one_runs(zoo: Zoo, tmp_path: Path) -> None:
-    """Two deliveries at the same moment, to idle processes, come to one run under a lock that nobody else wants."""
+    """Two deliveries at once, to idle processes, lead to one run. No other task wants the lock."""
     with Worker(zoo, tmp_path, concurrency=4) as worker, worker.log_shown():
         journals = []
         for number in range(8):

@@ -37,7 +37,7 @@ def play(zoo: Zoo, home: Path, *, done: bool, late: bool, seconds: float, seed: 
 @pytest.mark.chaos
 @pytest.mark.timeout(120)
 def test_unique_tasks_under_kills(zoo: Zoo, tmp_path: Path, done: bool, late: bool) -> None:
-    """Whoever is killed at whatever moment."""
+    """Any of them may be killed at any moment."""
     check_history(
         play(zoo, tmp_path, done=done, late=late, seconds=20, seed=time.time_ns() % 1000), done=done, late=late
     )

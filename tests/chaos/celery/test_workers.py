@@ -27,7 +27,7 @@ LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner
 
 
 def told(zoo: Zoo) -> str:
-    """What the server says of all its sessions."""
+    """What the server reports of all its sessions."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
@@ -97,7 +97,7 @@ def test_a_worker_that_is_told_to_end_at_once_ends_and_its_locks_are_free(
 def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_free_in_time(
     zoo: Zoo, tmp_path: Path, figure: Figures
 ) -> None:
-    """No orphan works on under a lock, nor keeps it for longer than its session timeout and two ticks."""
+    """No orphaned process keeps working under a lock, or keeps it for longer than its session timeout and two ticks."""
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
         began = time.monotonic()
@@ -195,7 +195,7 @@ def test_a_pool_that_shrinks_leaves_no_session_behind(
 
 @pytest.mark.scenario("F43")
 def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
-    """A waiter is no holder, but it would stand in the way of those behind it."""
+    """A waiter that stays in the queue would block those behind it."""
     with (
         zoo.hold_elsewhere("waited"),
         Worker(zoo, tmp_path) as worker,
@@ -217,7 +217,7 @@ app.conf.worker_soft_shutdown_timeout = {SOFT_TIMEOUT}
 
 
 def test_a_soft_shutdown_gives_the_work_its_time(zoo: Zoo, tmp_path: Path) -> None:
-    """Who is done in time is done; the others are struck down after it; the locks of both are free at once."""
+    """Tasks that end in time are done. The others are killed after it. The locks of both are free at once."""
     (tmp_path / "soft.py").write_text(SOFT)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     with (
@@ -251,7 +251,7 @@ def test_a_process_that_takes_too_much_memory_is_replaced_after_its_task(zoo: Zo
 
 
 def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_path: Path) -> None:
-    """A worker that the network swallows stops its task before the copy, which comes again elsewhere, has the lock."""
+    """A worker that is cut off stops its task before the copy, which is delivered to another one, has the lock."""
     homes = [tmp_path / "cut", tmp_path / "sound"]
     for home in homes:
         home.mkdir()
@@ -272,7 +272,7 @@ def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_
         eventually(lambda: "is held by another copy of this task" in sound.log.read_text(errors="replace"))
         proxy.hang = True
         assert isinstance(cut.wait_failed(first), LockLost)
-        assert zoo.client.exists(old)  # nobody else could have the lock until the task was stopped
+        assert zoo.client.exists(old)  # no other contender could get the lock until the task was stopped
         assert gate.wait_entered() != pid
         assert not zoo.client.exists(old)
         gate.open()

@@ -1,4 +1,4 @@
-"""A holder that dies, stops or is cut off is replaced, and never works beside the one that replaces it."""
+"""A holder that dies, stops or is cut off is replaced, and never works at the same time as its successor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted
     if not working.done():
         a.stop_work()
     told = working.result()
-    assert told["lost"], "nobody told the holder"
+    assert told["lost"], "the holder was not told"
     figure("told after", told["t"] - began, "s")
     figure("next holder after", answer["t"] - began, "s")
     proxy.heal()

@@ -1,4 +1,4 @@
-"""Whatever befalls a contender at a named moment of the protocol, nobody holds twice, and the others are served."""
+"""A fault of one contender at a named moment of the protocol: no lock is held twice, and the others are served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
 NAP = 1.5  # seconds that the protocol sleeps: longer than the lease, shorter than the session
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
-EXPIRED = T + 2 * TICK + 1  # seconds by which the session of a process that stands still is over
+EXPIRED = T + 2 * TICK + 1  # seconds by which the session of a stopped process is over
 
 WAKING: tuple[Faultpoint, ...] = ("on_wake", "before_grant")
 LEAVING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
@@ -33,7 +33,7 @@ def ours(request: pytest.FixtureRequest) -> None:
 
 
 def struck(worker: LockWorker, action: str) -> bool:
-    """Tell whether the process has come by the moment."""
+    """Tell whether the process has reached the moment."""
     if action == "kill":
         return not worker.alive
     if action == "pause":
@@ -54,18 +54,18 @@ def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
 def test_a_contender_struck_at_any_moment_harms_nobody(
     pool: WorkerPool, figure: Callable[..., None], point: Faultpoint, action: str
 ) -> None:
-    """One holds; the one to be struck waits for it, and a third one waits behind; each works and releases."""
+    """One process holds, the victim of the fault waits, and a third one waits behind it. Each works and releases."""
     victim, other = pool.start("A", "B", session_timeout=T)
     other.take(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()
-    patience = 12.0
+    timeout = 12.0
     began = time.monotonic()
-    first = victim.tell("turn", **{"as": "main"}, key="k", timeout=patience, seconds=0.3)
+    first = victim.tell("turn", **{"as": "main"}, key="k", timeout=timeout, seconds=0.3)
     if point in WAKING + LEAVING:
         pool.wait_contenders(2)
     else:
         eventually(lambda: struck(victim, action), 5, "the moment did not come")
-    second = other.tell("turn", **{"as": "behind"}, key="k", timeout=patience, seconds=0.3)
+    second = other.tell("turn", **{"as": "behind"}, key="k", timeout=timeout, seconds=0.3)
     eventually(lambda: queued(pool, other, 2), 5)
     released = time.monotonic()
     other.release(owner="ahead").result()
@@ -80,13 +80,13 @@ def test_a_contender_struck_at_any_moment_harms_nobody(
     if action == "kill":
         pool.note("kill", target="A")
     else:
-        answer = first.result(patience + ROOM + T + 1)
+        answer = first.result(timeout + ROOM + T + 1)
         if action == "raise":
             # Either it is told, or it has its turn; but it is not left to wait for its deadline.
-            assert time.monotonic() - began < patience / 2, f"the one that was struck was kept waiting: {answer}"
-        assert answer["t"] - began <= patience + ROOM
+            assert time.monotonic() - began < timeout / 2, f"the one that was struck was kept waiting: {answer}"
+        assert answer["t"] - began <= timeout + ROOM
         assert "release" not in answer or not answer["release"]["error"] or answer["lost"], answer
-    answer = second.result(patience + ROOM + T + 1)
+    answer = second.result(timeout + ROOM + T + 1)
     assert answer["granted"], f"the one behind was refused: {answer}"
     figure("the one behind served after", answer["t"] - released, "s")
 
@@ -160,8 +160,8 @@ def test_a_failure_as_a_release_is_made_up_for_delays_it(pool: WorkerPool, proxy
 
 
 @pytest.mark.scenario("FAULTPOINTS")
-def test_a_failure_as_a_lost_place_is_taken_anew_is_told(pool: WorkerPool) -> None:
-    """Somebody deletes the node of a waiter, which a heartbeat finds out."""
+def test_a_failure_while_a_waiter_queues_again_is_reported(pool: WorkerPool) -> None:
+    """A client deletes the node of a waiter; a heartbeat detects it."""
     victim, other = pool.start("A", "B", session_timeout=T)
     other.take()
     waiting = victim.acquire(timeout=None)

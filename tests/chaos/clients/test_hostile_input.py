@@ -1,4 +1,4 @@
-"""Names that are meant to do harm, nodes that an operator deletes, and callbacks that misbehave harm no other lock."""
+"""Hostile names, nodes that an operator deletes, and callbacks that fail do not affect other locks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Figure = Callable[..., None]
 
 @pytest.mark.scenario("F59")
 def test_a_holder_whose_node_is_deleted_is_told(pool: WorkerPool, figure: Figure) -> None:
-    """Somebody breaks the lock while its holder works, and the next one has it."""
+    """The lock is broken while its holder works, and the next one gets it."""
     a, b = pool.start("A", "B")
     token = a.take()["token"]
     working = a.work()
@@ -37,7 +37,7 @@ def test_a_holder_whose_node_is_deleted_is_told(pool: WorkerPool, figure: Figure
     deleted = pool.note("delete", path=path, key="k", token=token)
     pool.zoo.client.delete(path)
     assert waiting.result()["granted"]
-    eventually(working.done, TOLD + 2, "the holder works on, and nobody tells it")
+    eventually(working.done, TOLD + 2, "the holder works on, and is not told")
     told = working.result()
     assert told["lost"]
     figure("told after", told["t"] - deleted, "s")
@@ -107,7 +107,7 @@ HARMLESS = {"slash", "parent", "number"}  # as the value of a field, where it is
 
 
 def try_name(worker: LockWorker, key: Any, **options: Any) -> str:
-    """Have a process take a lock of this name and let go of it; return how that ended."""
+    """Have a process acquire and release a lock of this name; return how that ended."""
     call = worker.tell("turn", **{"as": "other"}, key=key, timeout=1, seconds=0.0, **options)
     eventually(call.done, 10, f"a call for the lock {ascii(key)[:20]} does not end")
     try:
@@ -120,7 +120,7 @@ def try_name(worker: LockWorker, key: Any, **options: Any) -> str:
 @pytest.mark.scenario("F65")
 @pytest.mark.chaos
 def test_a_hostile_name_harms_no_other_lock(pool: WorkerPool, proxy: Proxy) -> None:
-    """It is refused before anything is sent, and what the process holds besides is held for longer than a session."""
+    """It is refused before anything is sent. The process keeps its other locks for longer than a session."""
     a, b = pool.start_one("A", hosts=proxy.address, session_timeout=T), pool.start_one("B")
     a.take()
     working = a.work()

@@ -69,7 +69,7 @@ def pauses(number: int) -> list[float]:
 
 
 def seconds_to_spare(pool: WorkerPool, arena: Zoo, worker: LockWorker, key: str, pause: float) -> float:
-    """Pause, take the lock, pause for good; return how long after the lease the session ended."""
+    """Pause, acquire the lock, pause until killed; return how long after the lease the session ended."""
     worker.take(key)
     worker.release(key).result()
     worker.pause()

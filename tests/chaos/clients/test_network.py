@@ -29,7 +29,7 @@ Link = Callable[[Proxy], contextlib.AbstractContextManager[None]]
 
 @contextlib.contextmanager
 def swallowed(proxy: Proxy) -> Iterator[None]:
-    """Read what both ends send and throw it away: TCP says that all is well."""
+    """Read and discard what both ends send; TCP reports no error."""
     proxy.drop_requests = proxy.drop_replies = True
     yield
     proxy.heal()
@@ -74,7 +74,7 @@ def told_before_the_next(
         if not working.done():
             a.stop_work()
         told = working.result()
-        assert told["lost"], "nobody told the holder"
+        assert told["lost"], "the holder was not told"
         assert told["t"] < answer["t"], "the holder was told after the next one was granted"
     return [told["t"] - began, answer["t"] - began]
 
@@ -132,7 +132,7 @@ def test_writes_whose_replies_are_lost_extend_no_lease(pool: WorkerPool, proxy: 
     if not working.done():
         a.stop_work()
     told = working.result()
-    assert told["lost"], "nobody told the holder"
+    assert told["lost"], "the holder was not told"
     figure("told after", told["t"] - began, "s")
     if pool.lock == "zklock":
         assert told["t"] - began <= LEASE_SHARE * a.session_timeout + LATER
@@ -218,7 +218,7 @@ def test_an_outage_shorter_than_the_lease_costs_neither_the_lock_nor_the_work(
 
 @pytest.mark.chaos
 @pytest.mark.scenario("F5")
-def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_anew_after_it(
+def test_a_hold_is_lost_during_a_long_outage_and_can_be_acquired_again_after_it(
     pool: WorkerPool, proxy: Proxy, figure: Figure
 ) -> None:
     a = pool.start_one("A", hosts=proxy.address, session_timeout=3)
@@ -348,7 +348,7 @@ def test_who_gave_up_waiting_leaves_the_queue_though_its_delete_never_arrived(
     fault = proxy.kill_before_op(DELETE)
     answer = b.acquire(timeout=1).result()
     assert not answer["granted"]
-    hit(fault)  # later, as ours lets nobody wait for it
+    hit(fault)  # later, because ours makes no caller wait for it
     eventually(
         lambda: len(arena.children("k")) == 1, LEFT_BEHIND, "the contender of the one who gave up stays in the queue"
     )
@@ -435,7 +435,7 @@ def test_a_dead_host_in_the_list_costs_no_session(pool: WorkerPool, arena: Zoo, 
                 assert a.check()
             time.sleep(timeout / 4)  # for the lease to be whole again
         if not dead.hits:
-            raise RuntimeError("nobody tried the dead host")
+            raise RuntimeError("no connection to the dead host was tried")
         figure("back after", slowest, "s")
         assert a.ask("session")["id"] == session
         assert arena.children("k") == before

@@ -204,7 +204,7 @@ def test_no_fork_under_load_leaves_a_child_that_hangs(zoo: Zoo, figure: Figures)
 
 @pytest.fixture
 def strict() -> Iterator[Ensemble]:
-    """Three servers that close the connection of whoever asks for anything before giving credentials."""
+    """Three servers that close the connection of a client that sends a request before its credentials."""
     properties = {
         "enforce.auth.enabled": "true",
         "enforce.auth.schemes": "digest",
@@ -220,7 +220,7 @@ def strict() -> Iterator[Ensemble]:
 @pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(strict: Ensemble, figure: Figures) -> None:
-    """Servers are killed one after the other under locks that are their creator's alone; nobody is told `NoAuth`."""
+    """Servers are killed one by one under locks that only their creator may read. No client gets `NoAuth`."""
     zoo = Zoo(strict.hosts, strict)
     zoo.client.add_auth("digest", "shop:secret")
     errors: list[BaseException] = []
@@ -265,7 +265,7 @@ def test_no_server_refuses_a_client_whose_credentials_it_has_not_heard_yet(stric
         figure("turns", sum(turns))
         figure("reconnects", len(reconnects))
         figure("errors", f"{len(errors)} {' '.join(kinds)}".strip())
-        assert len(reconnects) > 2, "nobody met a new server"
+        assert len(reconnects) > 2, "no client connected to another server"
         assert not any(re.search("auth|permi", repr(each), re.IGNORECASE) for each in errors for each in chain_of(each))
         assert all(isinstance(error, (LockTimeout, LockLost, ZooKeeperUnavailable)) for error in errors), errors
         serving(zoo)
@@ -293,7 +293,7 @@ def ahead() -> Iterator[ClockShim]:
 
 @pytest.fixture
 def ensemble(ahead: ClockShim) -> Iterator[Ensemble]:
-    """What the pool plays on."""
+    """The servers of the pool."""
     with Ensemble(nodes=1, env=ahead.env) as ensemble:
         yield ensemble
 

@@ -1,4 +1,4 @@
-"""Processes that are struck, stopped or starved hold no lock twice, and hold nobody up for longer than promised."""
+"""Processes that are interrupted, stopped or starved hold no lock twice, and delay others no longer than promised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.zookeeper
 
 TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
-EXPIRED = T + 2 * TICK + 0.5  # seconds by which the session of a process that stands still is over
+EXPIRED = T + 2 * TICK + 0.5  # seconds by which the session of a stopped process is over
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 
 Figure = Callable[..., None]
@@ -56,7 +56,7 @@ def test_a_waiter_struck_by_its_time_limit_leaves_the_queue(pool: WorkerPool, fi
 def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
     pool: WorkerPool, proxy: Proxy, figure: Figure, when: str
 ) -> None:
-    """Nobody calls release again, so what was begun is carried through."""
+    """Release is not called again, so the one that began is completed."""
     a, b = pool.start_one("A", hosts=proxy.address, session_timeout=10), pool.start_one("B")
     a.take()
     waiting = b.acquire(timeout=15)
@@ -212,7 +212,7 @@ def test_a_stopped_waiter_holds_the_others_up_for_its_session_and_enters_nothing
 def test_a_lease_is_over_after_a_suspend_that_only_the_boot_time_clock_counted(
     pool: WorkerPool, figure: Figure
 ) -> None:
-    """The monotonic clock stands still while a machine is suspended, and a lease measured by it would look good."""
+    """The monotonic clock stops while a machine is suspended, so a lease measured by it would still look valid."""
     if pool.lock != "zklock":
         pytest.skip("the servers of this test did not sleep: a lock that has no lease lost nothing")
     with ClockShim() as clocks:

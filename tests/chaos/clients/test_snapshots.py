@@ -78,7 +78,7 @@ def settle(calls: Iterable[Callable[[], Any]]) -> None:
 def looked(**more: int) -> tuple[float, Snapshot]:
     """Take a snapshot; return the seconds that this process computed for it, too."""
     began = time.process_time()
-    found = snapshot(max_age=0, patience=30, **more)
+    found = snapshot(max_age=0, reply_timeout=30, **more)
     return time.process_time() - began, found
 
 
@@ -112,7 +112,7 @@ def test_a_lock_of_the_process_that_looks_is_safe(zoo: Zoo, locks: int, contende
         least = session.timeout
         for _ in range(3):
             began = time.monotonic()
-            found = snapshot(max_age=0, patience=5)
+            found = snapshot(max_age=0, reply_timeout=5)
             print(f"{time.monotonic() - began:.2f} s, {len(found.locks)} of {found.total}, {found.problem}")
             least = min(least, hold.lease_remaining)
             hold.check()

@@ -1,4 +1,4 @@
-"""Read-write locks and semaphores keep their promises on an ensemble that is being hurt, with a crowd on one key."""
+"""Read-write locks and semaphores keep their promises on an ensemble with faults, with many contenders on one key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 20.0  # of faults drawn at random
 PROCESSES = 3
 OWNERS = ("main", "second")
 GRANTS = 2.0  # a second at least, or little was tried
-PATIENCE = 60.0  # seconds, for the end of all that is under way
+TIMEOUT = 60.0  # seconds, for the end of all that is under way
 
 NOTHING = contextlib.nullcontext()
 
@@ -60,7 +60,7 @@ def test_permits_on_an_ensemble_under_faults(
     pool: WorkerPool,
     figure: Figures,
 ) -> None:
-    """While somebody raises, lowers and clears the limit."""
+    """While the limit is raised, lowered and cleared."""
     chance = random.Random(request.config.getoption("--soak-seed"))
     operator = Operator(pool, "k", PERMITS, chance=random.Random(chance.random()), every=1.0)
     verdict = hurt(pool, ensemble, proxies, SHARED, chance, figure, operator)
@@ -111,7 +111,7 @@ def hurt(
             worker.tell("end_random_work").result()
     for call in under_way:
         if call.worker.alive:
-            call.result(PATIENCE)
+            call.result(TIMEOUT)
     for fault, count in sorted(nemesis.done.items()):
         figure(fault, count)
     return pool.assert_kept()

@@ -1,4 +1,4 @@
-"""A key whose sequence numbers come to their end is closed before anybody could be granted it twice."""
+"""A key whose sequence numbers run out is closed before it could be granted twice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 @pytest.fixture
 def arena(ensemble: Ensemble) -> Iterator[Zoo]:
-    """The place in it that is worn; not to be deleted after a test."""
+    """The directory with high numbers; not to be deleted after a test."""
     zoo = Zoo(ensemble.hosts, ensemble)
     zoo.chroot, zoo.base = CHROOT, f"{CHROOT}/zklock"
     yield zoo
@@ -71,7 +71,7 @@ def test_a_key_whose_numbers_are_used_up_is_closed(pool: WorkerPool, key: str) -
 
 
 @pytest.mark.scenario("F57")
-def test_a_key_is_good_to_its_last_number_and_can_be_begun_anew(pool: WorkerPool) -> None:
+def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool: WorkerPool) -> None:
     """An operator deletes the empty directory; the numbers begin at 0, and the tokens go on rising."""
     if pool.lock != "zklock":
         pytest.skip("only our lock knows a last number")

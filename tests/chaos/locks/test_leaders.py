@@ -1,4 +1,4 @@
-"""Five processes lead in turn, and whoever leads is killed, stopped, paused, cut and cut off."""
+"""Five processes lead in turn. Each leader is killed, stopped, paused, disconnected or cut off."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def candidates(arena: Zoo, tmp_path: Path) -> Iterator[Candidates]:
 
 
 def killed(leader: Candidate) -> Callable[[], object]:
-    """Kill it; what is returned starts it again."""
+    """Kill it; return a function that starts it again."""
     leader.kill()
     return leader.start
 
 
 def stopped(leader: Candidate) -> Callable[[], object]:
-    """Ask it to end, by a signal; what is returned starts it again."""
+    """Ask it to end, by a signal; return a function that starts it again."""
     leader.process.send_signal(signal.SIGTERM)
 
     def start() -> None:
@@ -50,13 +50,13 @@ def stopped(leader: Candidate) -> Callable[[], object]:
 
 
 def paused(leader: Candidate) -> Callable[[], object]:
-    """Pause it; what is returned lets it go on."""
+    """Pause it; return a function that resumes it."""
     leader.pause()
     return leader.resume
 
 
 def cut_off(leader: Candidate) -> Callable[[], object]:
-    """Let nothing through between it and ZooKeeper; what is returned does so again."""
+    """Cut it off from ZooKeeper; return a function that heals that."""
     leader.proxy.hang = True
     return leader.proxy.heal
 

@@ -25,7 +25,7 @@ KEY = "crowd"
 WAITERS = 10_000
 SERVED = 300  # grants between two faults
 SESSION = 10.0  # seconds
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 #: Another process that competes for the key all the time. The file says whether two are inside.
 RIVAL = f"""
@@ -41,7 +41,7 @@ while time.monotonic() < until:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Fail if somebody else is inside, in whatever process."""
+    """Fail if another coroutine is inside, in any process."""
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -63,7 +63,7 @@ def end_session(zoo: Zoo, proxy: Proxy) -> None:
     """End the session, as its time would."""
     before = connected().session_id
     expire(zoo)
-    eventually(lambda: session().session_id not in (None, before), PATIENCE)
+    eventually(lambda: session().session_id not in (None, before), TIMEOUT)
 
 
 FAULTS: tuple[tuple[Callable[[Zoo, Proxy], None], bool], ...] = (
@@ -72,7 +72,7 @@ FAULTS: tuple[tuple[Callable[[Zoo, Proxy], None], bool], ...] = (
     (drop, True),
     (end_session, False),
 )
-"""What befalls the process, and whether a lock that is aborted only when it is lost outlives that."""
+"""The faults of the process, and whether a lock with `abort_on="lost"` survives them."""
 
 
 @pytest.mark.scenario("CROWD")
@@ -98,7 +98,7 @@ async def test_a_crowd_is_served_whatever_befalls_its_connection(zoo: Zoo, tmp_p
     async def served(count: int) -> None:
         while grants < count:
             changed.clear()
-            await asyncio.wait_for(changed.wait(), PATIENCE)
+            await asyncio.wait_for(changed.wait(), TIMEOUT)
 
     with proxied(zoo, SESSION) as proxy:
         crowd = [asyncio.create_task(take()) for _ in range(WAITERS)]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.zookeeper
 
 T = 4.0  # seconds, of a session
 SOON = 5.0  # seconds, for what takes some milliseconds
-AT_ONCE = 1.0  # second, for what asks nobody
+AT_ONCE = 1.0  # second, for what needs no request
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _has_two_sides(pool: WorkerPool) -> None:
 def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_reader(
     pool: WorkerPool, figure: Figures
 ) -> None:
-    """CURATOR-621. The reader that stands before it comes in at once, and the one behind it waits with it."""
+    """CURATOR-621. A reader ahead of it gets the lock at once, and one behind it waits, too."""
     first, second, before, behind = pool.start("A", "B", "C", "D")
     token = first.take(kind="write")["token"]
     reading = before.acquire(kind="read")
@@ -46,7 +46,7 @@ def test_a_writer_that_waits_does_not_come_between_when_the_other_becomes_a_read
         assert not worker.work(seconds=0.3).result()["lost"]
     assert not writing.done()
     assert not late.done()
-    assert pool.zoo.payloads("k")[0] is not None, "nobody can see who reads"
+    assert pool.zoo.payloads("k")[0] is not None, "the payload does not show who reads"
     first.release().result()
     assert before.check()
     assert not writing.done(), "another one reads still"
@@ -195,7 +195,7 @@ def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(pool: Wo
 @pytest.mark.scenario("READERS")
 @pytest.mark.chaos
 def test_whose_node_is_deleted_while_it_waits_is_not_granted_anything_by_it(pool: WorkerPool, arena: Zoo) -> None:
-    """CURATOR-211, -307: who is not in the queue takes its place for the first, or fails; here it queues anew."""
+    """CURATOR-211, -307: a waiter that is not in the queue believes that it is first, or fails; ours queues again."""
     holder, waiter, reader = pool.start("A", "B", "C")
     holder.take(kind="write")
     for waiting, kind in ((waiter, "read"), (reader, "write")):

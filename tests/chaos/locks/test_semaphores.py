@@ -35,7 +35,7 @@ def test_the_one_too_many_waits_for_whoever_lets_go_first(pool: WorkerPool, figu
     """Not for the one just ahead, nor for the first; and those behind it come after it."""
     holders = holding(pool, "A", "B")
     for worker in holders:
-        worker.work()  # so that one who comes in beside them is seen to
+        worker.work()  # so that the checker sees one that is granted a permit too many
     third, fourth = pool.start("C", "D")
     waiting = third.acquire(limit=PERMITS, timeout=30)
     pool.wait_contenders(3)
@@ -73,7 +73,7 @@ def test_a_limit_that_is_raised_lets_the_next_in_at_once(pool: WorkerPool, figur
 @pytest.mark.scenario("PERMITS")
 @pytest.mark.chaos
 def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enough_are_back(pool: WorkerPool) -> None:
-    """Once it is cleared, what each brings along counts again."""
+    """Once it is cleared, the limits in the code count again."""
     holders = holding(pool, "A", "B")
     third, fourth = pool.start("C", "D")
     pool.set_limit("k", 1)
@@ -114,7 +114,7 @@ def test_a_permit_that_is_lost_with_its_session_is_the_next_ones(pool: WorkerPoo
 
 @pytest.mark.scenario("PERMITS")
 def test_a_create_whose_answer_is_lost_takes_one_permit(proxy: Proxy, pool: WorkerPool) -> None:
-    """CURATOR-335, -315: a lease that nobody knew of was left behind."""
+    """CURATOR-335, -315: a lease was left behind that no client knew of."""
     first = pool.start_one("A", hosts=proxy.address)
     (second,) = pool.start("B")
     proxy.kill_after_op(CREATE2)

@@ -27,7 +27,7 @@ MORTALS = 3  # processes that are killed and replaced
 OWNERS = ("main", "second")
 GRANTS = 5.0  # a second at least, or little was tried; with all the faults
 HAND_OFF = 0.25  # seconds at the median, with all the faults; without any it takes some milliseconds
-REST = 60.0  # seconds for all that was hurt to come to rest
+REST = 60.0  # seconds until all is idle after the faults
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(0)]  # it ends by the clock, and says itself what hangs
 
@@ -106,7 +106,7 @@ def test_every_promise_is_kept_through_random_faults(
     figure("losses", verdict.figures.losses)
     figure.spread("hand-off", verdict.figures.handoffs)
     figure.spread("told of a forced loss after", verdict.figures.told)
-    figure.spread("unaware beside the next holder", verdict.figures.overlaps)
+    figure.spread("unaware while the next one held", verdict.figures.overlaps)
     figure("answers beyond their deadline by at most", verdict.figures.overrun or 0.0, "s")
     figure("lost updates of the counters without a fence", verdict.figures.lost_updates)
     for kind, count in sorted(verdict.figures.together.items()):
@@ -119,7 +119,7 @@ def test_every_promise_is_kept_through_random_faults(
     assert sum(nemesis.done.values()) >= seconds / 10, "hardly a fault was done"
     assert verdict.figures.grants >= GRANTS * seconds, "hardly a lock was granted"
     if pool.lock == "zklock":
-        assert min(verdict.figures.together[kind] for kind in (READ, SEMAPHORE)) > 1, "nobody shared a lock"
+        assert min(verdict.figures.together[kind] for kind in (READ, SEMAPHORE)) > 1, "no lock was shared"
     assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "who waits is served late"
 
 
@@ -140,4 +140,4 @@ def at_rest(worker: LockWorker, calls: list[Call]) -> dict[str, int]:
         sizes: dict[str, int] = worker.ask("gauge")
         return None if any(sizes.get(name) for name in ("watches", "members", "guids", "departures", "kept")) else sizes
 
-    return eventually(gauge, REST, f"{worker.name} does not come to rest") or {}
+    return eventually(gauge, REST, f"{worker.name} does not become idle") or {}

@@ -161,7 +161,7 @@ def hire_attached(pool: WorkerPool, ensemble: Ensemble, address: str, others: st
         if server is not None and server.address == address:
             return worker
         worker.dismiss()
-    raise AssertionError(f"nobody came to {address}")
+    raise AssertionError(f"no client connected to {address}")
 
 
 @pytest.mark.scenario("F24")
@@ -206,7 +206,7 @@ class Turns:
         return worker.tell("turn", **about)
 
     def take_until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Have everybody take turns until something has happened."""
+        """Have all processes take turns until something has happened."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline
@@ -217,7 +217,7 @@ class Turns:
             time.sleep(0.02)
 
     def take_for(self, seconds: float) -> None:
-        """Have everybody take turns for a while."""
+        """Have all processes take turns for a while."""
         end = time.monotonic() + seconds
         self.take_until(lambda: time.monotonic() > end)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.chaos.fulldisk import FullDisk
 from support.chaos.namespaces import needs_namespace
-from support.chaos.servers import look_anew, repair, serving
+from support.chaos.servers import repair, replace_client, serving
 from support.chaos.worker_pool import WorkerPool
 from support.zoo import eventually
 
@@ -46,7 +46,7 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     """
     It refuses clients that have seen its future for ever, so they are replaced.
 
-    Its transactions are counted anew, and with them the tokens: a fence that is out of the ensemble's reach says so.
+    Its transactions, and so the tokens, are counted from 0 again. A fence that is ahead of them reports that.
     """
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     for _ in range(20):
@@ -67,11 +67,11 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     released = a.release()
     ensemble.start()
     back = pool.note("done", of="wipe")
-    look_anew(pool.zoo)
+    replace_client(pool.zoo)
     answer = waiting.result(REPLACED * TIMEOUT + 5)
     assert answer["granted"]
     figure("back after", answer["t"] - back, "s")
-    assert answer["token"] < old, "the tokens did not start anew, which proves nothing"
+    assert answer["token"] < old, "the tokens did not start again, so this proves nothing"
     assert b.tell("claim", **fenced).result() is None, "the fence has let an older token in"
     again = a.acquire(timeout=20)
     b.work(seconds=0.5).result()
@@ -80,7 +80,7 @@ def test_an_ensemble_that_comes_back_empty_is_found_and_old_tokens_are_refused(
     assert again.result(25)["granted"]
     a.release().result()
     released.result(10)
-    verdict = pool.check_history()  # by the rules alone: the model of a mutex has a fence that never starts anew
+    verdict = pool.check_history()  # by the rules alone: the model of a mutex has a fence that never starts again
     assert verdict.ok, verdict.short()
 
 

@@ -1,5 +1,5 @@
 """
-A follower that is cut off from its leader grants nobody a lock, and no hold outlives what the leader knows of it.
+No lock is granted through a follower that is cut off from its leader, and no hold outlives its session there.
 
 Until it notices, after syncLimit ticks, it goes on answering pings and reads, with what it knew when it was cut off.
 """
@@ -84,16 +84,16 @@ def test_a_holder_behind_a_cut_off_follower_is_told_before_the_next_one_is_grant
     working = a.work()
     call = b.acquire(timeout=20)
     pool.wait_contenders(2)
-    with looking_in(link.follower.address) as beside:
+    with looking_in(link.follower.address) as cut_off:
         began = pool.note("cut", target="A")
         with cut_by(link):
             answer = call.result(25)
-            assert beside.exists(pool.zoo.base), "a read of the cut-off follower"  # it is none the wiser
+            assert cut_off.exists(pool.zoo.base), "a read of the cut-off follower"  # it does not know that it is
             assert answer["granted"]
-            beside_it = b.work()
+            by_other = b.work()
             told = working.result(2 * SYNC_LIMIT * TICK)  # at the latest when the follower sends its clients away
             b.stop_work()
-            beside_it.result()
+            by_other.result()
         assert told["lost"]
         figure("told after", told["t"] - began, "s")
         figure("next holder after", answer["t"] - began, "s")
@@ -153,7 +153,7 @@ def test_news_that_comes_late_by_a_cut_off_follower_grants_nobody(pool: WorkerPo
     pool.assert_kept()
 
 
-# --- whatever the session timeout, whatever the moment --------------------------------------------------------------
+# --- with any session timeout, at any moment ----------------------------------------------------------------------
 
 
 @dataclass

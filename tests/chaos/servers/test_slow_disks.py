@@ -87,13 +87,13 @@ def test_a_create_that_shows_up_after_the_reconnect_does_not_block_its_maker(
         began = time.monotonic()
         call = a.acquire(timeout=DEADLINE)
         # Not before the server has read it: what it has not when a connection is reset, it never does.
-        eventually(lambda: outstanding(first) and writing(), 5, "the create has not come to any disk")
+        eventually(lambda: outstanding(first) and writing(), 5, "the create has not reached any disk")
         assert proxy.counts[CREATE] + proxy.counts[CREATE2] == 1
         pool.note("cut", target="A")
         proxy.upstream = second.address
         proxy.cut_all()
         answer = call.result(DEADLINE + 5)
-        assert answer["granted"], f"refused a lock that nobody else wants: {answer['error']}"
+        assert answer["granted"], f"refused a lock that no other process wants: {answer['error']}"
         figure("acquired after", answer["t"] - began, "s")
         assert answer["t"] - began <= 5
         disk.fast()
@@ -139,7 +139,7 @@ def test_after_an_expiry_at_any_step_only_a_node_of_the_new_session_counts(
     pool.note("expire", target="A", at=point)
     with ThreadPoolExecutor() as elsewhere:
         expired = elsewhere.submit(expire, ensemble.hosts, old["id"], bytes.fromhex(old["password"]))
-        eventually(closing, 10, "nobody has closed the session")
+        eventually(closing, 10, "the session was not closed")
         if point != "after_delete_sent":
             assert nodes_of(pool, old["id"]) == there, "what could be adopted is gone too soon"
         a.resume()

@@ -47,14 +47,14 @@ def contender(zoo: Zoo, key: str, **more: Any) -> str:
 
 def fresh(**more: Any) -> Snapshot:
     """Take a snapshot that nobody has taken before."""
-    found = snapshot(**{"max_age": 0, "patience": 5, **more})
+    found = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
     assert not found.problem
     return found
 
 
 def seen(key: str) -> LockInfo:
     """Look at a lock that somebody holds."""
-    found = look_at(key, patience=5)
+    found = look_at(key, reply_timeout=5)
     assert found is not None
     return found
 
@@ -423,14 +423,14 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
     proxy.cut_all()
     time.sleep(0.3)
     with within(1.2):
-        found = snapshot(max_age=0, patience=0.5)
+        found = snapshot(max_age=0, reply_timeout=0.5)
     assert "No connection to ZooKeeper at" in found.problem
     assert [lock.key for lock in found.locks] == ["k"]
     assert found.age >= 0.3
     assert found.connection.state == "suspended"
     assert found.connection.server == ""
     with within(1.2), pytest.raises(ZooKeeperUnavailable):
-        look_at("k", patience=0.5)
+        look_at("k", reply_timeout=0.5)
     proxy.hang = False
     proxy.cut_all()
     connected()
@@ -445,13 +445,13 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     proxy.cut_all()
     awaiting = session().attached(OnConnected)
     for _ in range(3):
-        snapshot(max_age=0, patience=0.05)
+        snapshot(max_age=0, reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
-            look_at("k", patience=0.05)
+            look_at("k", reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
-            run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), patience=0.05))
+            run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), reply_timeout=0.05))
     eventually(lambda: not awaiting._calls)
-    asker = BackgroundCall(lambda: look_at("k", patience=10))
+    asker = BackgroundCall(lambda: look_at("k", reply_timeout=10))
     eventually(lambda: awaiting._calls)
     proxy.heal()
     found = asker.result()
@@ -464,7 +464,7 @@ def test_a_silent_server_does_not_block_callers(zoo: Zoo, proxy: Proxy) -> None:
     fresh()
     proxy.delay = 20.0
     with within(2.0):
-        askers = [BackgroundCall(lambda: snapshot(max_age=0, patience=0.6)) for _ in range(5)]
+        askers = [BackgroundCall(lambda: snapshot(max_age=0, reply_timeout=0.6)) for _ in range(5)]
         found = [asker.result() for asker in askers]
     assert all(each.problem and each.locks[0].key == "k" for each in found)
     proxy.delay = 0.0
@@ -476,15 +476,15 @@ def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo)
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
         with zoo.configured(proxy.address), within(1.2):
-            found = snapshot(patience=0.4)
+            found = snapshot(reply_timeout=0.4)
             assert found.problem
             assert (found.locks, found.total, found.connection.session_id) == ((), 0, 0)
 
 
-def test_an_incomplete_snapshot_is_not_shared_with_a_patient_caller(zoo: Zoo) -> None:
+def test_an_incomplete_snapshot_is_not_shared_with_a_caller_that_waits_longer(zoo: Zoo) -> None:
     contender(zoo, "k")
-    assert snapshot(patience=0.0).problem
-    assert [lock.key for lock in snapshot(patience=5).locks] == ["k"]
+    assert snapshot(reply_timeout=0.0).problem
+    assert [lock.key for lock in snapshot(reply_timeout=5).locks] == ["k"]
 
 
 def test_the_connection_is_described(zoo: Zoo) -> None:

@@ -181,7 +181,7 @@ def test_a_used_key_leaves_no_node(zoo: Zoo) -> None:
 
 
 def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
-    """A directory that vanishes between two uses, or between the look and the create, is made anew."""
+    """A directory that vanishes between two uses, or between the read and the create, is created again."""
     lock = zk_lock("a")
     for _ in range(30):
         assert lock.acquire(timeout=20)

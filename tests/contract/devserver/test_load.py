@@ -1,4 +1,4 @@
-"""What the dev server promises beside being like ZooKeeper: many clients, a quick start, and nothing left behind."""
+"""The dev server's other promises: many clients, a quick start, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_who_waits_behind_another_client_ends_what_that_one_waits_for(zoo: Zoo, 
 
 
 def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) -> None:
-    """It has let go of the write side by itself, as a block ends; so nobody else gets the lock till then."""
+    """It has released the write side by itself, as a block ends. No other contender gets the lock until then."""
     rw = ReadWriteLock("k", min_hold=1.5)
     with rw.write() as hold:
         began = hold._grant.since
@@ -165,7 +165,7 @@ def test_a_writer_that_goes_on_to_read_lets_nobody_in_before_its_time(zoo: Zoo) 
 
 
 def test_a_writer_that_reads_in_the_end_leaves_the_rest_of_a_writer(zoo: Zoo) -> None:
-    """Nobody reads beside it, either, unless the holder has said so by `downgrade`."""
+    """It has no readers, either, unless the holder has called `downgrade`."""
     rw = ReadWriteLock("k", min_hold=LONG)
     with rw.write():
         rw.read().acquire()

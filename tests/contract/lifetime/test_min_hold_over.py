@@ -54,17 +54,17 @@ def take(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
 
 
 def fresh() -> Snapshot:
-    found = snapshot(max_age=0, patience=5)
+    found = snapshot(max_age=0, reply_timeout=5)
     assert not found.problem
     return found
 
 
 def is_free(key: str) -> bool:
-    return look_at(key, patience=5) is None
+    return look_at(key, reply_timeout=5) is None
 
 
 def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> str:
-    """Have a client wait that ends nobody's hold; return the name of its node."""
+    """Have a client wait that ends no minimum hold; return the name of its node."""
     prefix = f"{zoo.base}/{key}/_c_{guid or uuid.uuid4()}-{kind}"
     path: str = zoo.client.create(prefix, b"10.0.0.7", ephemeral=True, sequence=True)
     return path.rpartition("/")[2]
@@ -134,7 +134,7 @@ def test_who_shares_the_lock_with_it_holds_it(zoo: Zoo) -> None:
         first = wait_as_curator(zoo, "k", "lease-", guids.new(guids.Mark.OWN))
 
         def holders() -> Any:
-            lock = look_at("k", patience=5)
+            lock = look_at("k", reply_timeout=5)
             return lock if lock and len(lock.holders) == 1 else None
 
         lock = eventually(holders)

@@ -90,7 +90,7 @@ def test_first_come_is_first_served(zoo: Zoo, primitive: Primitive) -> None:
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
 def test_a_wait_that_is_over_leaves_nothing(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
-    """Who does not get it in time is told so in time, and is in nobody's way any more."""
+    """A caller that does not get it in time gets an error in time, and blocks no other."""
     with primitive.full(zoo) as blockers:
         with within(timeout + 1), pytest.raises(LockTimeout if timeout else LockBusy), primitive.lock(timeout=timeout):
             pass
@@ -172,7 +172,7 @@ def reaped(zoo: Zoo) -> bool:
 
 
 def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
-    """Who gets it after another one's release has a higher token, also in a directory made anew."""
+    """Each grant after a release has a higher token, also in a new directory."""
     tokens = []
     for count in range(6):
         with primitive.lock(timeout=5) as hold:
@@ -197,7 +197,7 @@ def told(zoo: Zoo) -> Iterator[list[tuple[str, dict[str, Any]]]]:
 
 
 def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive, told: list[tuple[str, dict[str, Any]]]) -> None:
-    """That it was taken and given back, that somebody waits, and that it was not to be had."""
+    """It was acquired and released; a caller waits; a caller did not get it."""
     with primitive.lock() as hold:
         pass
     with primitive.full(zoo):

@@ -193,7 +193,7 @@ async def test_wait_for_around_a_block_is_a_timeout(zoo: Zoo) -> None:
 
 @pytest.mark.scenario("F14")
 async def test_cancel_during_the_release_still_releases(zoo: Zoo) -> None:
-    """A task that is cancelled while it waits for the word that its node is gone has let go all the same."""
+    """A task that is cancelled while it waits for the delete of its node has released the lock all the same."""
     for _ in range(20):
         lock = Lock("release")
         leaving = asyncio.Event()
@@ -239,14 +239,14 @@ async def test_hundreds_that_start_together_are_all_served(zoo: Zoo) -> None:
 
 
 async def test_hundreds_that_wait_are_all_served_after_a_cut(zoo: Zoo) -> None:
-    """Each asks again who is ahead as soon as there is a connection; a holder beside them is kept up meanwhile."""
+    """Each lists its queue again as soon as there is a connection. Another lock stays held meanwhile."""
 
     async def take(number: int) -> None:
         async with Lock("queues/{number}", fields={"number": number % 40}, timeout=60) as hold:
             hold.check()
 
     with proxied(zoo, 10) as proxy:
-        async with Lock("beside", abort_on="lost") as beside:
+        async with Lock("other", abort_on="lost") as other:
             heads = [Lock("queues/{number}", fields={"number": number}) for number in range(40)]
             for head in heads:
                 assert await head.aacquire()
@@ -256,7 +256,7 @@ async def test_hundreds_that_wait_are_all_served_after_a_cut(zoo: Zoo) -> None:
             for head in heads:
                 await head.arelease()
             await asyncio.gather(*tasks)
-            beside.check()
+            other.check()
 
 
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:

@@ -1,4 +1,4 @@
-"""The limit of a semaphore is set for all processes while permits are taken and let go."""
+"""The limit of a semaphore is set for all processes while permits are acquired and released."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHY: dict[str, Any] = {"reason": "the printer is slow", "by": "anna"}
 
 
 class Crowd:
-    """Threads that want permits of one semaphore, and hold them until they are told to let go."""
+    """Threads that want permits of one semaphore, and hold them until they are told to release."""
 
     def __init__(self, zoo: Zoo, key: str, limit: int) -> None:
         self.held: list[int] = []  # numbers, in the order of the grants
@@ -61,7 +61,7 @@ class Crowd:
                 self.held.remove(number)
 
     def go(self, *numbers: int) -> None:
-        """Have these let go; wait until they have."""
+        """Have these release; wait until they have."""
         for number in numbers:
             self._stops[number].set()
             self._threads[number].result()
@@ -326,7 +326,7 @@ class Counter:
 @pytest.mark.chaos
 def test_never_more_are_inside_than_the_limit_allows_while_it_is_changed_under_load(zoo: Zoo, tmp_path: Path) -> None:
     """
-    Three processes take and let go of permits all the time.
+    Three processes acquire and release permits all the time.
 
     What is allowed rises before the limit does. It falls once all are gone that were there at the change.
     """
@@ -386,7 +386,10 @@ def test_a_change_whose_answer_never_comes_is_audited_as_that(
     proxy.refuse = True
     proxy.cut_all()
     with caplog.at_level(logging.INFO, "zklock.audit"):
-        for change in (lambda: set_limit("k", 2, patience=0.3, **WHY), lambda: clear_limit("k", patience=0.3, **WHY)):
+        for change in (
+            lambda: set_limit("k", 2, reply_timeout=0.3, **WHY),
+            lambda: clear_limit("k", reply_timeout=0.3, **WHY),
+        ):
             with pytest.raises(ZooKeeperUnavailable):
                 change()
     assert all("may have been" in record.getMessage() for record in caplog.records if record.name == "zklock.audit")

@@ -170,7 +170,7 @@ async def test_a_try_does_not_pass_the_line(zoo: Zoo, warm: Proxy, cleared: list
 async def test_a_line_of_those_that_are_granted_at_once_refuses_nobody(
     zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
 ) -> None:
-    """Readers, and callers for whom there are permits, line up for a moment only, and are in nobody's way."""
+    """Readers, and callers for whom there are permits, queue locally for a moment only, and block no other."""
     leave = asyncio.Event()
 
     async def stay() -> None:

@@ -130,7 +130,7 @@ class Writer:
         return self.hold
 
     def leave(self) -> None:
-        """Let go of the lock, if that was not done before."""
+        """Release the lock, if that was not done before."""
         if not self._left:
             self._left = True
             (self._lock.write() if self._way == "hold.downgrade()" else self._lock.read()).release()
@@ -265,7 +265,7 @@ def test_a_downgrade_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_the_release_of_one_that_reads_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """Neither the node nor the sign beside it is left, whichever of the deletes was not answered."""
+    """Neither the node nor its marker is left, whichever of the deletes was not answered."""
     lock = zk_lock(KEY, kind="write")
     hold = lock.acquire()
     assert hold
@@ -282,7 +282,7 @@ def test_a_session_that_is_lost_in_a_downgrade_leaves_nothing(zoo: Zoo, proxy: P
     stopped = threading.Event()
     with zk_lock(KEY, kind="write", abort_on="never") as hold:
         fired = proxy.kill_before_op(MULTI)
-        proxy.refuse = True  # to connect anew
+        proxy.refuse = True  # new connections
         hold.downgrade()
         assert fired.wait(5)
         expire(zoo)

@@ -96,7 +96,7 @@ def test_release_by_another_is_refused(zoo: Zoo, held: bool) -> None:
 
 @pytest.mark.scenario("F61")
 def test_a_second_release_is_refused(zoo: Zoo) -> None:
-    """Each acquire is released once; one release more raises, and the lock can be acquired anew."""
+    """Each acquire is released once; one release more raises, and the lock can be acquired again."""
     lock = Lock("twice")
     for _ in range(2):
         assert lock.acquire()
@@ -150,7 +150,7 @@ def test_a_lock_that_is_not_reentrant_says_so_at_once(zoo: Zoo) -> None:
 
 @pytest.mark.scenario("F61")
 def test_different_locks_nest(zoo: Zoo) -> None:
-    """Locks of different keys are independent, and are let go in whatever order their releases come."""
+    """Locks of different keys are independent, and can be released in any order."""
     one, two = Lock("one"), Lock("two")
     with one as first, two as second:
         assert first is not second

@@ -1,4 +1,4 @@
-"""A semaphore: as many as there are permits, in order, whoever of them lets go, and whatever becomes of the limit."""
+"""A semaphore: as many holders as permits, in order, with any order of releases, and with a changed limit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def set_limit(zoo: Zoo, client: KazooClient, before: str, limit: int | None) -> 
 
 
 def test_a_limit_that_is_raised_lets_more_in_at_once(zoo: Zoo) -> None:
-    """Those who wait learn of it, first come first served, though nobody has let go."""
+    """Those who wait learn of it, first come, first served, though no holder has released."""
     with holders(zoo, 2), queued(zoo, *(permit(2) for _ in range(3))) as (first, second, third):
         eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
         marker = set_limit(zoo, zoo.client, "", 4)

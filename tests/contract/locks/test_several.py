@@ -136,7 +136,7 @@ def test_each_is_reentrant_for_itself(zoo: Zoo) -> None:
 
 
 def test_coroutines_take_several_as_well(zoo: Zoo) -> None:
-    """`async with`, `aacquire` and `arelease`; a cancelled wait lets go of all; blocking calls are refused."""
+    """`async with`, `aacquire` and `arelease`; a cancelled wait releases all; blocking calls are refused."""
 
     async def main() -> None:
         async with zk_locks("b", "a") as hold, zk_locks("a"):
@@ -266,7 +266,7 @@ def take_by_aacquire(lock: MultiLock) -> None:
 
 
 @pytest.mark.parametrize("take", [take_by_block, take_by_acquire, take_by_async_block, take_by_aacquire])
-def test_one_that_is_lost_before_the_last_is_taken_is_taken_anew(
+def test_one_that_is_lost_before_the_last_is_acquired_is_acquired_again(
     zoo: Zoo, take: Callable[[MultiLock], None], where: Callable[[Callable[[], object]], object]
 ) -> None:
     """At once, and not only when the wait for the other ends; nobody need hear of it, as nothing was done under it."""
@@ -296,7 +296,7 @@ def where(request: pytest.FixtureRequest) -> Callable[[Callable[[], object]], ob
 
 
 def test_a_session_that_ends_on_the_way_is_no_end(zoo: Zoo) -> None:
-    """All are taken anew in the next one."""
+    """All are acquired again in the next one."""
 
     def end_session_and_let_go() -> None:
         with zoo.hold_elsewhere("b"):
@@ -377,6 +377,6 @@ def test_what_cannot_be_named_is_refused_before_anything_is_sent(zoo: Zoo) -> No
 
 
 def test_no_call_outlives_its_deadline_where_nobody_answers(zoo: Zoo) -> None:
-    """What ZooKeeper may take beside the wait is one span for all, not one for each."""
+    """The reply timeout is one for all, not one for each."""
     with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
         zk_locks("a", "b", "c").acquire(blocking=False)

@@ -66,7 +66,7 @@ def test_a_candidate_that_is_dropped_after_its_election_lets_go(zoo: Zoo) -> Non
 def test_a_candidate_that_has_withdrawn_or_leads_in_a_block_is_dropped_in_silence(
     zoo: Zoo, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """There is nothing to be let go of."""
+    """There is nothing to release."""
     leader = zk_leader("lead")
     assert leader.wait(5)
     leader.withdraw()

@@ -42,7 +42,7 @@ def named(path: str, zoo: Zoo) -> dict[str, Any]:
 def test_a_break_survives_a_cut(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, opcode: int, when: str
 ) -> None:
-    """It is known as one's own work, by the note beside it, and audited once."""
+    """The call recognizes it as its own, by the record, and audits it once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
         fired = getattr(proxy, when)(opcode)
@@ -68,7 +68,7 @@ def test_a_break_whose_reply_never_comes_is_audited_as_possible(
         lost = proxy.kill_after_op(MULTI)
         stopper = BackgroundCall(refuse)
         with within(2), pytest.raises(ZooKeeperUnavailable):
-            break_lock("k", **holder, **WHY, patience=1)
+            break_lock("k", **holder, **WHY, reply_timeout=1)
         stopper.result()
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
     assert "may be broken" in record.getMessage()
@@ -112,14 +112,14 @@ def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: P
     end_hold("k", token=hold.token, by="anna")
 
 
-def test_no_operation_takes_longer_than_its_patience_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
+def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
     """Nothing of it is left when the connection is back."""
     proxy.refuse = True
     proxy.cut_all()
     for call in (
-        lambda: hold_lock("k", seconds=600, patience=0.3, **WHY),
-        lambda: break_lock("k", guid="x", token=1, patience=0.3, **WHY),
-        lambda: end_hold("k", token=1, by="anna", patience=0.3),
+        lambda: hold_lock("k", seconds=600, reply_timeout=0.3, **WHY),
+        lambda: break_lock("k", guid="x", token=1, reply_timeout=0.3, **WHY),
+        lambda: end_hold("k", token=1, by="anna", reply_timeout=0.3),
     ):
         with within(1), pytest.raises(ZooKeeperUnavailable):
             call()

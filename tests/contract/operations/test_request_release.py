@@ -105,7 +105,7 @@ def test_asking_again_changes_nothing_and_the_last_one_is_shown(zoo: Zoo, asked:
     assert asked == [("k", "anna", WHY), ("k", "ben", "mine first")]
 
 
-def test_one_who_waits_to_be_asked_is_let_go_by_the_end_of_the_hold(zoo: Zoo) -> None:
+def test_a_wait_for_a_request_ends_with_the_hold(zoo: Zoo) -> None:
     """Nobody will ask any more."""
     lock = zk_lock("k")
     hold = lock.acquire()
@@ -147,7 +147,7 @@ def test_all_who_share_a_lock_are_asked_or_the_one_that_is_named(zoo: Zoo) -> No
     assert waiter.result() is None
 
 
-def test_nobody_is_asked_who_does_not_hold_the_lock(zoo: Zoo) -> None:
+def test_only_a_holder_is_asked(zoo: Zoo) -> None:
     """Nobody holds it, or another one than was named."""
     more: dict[str, Any]
     for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
@@ -164,7 +164,7 @@ def test_nobody_is_asked_who_does_not_hold_the_lock(zoo: Zoo) -> None:
             request_release("k", WHY, by="")
 
 
-def test_who_would_not_hear_is_not_asked(zoo: Zoo) -> None:
+def test_a_holder_that_receives_no_requests_is_not_asked(zoo: Zoo) -> None:
     """A person's hold is ended by a person; a client of kazoo does not look at its node."""
     hold = hold_lock("k", seconds=60, reason="drain", by="ben")
     with pytest.raises(ReleaseRequestUnsupported, match=r"operator ben until .* end_hold"):
@@ -207,7 +207,7 @@ def test_curator_s_own_request_is_understood_and_the_holder_goes_on_to_say_who_i
 def test_a_request_made_while_the_holder_is_disconnected_is_seen_when_it_is_back(
     zoo: Zoo, proxy: Proxy, asked: list[tuple[str, str, str]]
 ) -> None:
-    """And told once, however often the watch is set anew."""
+    """It is reported once, however often the watch is set again."""
     with zk_lock("k", abort_on="lost") as hold:
         payload = zoo.client.get(hold.path)[0]
         proxy.refuse = True
@@ -252,7 +252,7 @@ def test_a_request_whose_answer_never_comes_is_audited_as_that(
         lost = proxy.kill_after_op(SET_DATA)
         stopper = BackgroundCall(refuse)
         with within(3), pytest.raises(ZooKeeperUnavailable):
-            request_release("k", WHY, **WHO, patience=1)
+            request_release("k", WHY, **WHO, reply_timeout=1)
         stopper.result()
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
     assert "may have been asked" in record.getMessage()

@@ -31,14 +31,14 @@ WRONG: dict[str, list[Any]] = {
     "token": [None, "1", 1.0],
     "guid": [None, 3],
     "limit": [None, "3"],
-    "patience": [None, "3", timedelta(seconds=3), float("nan"), float("inf"), -1],
+    "reply_timeout": [None, "3", timedelta(seconds=3), float("nan"), float("inf"), -1],
 }
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_an_argument_that_means_nothing_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
     """With what it is instead, and what was given."""
-    for name in (*CALLS[call], "patience"):
+    for name in (*CALLS[call], "reply_timeout"):
         for value in WRONG[name]:
             kind = ValueError if name == "limit" or value in (-1, math.inf) or value != value else TypeError
             with pytest.raises(kind, match=f"^{name} is .*, not ") as caught:

@@ -69,7 +69,7 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
         closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-        Contender(session, Lock("late").spec, Caller(thread="", what="test"), waiter.set, patient=True).start()
+        Contender(session, Lock("late").spec, Caller(thread="", what="test"), waiter.set, waits=True).start()
         assert isinstance(waiter.wait(5), ZooKeeperUnavailable)
         closing.result()
 

@@ -23,9 +23,9 @@ from django_zklock.zk import process
 pytestmark = pytest.mark.zookeeper
 
 
-def failure(where: str, *, scheme: str = "zk", patience: float = 1.0, **settings: Any) -> str:
-    """Return the error of an acquire that tries these servers for `patience` seconds."""
-    zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": patience, **settings}
+def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0, **settings: Any) -> str:
+    """Return the error of an acquire that tries these servers for `connect_timeout` seconds."""
+    zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout, **settings}
     with (
         override_settings(ZKLOCK=zklock),
         pytest.raises(ZooKeeperUnavailable) as told,
@@ -71,7 +71,7 @@ def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() 
 def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
     """The message tells a name that does not exist from a closed port."""
     port = free_ports(1)[0]
-    said = failure(f"Nowhere.invalid:2181,localhost:{port}", patience=3)
+    said = failure(f"Nowhere.invalid:2181,localhost:{port}", connect_timeout=3)
     assert said == (
         "No connection to ZooKeeper within N s. "
         f"nowhere.invalid:2181: no such host; localhost:{port}: connection refused."

@@ -166,7 +166,7 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     """Nobody else gets the lock, and all pages show the operator, the end and the reason."""
     assert hold_by_form(operator, "k") == 302
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
-        pytest.fail("granted beside an operator")
+        pytest.fail("granted while an operator held it")
     response = operator.get(f"{LIST}k/change/")
     page = response.content.decode()
     assert "olga holds it until" in page

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockLost
 from django_zklock.operations import clear_limit, limit_of, set_limit
 from django_zklock.testing.ensemble import free_ports
 
@@ -39,7 +42,7 @@ def printing(zoo: Zoo) -> Iterator[list[Hold]]:
     """Three want one of two permits; the holds of those that have one."""
 
     def take() -> None:
-        with zk_lock("printers", limit=2, timeout=20) as hold:
+        with contextlib.suppress(LockLost), zk_lock("printers", limit=2, timeout=20) as hold:
             holds.append(hold)
             done.wait(20)
 
@@ -188,6 +191,38 @@ def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: C
     operator.post(f"{LIST}request-release/", {"target": row.target, "reason": "x"})
     assert "kazoo" in said(operator)
     zoo.client.delete(path)
+
+
+def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: list[Hold]) -> None:
+    """So the second try breaks no holder that was left out of the first."""
+    client = user_with("view_lock", "break_lock")
+    chosen, other = targets(client).values()
+    page = client.get(f"{LIST}break/?key=printers").content.decode()
+    assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, True]
+    page = client.post(f"{LIST}break/", {"target": chosen, "reason": " "}).content.decode()
+    assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
+
+
+def test_a_waiter_that_may_hold_a_permit_is_asked_and_broken_like_a_holder(zoo: Zoo, printing: list[Hold]) -> None:
+    """The form to break it shows it without a tick."""
+    client = user_with("view_lock", "break_lock", "request_release_lock")
+    set_limit("printers", 1, by="anna", reason="one is broken")
+    shown = client.get(f"{LIST}printers/change/")
+    (waiter,) = [row for row in shown.context["lock"].waiters if row.info.may_hold]
+    (hold,) = [hold for hold in printing if hold.token == waiter.info.token]
+    page = shown.content.decode()
+    assert "Waiter 1" in page
+    (name,) = re.findall(
+        rf'id="(zklock-ask-\d)">[^>]*>\s*<input type="hidden" name="target" value="{waiter.target}"', page
+    )
+    assert page.count(f'form="{name}"') == 2  # the field and the button
+    client.post(f"{LIST}request-release/", {"target": waiter.target, "reason": "paper jam"})
+    assert hold.wait_release_requested(10)
+    page = client.get(f"{LIST}break/?key=printers").content.decode()
+    assert page.count(" checked>") == 1
+    assert f'value="{waiter.target}">' in page
+    assert client.post(f"{LIST}break/", {"target": waiter.target, "reason": "paper jam"}).status_code == 302
+    assert hold.wait_lost(10)
 
 
 @pytest.mark.parametrize("permission", ["limit_lock", "request_release_lock"])

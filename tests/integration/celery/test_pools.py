@@ -46,7 +46,7 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
         eventually(lambda: result.state == "RETRY")
     assert worker.get(result)["retries"] == 0
 
-    worker.run("keep", "kept")  # by a thread that does not let go
+    worker.run("keep", "kept")  # by a thread that does not release it
     worker.zoo.wait_contenders("kept", 1)
     assert worker.stop() == 0
     worker.zoo.wait_contenders("kept", 0, timeout=1)

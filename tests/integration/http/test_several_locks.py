@@ -239,7 +239,7 @@ def test_a_view_that_loses_one_of_its_locks_answers_503(zoo: Zoo, client: Client
 
 
 def test_a_streamed_body_has_all_locks_until_it_is_done(zoo: Zoo, client: Client) -> None:
-    """In each of its parts, and in its end; closed early, it lets go of all."""
+    """In each of its parts, and at its end. If it is closed early, it releases all."""
     response = client.get("/stream/7/")
     body = iter(response.streaming_content)  # type: ignore[attr-defined]
     assert next(body) == b"True"
@@ -283,7 +283,7 @@ async def test_an_asynchronous_body_has_all_locks(zoo: Zoo, async_client: AsyncC
 
 
 def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:
-    """Begun when the last one is held; committed before the first is let go of."""
+    """Begun when the last one is held; committed before the first is released."""
     seen = []
 
     def on_commit() -> None:

@@ -86,6 +86,6 @@ def test_it_tells_that_zookeeper_is_away(zoo: Zoo) -> None:
     with proxied(zoo) as proxy:
         proxy.refuse = True
         for more in ((), ("--watch",)):
-            status, _, message = ending("leader", "lead", "--patience=200ms", *more)
+            status, _, message = ending("leader", "lead", "--reply-timeout=200ms", *more)
             assert status == ExitCode.UNAVAILABLE
             assert "No connection to ZooKeeper at" in message

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall
-from support.neighbours.protocol import PATIENCE, Neighbour
+from support.neighbours.protocol import TIMEOUT, Neighbour
 from support.neighbours.sides import waits
 from support.zoo import Zoo
 
@@ -40,7 +40,7 @@ def theirs(request: pytest.FixtureRequest, which: str) -> Neighbour:
 def leading(zoo: Zoo, client: Neighbour, kind: str, name: str, key: str = "a") -> Iterator[None]:
     """Let a candidate of another client lead."""
     path = f"{zoo.base}/{key}"
-    assert client.acquire("1", kind, path, 10, name).result(PATIENCE) == "true"
+    assert client.acquire("1", kind, path, 10, name).result(TIMEOUT) == "true"
     try:
         yield
     finally:
@@ -65,7 +65,7 @@ def test_other_clients_show_our_candidates(
         assert said is not None
         assert (said.what, said.pid) == ("index über", os.getpid())
         hold.check()
-    assert waiter.result(PATIENCE) == "true"
+    assert waiter.result(TIMEOUT) == "true"
     theirs.release("1", kind, path)
 
 
@@ -151,7 +151,7 @@ def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour
         waiter = jvm.acquire("1", "multi", paths)
         zoo.wait_contenders("a", 2)
         assert waits(waiter)
-    assert waiter.result(PATIENCE) == "true"
+    assert waiter.result(TIMEOUT) == "true"
     assert zk_locks("a", "b").acquire(blocking=False) is None
     ours = BackgroundCall(take_both)
     zoo.wait_contenders("a", 2)
@@ -160,7 +160,7 @@ def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: Neighbour
 
 
 def take_both() -> None:
-    with zk_locks("a", "b", timeout=PATIENCE) as hold:
+    with zk_locks("a", "b", timeout=TIMEOUT) as hold:
         hold.check()
 
 
@@ -174,5 +174,5 @@ def test_another_order_of_curators_deadlocks_until_our_timeout(zoo: Zoo, jvm: Ne
         zoo.wait_contenders("b", 2)
     zoo.wait_contenders("a", 2)
     assert ours.result() is None
-    assert theirs.result(PATIENCE) == "true"
+    assert theirs.result(TIMEOUT) == "true"
     jvm.release("1", "multi", paths)

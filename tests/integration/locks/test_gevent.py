@@ -243,7 +243,7 @@ gevent.spawn(work).get()
 
 
 def test_a_greenlet_that_holds_too_long_is_stopped(zoo: Zoo) -> None:
-    """By `max_hold`, warned before by `warn_after`; and one that waits to be asked to let go is woken."""
+    """By `max_hold`, warned before by `warn_after`; and a wait for a release request ends."""
     script = """
 from django_zklock import signals
 from django_zklock.operations import request_release
@@ -310,7 +310,7 @@ print(len(tokens), len(finished), [token for token in told if token][:4] == toke
 
 
 def test_greenlets_share_and_exclude_by_kind(zoo: Zoo) -> None:
-    """Readers and permits beside each other, a writer that goes on to read, and another client's semaphore."""
+    """Several readers and permits, a writer that goes on to read, and another client's semaphore."""
     script = """
 from django_zklock import ReadWriteLock
 rw = ReadWriteLock("k", timeout=20)

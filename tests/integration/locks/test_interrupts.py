@@ -147,7 +147,7 @@ def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
 @pytest.mark.scenario("F12", "F13")
 @pytest.mark.chaos
 def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Zoo) -> None:
-    """A release that is struck still lets go, and an acquire that is struck has not acquired."""
+    """An interrupted release still releases; an interrupted acquire has not acquired."""
     for _ in range(1500):
         mutex = Lock("alarm")
         entered = False

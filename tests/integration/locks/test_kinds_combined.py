@@ -23,7 +23,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def can_read() -> bool:
-    """Tell whether another thread can read beside whoever has the lock now."""
+    """Tell whether another thread can read now."""
 
     def read() -> bool:
         try:
@@ -47,7 +47,7 @@ def end_rest(zoo: Zoo, key: str = "k") -> str:
 
 
 def test_a_write_side_that_a_transaction_keeps_lets_no_readers_in_before_its_end(zoo: Zoo, ledger: Ledger) -> None:
-    """They would not see its work; after COMMIT they read beside the owner, who goes on to read."""
+    """They would not see its work. After COMMIT they read while the owner reads, too."""
     rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
         with rw.write() as hold:

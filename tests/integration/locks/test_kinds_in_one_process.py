@@ -1,4 +1,4 @@
-"""All kinds of locks in one process, beside each other: what they leave behind, and what a fork inherits."""
+"""All kinds of locks in one process: what they leave behind, and what a fork inherits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_two_thousand_holds_of_all_kinds_leave_nothing(zoo: Zoo) -> None:
 
 
 def test_a_forked_child_has_no_part_in_what_its_parent_holds(zoo: Zoo) -> None:
-    """Of no kind; and what it does, or drops, lets nobody in beside the parent."""
+    """Of no kind. Nothing that it does or drops releases a lock of the parent."""
     rw = ReadWriteLock("k")
     write, read = rw.write().acquire(), rw.read().acquire()
     permit = zk_lock("permits", limit=2).acquire()

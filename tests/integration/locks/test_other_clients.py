@@ -10,7 +10,7 @@ import pytest
 from support.neighbours.curator import curator
 from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.ours import Ours, options_of, our_process
-from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
+from support.neighbours.protocol import TIMEOUT, Neighbour, NeighbourGone
 from support.neighbours.sides import Side, granted, waits
 from support.zoo import Zoo, eventually
 
@@ -75,7 +75,7 @@ def sides(zoo: Zoo, theirs: Neighbour, ours: Ours | Neighbour, case: tuple[str, 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", EXCLUSIVE, ids=name)
 def test_each_keeps_the_other_out(zoo: Zoo, theirs: Neighbour, ours: Ours, case: tuple[str, ...], first: str) -> None:
-    """A try fails while the other side has it, and who waits has it as soon as that lets go."""
+    """A try fails while the other side has it, and a waiter gets it as soon as that releases."""
     holder, other = sides(zoo, theirs, ours, case)
     if first == "ours":
         holder, other = other, holder
@@ -142,7 +142,7 @@ def test_who_is_killed_is_out_of_the_queue(
         last = other.begin("4")
         zoo.wait_contenders("a", 4)
         process.kill()
-        assert isinstance(third.exception(PATIENCE), NeighbourGone)
+        assert isinstance(third.exception(TIMEOUT), NeighbourGone)
         assert granted(second)
         other.release("2")
         assert granted(last)
@@ -191,7 +191,7 @@ def test_readers_share_and_nobody_starves(
 
 # --- what cannot work -------------------------------------------------------------------------------------------------
 
-# Their lock, and ours beside it, which theirs does not see.
+# Their lock, and ours in the same directory, which theirs does not see.
 BLIND = [
     ("mutex", "read", "read-write lock znode"),
     ("mutex", "write", "read-write lock znode"),
@@ -250,7 +250,7 @@ def test_curators_mutex_waits_for_a_directory_that_sorts_before_digits(zoo: Zoo,
 
 
 def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) -> None:
-    """They wait till the writer that only reads by now lets go, and a writer of Curator's does, too."""
+    """They wait until the downgraded writer releases, and so does a writer of Curator's."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
         hold.downgrade()
@@ -267,7 +267,7 @@ def test_a_downgrade_is_no_news_to_curators_readers(zoo: Zoo, jvm: Neighbour) ->
 @pytest.mark.parametrize(
     ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
 )
-def test_a_holder_of_curators_is_seen_and_can_be_asked_to_let_go(
+def test_a_holder_of_curators_is_seen_and_can_be_asked_to_release(
     zoo: Zoo, jvm: Neighbour, theirs: str, options: dict[str, Any]
 ) -> None:
     """By the word that Curator's own `Revoker` writes, if that process has said that it minds it."""

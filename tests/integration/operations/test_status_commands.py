@@ -103,7 +103,7 @@ def test_without_a_connection_the_number_of_locks_is_unknown(zoo: Zoo) -> None:
     """It is not 0."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.2"}):
-        status, text, message = ending("status", "--patience=300ms")
+        status, text, message = ending("status", "--reply-timeout=300ms")
     assert status == ExitCode.UNAVAILABLE
     assert "number of locks unknown: not connected" in text
     assert "locks held" not in text
@@ -249,9 +249,9 @@ def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> 
     """In time."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
-        patience = ["--patience=300ms"] if command[0] != "run" else []
+        more = ["--reply-timeout=300ms"] if command[0] != "run" else []
         with within(4):
-            status, _, message = ending(command[0], *patience, *command[1:])
+            status, _, message = ending(command[0], *more, *command[1:])
         assert status == ExitCode.UNAVAILABLE, message
         assert message
 

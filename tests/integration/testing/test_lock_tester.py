@@ -244,7 +244,7 @@ def test_a_lock_of_any_kind_can_be_somebody_elses(zklock: LockTester, how: dict[
 
 
 def test_somebody_else_may_read(zklock: LockTester) -> None:
-    """Code under test reads beside it, and waits to write."""
+    """Code under test can read meanwhile, and waits to write."""
     with zklock.busy_by("a", kind="read", what="an export"):
         with zk_lock("a", kind="read", timeout=0):
             zklock.assert_held("a", holders=2)

@@ -131,12 +131,12 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
 ) -> None:
     """The follower goes on answering pings and reads for seconds after the leader has given the lock away."""
     follower, wire = cut_off
-    beside = KazooClient(hosts=whole.leader.address, timeout=10)
-    beside.start(timeout=10)
+    observer = KazooClient(hosts=whole.leader.address, timeout=10)
+    observer.start(timeout=10)
     granted: list[tuple[float, bool]] = []
     told: list[float] = []
     with zoo3.configured(follower.address, session_timeout=2), zk_lock("a", abort_on="never") as hold:
-        beside.exists(hold.path, watch=lambda event: granted.append((time.monotonic(), hold.lost)))
+        observer.exists(hold.path, watch=lambda event: granted.append((time.monotonic(), hold.lost)))
         waiting = BackgroundCall(lambda: told.append(time.monotonic()) if hold.wait_lost(10) else None)
         wire.freeze()
         frozen_at = time.monotonic()
@@ -151,8 +151,8 @@ def test_a_holder_on_a_cut_off_follower_is_told_before_the_next_one_is_granted(
         assert told_at < granted_at
         assert told_at - frozen_at <= LEASE_SHARE * 2 + LATER
         wire.thaw()
-    beside.stop()
-    beside.close()
+    observer.stop()
+    observer.close()
 
 
 def a_read(path: str) -> tuple[object, object]:
@@ -192,7 +192,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.scenario("F19")
 def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) -> None:
     """Each host has its share of the session timeout, so one that is dead costs half of it at most."""
-    for _ in range(3):  # the order of the hosts is drawn anew
+    for _ in range(3):  # the hosts have a new random order
         hosts = f"{silent},{zoo.hosts},127.0.0.1:1"
         with zoo.configured(hosts, session_timeout=4), within(4 / 2), zk_lock("a", timeout=4):
             pass

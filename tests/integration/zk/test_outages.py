@@ -177,7 +177,7 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
 
 @pytest.mark.scenario("F27")
 def test_those_ahead_may_come_and_go_without_moving_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
-    """The deadline is absolute: a wake-up does not start the wait anew."""
+    """The deadline is absolute: a wake-up does not restart the wait."""
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
         leaving = [

@@ -21,7 +21,7 @@ from django_zklock.testing.ensemble import DEBIAN_DIRECTORY, Ensemble, free_port
 
 pytestmark = pytest.mark.zookeeper
 
-# What the server needs beside its own jars to speak TLS; Debian ships them as dependencies of ZooKeeper.
+# The jars that the server needs for TLS in addition to its own; Debian ships them as dependencies of ZooKeeper.
 NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
 NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
 

@@ -52,7 +52,7 @@ for line in sys.stdin:
 
 
 class Actor:
-    """A process that takes locks; each is held until it is told to let go."""
+    """A process that takes locks; each is held until it is told to release."""
 
     def __init__(self, zoo: Zoo) -> None:
         self.process = zoo.spawn(SCRIPT)

@@ -69,16 +69,16 @@ class Visitor:
         self.complaints.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
-    def open(self, path: str = LIST, *, anew: bool = True) -> Response:
-        """Open a page. Not `anew`, it may show what the site saw up to a second ago."""
-        if anew:
-            self._look_anew()
+    def open(self, path: str = LIST, *, refresh: bool = True) -> Response:
+        """Open a page. Without `refresh`, it may show a snapshot that is up to a second old."""
+        if refresh:
+            self._refresh_snapshot()
         response = self.page.goto(self.site.url + path)
         assert response is not None
         return response
 
-    def _look_anew(self) -> None:
-        with urlopen(f"{self.site.url}/look-anew", timeout=10):
+    def _refresh_snapshot(self) -> None:
+        with urlopen(f"{self.site.url}/refresh-snapshot", timeout=10):
             pass
 
     def open_lock(self, key: str) -> Response:
@@ -115,7 +115,7 @@ class Visitor:
 
     def await_refresh(self, seconds: float) -> None:
         """Put the page's clock forward by one interval, and wait until the script has brought the list up to date."""
-        self._look_anew()
+        self._refresh_snapshot()
         told = "new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))"
         self.page.evaluate(f"void (window.refreshed = {told})")
         self.put_forward(seconds)
@@ -127,8 +127,10 @@ class Visitor:
         self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
 
         def count() -> int:
-            self.page.evaluate("fetch('/look-anew').then(answer => answer.text())")  # requests are told in their order
-            return sum("look-anew" not in url for url in asked)
+            self.page.evaluate(
+                "fetch('/refresh-snapshot').then(answer => answer.text())"
+            )  # requests are told in their order
+            return sum("refresh-snapshot" not in url for url in asked)
 
         return count
 
@@ -188,7 +190,7 @@ class Visitor:
         self.press("Set the limit")
 
     def ask(self, place: str, reason: str) -> None:
-        """On the page of a lock, ask the holder in whose section this text stands to let go."""
+        """On the page of a lock, request the release of the holder whose section has this text."""
         section = self.page.locator("section.module").filter(has_text=place)
         section.get_by_label("Reason").fill(reason)
         button = section.get_by_role("button", name="Request release")

@@ -13,9 +13,9 @@ if THEMED:
     from support import unfoldadmin  # noqa: F401  # it registers
 
 
-def look_anew(request: HttpRequest) -> HttpResponse:
-    """Have the pages that follow within a second show what is there now: they share a snapshot."""
+def refresh_snapshot(request: HttpRequest) -> HttpResponse:
+    """Take a new snapshot, which the pages of the next second share."""
     return HttpResponse(inspection.snapshot(max_age=0, max_waiters=1).problem)
 
 
-urlpatterns = [path("look-anew", look_anew), path("admin/", admin.site.urls)]
+urlpatterns = [path("refresh-snapshot", refresh_snapshot), path("admin/", admin.site.urls)]

@@ -130,7 +130,7 @@ def check_history(
 
 def keep(verdict: Verdict, events: Sequence[Event], directory: Path) -> Path:
     """
-    Keep a history that failed, and its verdict beside it; return where.
+    Keep a history that failed, with its verdict; return where.
 
     In a directory of its own: lying among the files of the processes it would be read with them the next time.
     """

@@ -36,7 +36,7 @@ class Figures:
     told: tuple[float, ...]
     """From a forced loss to the moment when the holder was told, or gave the lock back."""
     overlaps: tuple[float, ...]
-    """For how long a holder went on, unaware, beside the next one: what work without a fence has to reckon with."""
+    """For how long a holder continued, unaware, while the next one held: the risk of work without a fence."""
     overrun: float | None
     """The latest answer after its deadline; negative if each was before."""
     release: float | None

@@ -100,7 +100,7 @@ def cut_link(follower: Server, leader: Server, *, lasting: bool = False) -> Faul
     """
     Lose what a follower and its leader send each other, over the connection that they have now.
 
-    The follower finds out after syncLimit ticks, drops its clients and connects anew, which ends the fault. With
+    The follower finds out after syncLimit ticks, drops its clients and connects again, which ends the fault. With
     `lasting`, new connections to the leader's quorum port are lost too, those of other followers included; connections
     that other followers have are left alone.
     """

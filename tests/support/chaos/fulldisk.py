@@ -26,7 +26,7 @@ class FullDisk:
             disk.fill()   # the next write ends the server
             disk.free()   # it can be started again
 
-    Only the server's data are on it. Its log is beside it, and says what happened.
+    Only the server's data are on it. Its log is elsewhere, and shows what happened.
     """
 
     def __init__(self, directory: Path, *, server: int = 1, megabytes: int = 16) -> None:

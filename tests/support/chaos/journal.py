@@ -1,4 +1,4 @@
-"""A journal beside the guarded counters of a store: which piece of work has been done, under which token, how often."""
+"""The journal of a store: which piece of work has been done, under which token, how often."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def main() -> None:
         for moment in stopped:
             _tell(moment)
     with zk_lock("end", timeout=20):
-        pass  # connected again after the last cut, so that what was held is let go before this process ends
+        pass  # connected again after the last cut, so that all is released before this process ends
     eventually(lambda: len(receipts) >= rounds * max(1, way.crowd), 10, "not every abort has its receipt")
     names = ("how", "delivered", "swallowed", "stopped_after")
     _tell([{name: getattr(receipt, name, None) for name in names} for receipt in receipts])

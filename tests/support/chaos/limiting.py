@@ -16,12 +16,12 @@ from django_zklock.queue import markers
 if TYPE_CHECKING:
     from support.chaos.worker_pool import WorkerPool
 
-PATIENCE = 60.0  # seconds, while servers are killed and paused
+TIMEOUT = 60.0  # seconds, while servers are killed and paused
 
 
 def set_limit(client: KazooClient, directory: str, limit: int | None) -> None:
     """Set or clear (None) the limit, however often that has to be tried; nobody else may do so meanwhile."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             if _done(client, directory, limit):
@@ -74,7 +74,7 @@ class Operator(threading.Thread):
 
     def __exit__(self, *about: object) -> None:
         self._over.set()
-        self.join(PATIENCE + 10)
+        self.join(TIMEOUT + 10)
         if self._error is not None:
             raise self._error
         assert not self.is_alive(), "the limit of a semaphore cannot be set"

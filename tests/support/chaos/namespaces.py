@@ -82,7 +82,7 @@ def _try_out(unshare: Sequence[str]) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return what `command()` is to be run with, beside this process's environment."""
+    """Return the variables that `command()` needs in addition to this process's environment."""
     return {OUTSIDE: " ".join(_current())}
 
 

@@ -23,7 +23,7 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 
 Fault = Callable[[], AbstractContextManager[None]]
 
-LONGEST = 8.0  # seconds that a fault lasts: longer than a session, or nothing expires beside one who still works
+LONGEST = 8.0  # seconds that a fault lasts: longer than a session, so that some expire while their processes still work
 
 
 class Nemesis:

@@ -10,7 +10,7 @@ history at its word would raise false alarms, the operations are made wider:
   over by the release, the hold ended at any moment between.
 * A release that failed, or whose process was killed, may or may not have been; so may an acquire that was interrupted.
   To such a one belongs a loss that may have been at any time, as its contender is cleared away some time.
-* A hold whose owner was granted the lock anew, not reentrantly, had ended by then, if it was no permit.
+* A hold whose owner was granted the lock again, not reentrantly, had ended by then, if it was no permit.
 * An inner level that was taken or released near a loss may have found nothing; it is left out, as a loss ends all.
 * A fence of 0 is "unknown". Fences of before and after the servers lost their memory cannot be compared: do not feed
   such a history to a fenced model.
@@ -61,9 +61,9 @@ def operations(events: Sequence[Event], *, reentrant: bool = True) -> list[Op]:
     run = read_run(events)
     found: list[Op] = []
     for holds in run.holds.values():
-        anew = _next_grants(holds)
+        next_grants = _next_grants(holds)
         for number, hold in enumerate(holds):
-            found += _of_hold(hold, number, anew.get(number, math.inf), reentrant)
+            found += _of_hold(hold, number, next_grants.get(number, math.inf), reentrant)
     for number, call in enumerate(run.calls):
         if not call.granted and _unknown(call):
             # It may have been granted, and cleared away: two more operations that may have been, or not.
@@ -99,8 +99,8 @@ def _next_grants(holds: Sequence[Hold]) -> dict[int, float]:
     return found
 
 
-def _of_hold(hold: Hold, number: int, anew: float, reentrant: bool) -> Iterator[Op]:
-    """Yield what became of one hold; `anew` is when its owner had the next."""
+def _of_hold(hold: Hold, number: int, next_grant: float, reentrant: bool) -> Iterator[Op]:
+    """Yield what became of one hold; `next_grant` is when its owner had the next one."""
     base = replace(_acquire(hold.first, number), back=hold.granted, certain=True, fence=hold.token)
     yield base
     since, by = _loss(hold)
@@ -108,7 +108,7 @@ def _of_hold(hold: Hold, number: int, anew: float, reentrant: bool) -> Iterator[
         yield from _inner(hold, base, since)
     yield from _downgrades(hold, base, since)
     if since < math.inf:
-        by = min(by, anew)
+        by = min(by, next_grant)
         kind: Kind = "lose"
     else:
         since, by = _time(hold.release), _time(hold.released)

@@ -52,7 +52,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def preloading(library: Path) -> dict[str, str]:
-    """Return the environment variable that makes a program load a library first, beside what is preloaded already."""
+    """Return the environment variable that makes a program load a library before those that are preloaded."""
     before = os.environ.get("LD_PRELOAD", "")
     return {"LD_PRELOAD": f"{library}:{before}" if before else str(library)}
 

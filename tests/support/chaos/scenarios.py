@@ -68,7 +68,7 @@ SCENARIOS = (
     Scenario("F51", "a waiter that is paused holds the others up for its session at most, and enters nothing after it"),
     # --- meaning, data, applications
     Scenario("F52", "the late commit of a holder that was paused is refused"),
-    Scenario("F53", "no lock is let go before the transaction under it is committed"),
+    Scenario("F53", "no lock is released before the transaction under it is committed"),
     Scenario("F54", "of a retry and a redelivery of one task, one runs"),
     Scenario("F56", "takers of the same locks never wait for each other in a circle, in whatever order they name them"),
     Scenario("F57", "a key whose sequence numbers are used up is closed, not granted twice"),
@@ -82,14 +82,14 @@ SCENARIOS = (
     Scenario("F68", "other clients in the same queue are respected, and unknown ones close it"),
     Scenario("F69", "of several schedulers one enqueues each tick"),
     Scenario("F70", "many processes under random faults for a long time: all of this still holds"),
-    Scenario("READERS", "readers share the lock whatever befalls one of them, and no writer comes in beside them"),
+    Scenario("READERS", "readers share the lock, also under faults of one of them, and no writer gets it meanwhile"),
     Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
-    Scenario("CROWD", "ten thousand waiters of one process harm no other lock, and are served whatever befalls them"),
+    Scenario("CROWD", "ten thousand waiters of one process harm no other lock, and are served under any fault"),
     Scenario("LEADER", "of several candidates one leads, and the next follows in time"),
-    # --- what is shown and measured beside
-    Scenario("FAULTPOINTS", "whatever befalls a contender at a named moment of the protocol harms nobody else"),
+    # --- what is shown and measured besides
+    Scenario("FAULTPOINTS", "a fault of a contender at a named moment of the protocol harms no other"),
     Scenario("MODEL", "the protocol breaks no promise in any schedule that a simulator tries"),
     Scenario("KIT", "the faults of the harness do happen"),
     Scenario("ABORT", "work is stopped within a tenth of a second of a cut that is noticed"),

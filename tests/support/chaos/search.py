@@ -185,7 +185,7 @@ class _EasingSearch(_Search):
 
     So what is given up is put in place as soon as it may be; and what is taken, as late as it may, unless something
     can depend on its coming early: it may be given up before it has returned, another limit may count then, or a
-    contender with a smaller limit than others would not get its permit beside theirs. Else the readers that wait at
+    contender with a smaller limit than others would not get its permit with them. Else the readers that wait at
     the same time, and the dead that nobody saw go, would make too many configurations.
     """
 

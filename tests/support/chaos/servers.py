@@ -60,7 +60,7 @@ def serving(zoo: Zoo) -> None:
     eventually(served, 30, "the test's own client is not served")
 
 
-def look_anew(zoo: Zoo) -> None:
+def replace_client(zoo: Zoo) -> None:
     """Replace the test's own client: a plain one never comes back to servers that have lost their data."""
     old, zoo._client = zoo._client, None
     if old is not None:

@@ -4,7 +4,7 @@ Which contenders may hold a key together, and in what order; find where a histor
 Readers share, permits share as far as their limit goes, and everything else excludes all. A writer that becomes a
 reader keeps its hold, and excludes writers all along. What is judged is certain on one machine:
 
-* Of permits that were claimed at the same moment, one was granted last, beside all the others. So at some moment
+* Of permits that were claimed at the same moment, one was granted last, while all others were held. So at some moment
   between its call and its return the limit was as high as they are many; and so on for the others without it.
 * The node of a hold was there from its creation to the end of the claim. Who was granted the lock meanwhile, and has a
   younger node, came past it, whenever the older one was told.
@@ -114,7 +114,7 @@ def order(run: Run) -> Iterator[Violation]:
     """
     Of those who stand in each other's way, the one whose node was created first is granted the lock first.
 
-    The number is that of the node which was granted, so whoever gave up, or lost the session and stood in line anew, is
+    The number is that of the node which was granted, so whoever gave up, or lost the session and queued again, is
     counted with none or with the later one. A permit may be granted before an older one is, as long as there is room
     for all that are older.
     """
@@ -154,7 +154,7 @@ def created(hold: Hold) -> int:
 
 
 def epochs(run: Run, holds: Sequence[Hold]) -> Iterator[list[Hold]]:
-    """Split the holds where the servers lost their memory: transaction ids begin anew, which no lock can prevent."""
+    """Split the holds where the servers lost their memory: transaction ids begin again, which no lock can prevent."""
     wipes = [time_of(event) for event in run.nemesis if event["what"] == "wipe"]
     found: dict[int, list[Hold]] = defaultdict(list)
     for hold in holds:

@@ -174,7 +174,7 @@ class Simulation:
     def _kill(self, owner: Owner, moment: float, token: int) -> float:
         self._harm("kill", moment, target=owner.process)
         if self._chance.random() < 0.5:
-            owner.op = 0  # its successor has its name, and counts anew
+            owner.op = 0  # its successor has its name, and counts from 0
         else:
             owner.process += "'"
         return moment + self._chance.uniform(LEASE + 0.1, SESSION)

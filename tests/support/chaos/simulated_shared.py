@@ -230,7 +230,7 @@ class Family:
         self._give_back(t + self._short(), node)
 
     def _read_on(self, t: float, node: Node) -> None:
-        """Take the lock to read as well, and let go of writing first."""
+        """Acquire the read side as well, and release the write side first."""
         inner = self._take_again(t, node, READ)
         self._write("release", t + 0.02, node)
         done = t + 0.02 + self._short()

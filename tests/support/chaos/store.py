@@ -18,7 +18,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS fenced (key TEXT PRIMARY KEY, token INTEGER NOT NULL, value INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS plain (key TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
-PATIENCE = 60.0  # seconds; a process that is paused within a transaction holds the others up, as with any database
+TIMEOUT = 60.0  # seconds; a process that is paused within a transaction holds the others up, as with any database
 
 
 class Store:
@@ -29,7 +29,7 @@ class Store:
     """
 
     def __init__(self, path: Path, keys: Sequence[str] = ()) -> None:
-        self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        self._db = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")  # the machine does not crash in these tests
         if keys:

@@ -97,7 +97,7 @@ class Website:
 
     def is_served(self) -> bool:
         """
-        Tell whether a page is to be had.
+        Tell whether a page is served.
 
         A connection alone says less: the socket of a process that is already taken for dead is closed by the last of
         its threads, and what it had accepted until then is reset.

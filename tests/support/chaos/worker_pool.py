@@ -129,8 +129,8 @@ class LockWorker:
         self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any
     ) -> dict[str, Any]:
         """Acquire, and fail if that does not succeed; return the answer."""
-        patience = 60.0 if timeout is None else timeout + 15
-        answer: dict[str, Any] = self.acquire(key, timeout, owner=owner, **options).result(patience)
+        answer_timeout = 60.0 if timeout is None else timeout + 15
+        answer: dict[str, Any] = self.acquire(key, timeout, owner=owner, **options).result(answer_timeout)
         assert answer["granted"], f"{self.name} was refused the lock {key}: {answer}"
         return answer
 
@@ -272,8 +272,8 @@ class WorkerPool:
         that was killed for as long as its session.
         """
         killed = [worker.session_timeout for worker in self.workers if not worker.alive and worker.process.returncode]
-        patience = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
-        deadline = time.monotonic() + patience
+        longest = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
+        deadline = time.monotonic() + longest
         while (left := self.orphans()) and time.monotonic() < deadline:
             time.sleep(0.05)
         store = Store(self.store_path)

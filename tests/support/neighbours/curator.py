@@ -41,7 +41,7 @@ def find_jars() -> list[Path]:
     missing = [jar.name for jar in jars if not jar.exists()]
     if missing:
         raise CuratorNotFound(
-            f"There is no {', '.join(missing)} in {JARS}, and locks are tested beside those of Apache Curator. Install "
+            f"There is no {', '.join(missing)} in {JARS}, and locks are tested with those of Apache Curator. Install "
             f"it with `apt-get install {PACKAGE} libzookeeper-java` (Debian, Ubuntu)."
         )
     return jars

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.chaos.history import Event, Recorder, read
-from support.neighbours.protocol import PATIENCE, Neighbour, NeighbourGone
+from support.neighbours.protocol import TIMEOUT, Neighbour, NeighbourGone
 from support.neighbours.sides import Side
 
 LONGEST = 0.01  # seconds that a lock is held
@@ -23,7 +23,7 @@ Start = Callable[[], Neighbour]
 
 class Load:
     """
-    Actors in processes of several clients, which take one lock and let go of it; driven and written down from here.
+    Actors in processes of several clients, which acquire and release one lock; driven and recorded from here.
 
     A grant is written down once its answer is here, and a release before it is asked for: so nobody is taken to have
     held the lock for longer than it did, and what overlaps in the history did overlap.
@@ -58,16 +58,16 @@ class Load:
             self._threads.append(thread)
 
     def kill(self, name: str) -> None:
-        """Kill a process; what it held is nobody's from then on."""
+        """Kill a process; it holds nothing from then on."""
         self._nemesis.write("nemesis", what="kill", target=name)
         self._processes.pop(name).kill()
 
     def dismiss(self, name: str) -> None:
-        """End a process once its actors have let go, as a deploy does."""
+        """End a process once its actors have released, as a deploy does."""
         self._enough[name].set()
         for thread in self._threads:
             if thread.name.startswith(f"{name}."):
-                thread.join(PATIENCE)
+                thread.join(TIMEOUT)
         self._nemesis.write("nemesis", what="dismiss", target=name)
         self._processes.pop(name).kill()
 
@@ -81,7 +81,7 @@ class Load:
         """Have all of them finish; return the history."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         self._stack.close()
         for recorder in self._recorders:
@@ -116,7 +116,7 @@ class Load:
         about: dict[str, Any] = {"op": next(numbers), "key": "k"}
         recorder.write("invoke", timeout=None, kind=kind, **about)
         try:
-            answer = side.begin(actor).result(PATIENCE)
+            answer = side.begin(actor).result(TIMEOUT)
         except NeighbourGone:
             recorder.write("refused", error="its process was killed", definite=False, **about)
             raise

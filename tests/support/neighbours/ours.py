@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
-from support.neighbours.protocol import GLANCE, PATIENCE, Neighbour
+from support.neighbours.protocol import GLANCE, TIMEOUT, Neighbour
 from support.zoo import TESTS, Zoo
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -59,13 +59,13 @@ class Candidate:
             return self._elected.result((None if timeout < 0 else timeout) if blocking else GLANCE)
         except (NotYet, TimeoutError):
             self._leader.stop()
-            self._thread.join(PATIENCE)
+            self._thread.join(TIMEOUT)
             return None
 
     def release(self) -> None:
         """Let the lead go, and return when it has."""
         self._over.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
 
 
 class Ours:
@@ -110,11 +110,11 @@ class Ours:
 
     def take(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
         """Have an actor take a lock, and wait for the outcome."""
-        return self.acquire(actor, kind, path, wait, name).result(PATIENCE) == "true"
+        return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor let go of it, and wait until it has."""
-        self._send(actor, self._locks[actor, kind, path].release).result(PATIENCE)
+        """Have an actor release it, and wait until it has."""
+        self._send(actor, self._locks[actor, kind, path].release).result(TIMEOUT)
 
     def close(self) -> None:
         """End the actors."""

@@ -22,7 +22,7 @@ from support import debian
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PATIENCE = 30.0  # seconds that a busy machine may take
+TIMEOUT = 30.0  # seconds that a busy machine may take
 GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
 
 
@@ -64,7 +64,7 @@ class Neighbour:
             self._readers[-1].start()
         ready = self._waiting["0"]
         try:
-            ready.result(PATIENCE)
+            ready.result(TIMEOUT)
         except BaseException:
             self.kill()
             raise
@@ -91,7 +91,7 @@ class Neighbour:
         if self._process is not None:
             self._process.kill()
             for reader in self._readers:
-                reader.join(PATIENCE)
+                reader.join(TIMEOUT)
             with contextlib.suppress(BrokenPipeError):
                 self._process.__exit__(None, None, None)  # which waits for it, and closes the pipes
 
@@ -116,15 +116,15 @@ class Neighbour:
 
     def take(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
         """Have an actor take a lock, and wait for the outcome."""
-        return self.acquire(actor, kind, path, wait, name).result(PATIENCE) == "true"
+        return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor let go of it, and wait until it has."""
+        """Have an actor release it, and wait until it has."""
         self.ask(actor, "release", kind, path)
 
     def ask(self, actor: str, verb: str, kind: str, path: str, *more: object) -> str:
         """Give an actor a command, and wait for the answer."""
-        return self.send(actor, verb, kind, path, *more).result(PATIENCE)
+        return self.send(actor, verb, kind, path, *more).result(TIMEOUT)
 
     def _read(self, stream: Iterable[str]) -> None:
         for line in stream:

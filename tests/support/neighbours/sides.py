@@ -27,7 +27,7 @@ class Side:
         return self.client.take(actor, self.kind, self.path, wait)
 
     def release(self, actor: str = "a") -> None:
-        """Have it let go."""
+        """Have it release."""
         self.client.release(actor, self.kind, self.path)
 
 
@@ -40,6 +40,6 @@ def waits(answer: Future[str]) -> bool:
     return False
 
 
-def granted(answer: Future[str], patience: float = 15.0) -> bool:
+def granted(answer: Future[str], timeout: float = 15.0) -> bool:
     """Wait for the answer; tell whether the lock was granted."""
-    return answer.result(patience) == "true"
+    return answer.result(timeout) == "true"

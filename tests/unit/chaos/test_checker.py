@@ -266,7 +266,7 @@ def test_a_reentrant_grant_shows_the_same_token() -> None:
     assert rules(nested + "4 A granted op=2 token=8 until=9 again=true") == {"tokens"}
 
 
-def test_transaction_ids_begin_anew_when_the_servers_lose_their_memory() -> None:
+def test_transaction_ids_begin_again_when_the_servers_lose_their_data() -> None:
     assert not rules(turns(("A", 700, 1, 2), ("B", 3, 4, 5)) + "\n 3 nemesis wipe")
 
 

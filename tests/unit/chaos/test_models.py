@@ -125,11 +125,11 @@ def test_a_hold_without_lease_ends_with_its_release_however_late() -> None:
     ]
 
 
-def test_a_hold_had_ended_when_its_owner_was_granted_the_lock_anew() -> None:
-    anew = (
+def test_a_hold_had_ended_when_its_owner_was_granted_the_lock_again() -> None:
+    next_grant = (
         "1 A/main invoke op=3 timeout=5 \n 20 A/main invoke op=2 timeout=5 \n 21 A/main granted op=2 token=9 until=30"
     )
-    assert "A/main lose 2..21" in shown(GRANTED + anew)
+    assert "A/main lose 2..21" in shown(GRANTED + next_grant)
 
 
 def test_a_refusal_did_not_happen_unless_nobody_knows() -> None:

@@ -33,7 +33,7 @@ def test_{scenario.lower()}_holds(pool):
 
 
 class Runs:
-    """Runs of pytest with the plugin, and nothing of this project beside it."""
+    """Runs of pytest with the plugin, and nothing else of this project."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

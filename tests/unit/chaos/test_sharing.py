@@ -286,7 +286,7 @@ MIXES = st.sampled_from([("read", "read", "write"), ("semaphore",), ("read", "wr
 def test_a_queue_that_keeps_its_promises_is_never_accused(
     seed: int, owners: int, kinds: tuple[str, ...], limit: int
 ) -> None:
-    """Whatever befalls its users, and in whatever order the files of the processes are read."""
+    """Under any faults of its users, and for any order of the processes' files."""
     family = Family(seed, owners=owners, kinds=kinds, own_limits=(limit,))
     random.Random(seed).shuffle(family.events)
     verdict = check_history(family.events)

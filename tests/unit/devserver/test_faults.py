@@ -46,7 +46,7 @@ class Watched:
             self._changed.notify_all()
 
     def until(self, *states: str) -> None:
-        """Wait until it went through these states, in this order, and begin to count anew."""
+        """Wait until it went through these states, in this order, and restart the count."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._went(states), 15), f"{self.states}, not {states}"
             self.states.clear()
@@ -245,7 +245,7 @@ def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) 
 
 
 def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched) -> None:
-    """The tree is empty, zxids start anew, and clients begin with a new session."""
+    """The tree is empty, zxids start again, and clients begin with a new session."""
     client.zk.create("/kept", b"")
     session = client.id
     server.restart(keep_data=False)

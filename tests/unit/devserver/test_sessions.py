@@ -58,7 +58,7 @@ def test_only_the_password_gives_a_session_back() -> None:
     assert one.id != other.id
 
 
-def test_timers_can_start_anew() -> None:
+def test_timers_can_start_again() -> None:
     """After a pause nobody is late."""
     sessions = some()
     session = sessions.open(1.0, 0.0)

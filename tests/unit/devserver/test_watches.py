@@ -13,7 +13,7 @@ def heard(watches: Watches[str], event: Event, path: str) -> list[tuple[str, Eve
 
 
 def test_a_watch_fires_once() -> None:
-    """The second change is nobody's business."""
+    """No watch reports the second change."""
     watches: Watches[str] = Watches()
     watches.data.add("/a", "me", Watch.ONCE)
     assert heard(watches, Event.CHANGED, "/a") == [("me", Event.CHANGED, "/a")]

@@ -88,7 +88,7 @@ def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
         del torn
         sys.settrace(trace)
         try:
-            block.ask("lost")
+            block.request("lost")
         finally:
             gc.enable()
 
@@ -108,7 +108,7 @@ def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Wo
     """Both locks are lost with the session, and one of the blocks is garbage. The work in the other one is aborted."""
     busy = work(2)
     for block in busy.blocks:
-        block.ask("lost")
+        block.request("lost")
     busy.blocks[0].disarm()
     busy.end()
     assert busy.stopped
@@ -117,7 +117,7 @@ def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Wo
 def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]) -> None:
     """Although it was on its way."""
     busy = work(2)
-    busy.blocks[0].ask("lost")
+    busy.blocks[0].request("lost")
     busy.blocks[0].disarm()
     busy.end()
     assert not busy.stopped

@@ -1,4 +1,4 @@
-"""The errors: one root, default messages, and the builtins beside it."""
+"""The errors: one root, default messages, and builtins as second bases."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, bears, parse, prefix
+from django_zklock.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload, has_guid, parse, prefix
 
 GUID = "2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111"
 HEX = "2bd53a55ce0a4d7b9a4fa8e7f2e1d111"
@@ -46,7 +46,7 @@ def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind:
     guid = guids.new(guids.Mark.OWN).replace("-", "")
     name = f"{prefix(guid, kind, 'kazoo')}0000000007"
     assert parse(name) == Child(name, kind, guid, 7)
-    assert bears(name, guid)
+    assert has_guid(name, guid)
 
 
 @pytest.mark.parametrize(

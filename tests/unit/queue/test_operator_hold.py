@@ -42,7 +42,7 @@ def read(data: bytes, path: str, **more: Any) -> operator_hold.OperatorHold | No
 def test_what_is_written_is_read_whatever_the_words(
     by: str, reason: str, host: str, thread: str, seconds: float
 ) -> None:
-    """A hold whose end was cut off would be nobody's to end, and one line is one line."""
+    """No client could end a hold without an end; a text with several lines becomes one line."""
     by = by or "x"
     guid = guids.new(guids.Mark.OPERATOR)
     data = operator_hold.written(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)

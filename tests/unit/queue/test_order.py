@@ -95,7 +95,7 @@ def test_a_contender_of_curators_beside_kazoos_grammar_closes_the_lock(kazoos: s
 
 @pytest.mark.parametrize("sequence", [-1, -5, -(2**31), LAST_SEQUENCE + 1, 2**31 - 1])
 def test_an_exhausted_counter_closes_the_lock(sequence: int) -> None:
-    """Past the end ZooKeeper's numbers say nothing about who came first; the message says how to start anew."""
+    """Past the end ZooKeeper's numbers say nothing about who came first; the message says how to start again."""
     with pytest.raises(UnreadableQueue, match="delete the directory"):
         ordered([name(1), name(sequence)])
 

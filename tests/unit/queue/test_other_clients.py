@@ -24,7 +24,7 @@ from django_zklock.queue import clients
     ],
 )
 def test_what_another_client_wrote_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
-    """Curator writes an address, a program any text; a request to let go stands where that was."""
+    """Curator writes an address, a program any text. A release request replaces it."""
     said = clients.foreign_payload(data)
     assert (said.host, said.what) == host_and_what
 

@@ -106,7 +106,7 @@ def test_nobody_passes_anybody(queue: Queue, limit: int) -> None:
 
 @given(queues(KINDS), LIMITS, st.data())
 def test_who_waits_is_woken_by_the_time_it_can_have_the_lock(queue: Queue, limit: int, data: st.DataObject) -> None:
-    """Whatever goes from the queue: as long as none of those waited for is gone, there is no grant to be had."""
+    """As long as none of the predecessors is gone, there is no grant, whichever others leave the queue."""
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
@@ -150,7 +150,7 @@ def test_one_who_is_not_in_the_queue_has_nothing(queue: Queue, limit: int, data:
 
 
 def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
-    """Who comes later stands in nobody's way (kazoo issue 649)."""
+    """A later contender blocks no earlier one (kazoo issue 649)."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
     assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), alone=True)
     assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), alone=False)

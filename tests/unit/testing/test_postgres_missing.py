@@ -22,7 +22,7 @@ def test_a_machine_without_postgresql_is_told_what_to_install() -> None:
 
 
 def test_where_nothing_can_be_installed_make_says_so() -> None:
-    """Where apt is not to be had."""
+    """Where apt is not available."""
     with pytest.raises(SystemExit, match="apt-get install postgresql"):
         postgres.ensure()
 
