@@ -139,8 +139,8 @@ class _BodyPart:
 
     def check(self) -> None:
         """Raise `LockLost` if the lock is lost already. Called when the guard is armed, so that no loss is missed."""
-        reason = self._guard.why_lost()
-        if reason is not None and self._guard.matters:
+        reason = self.held.grant.why_invalid()
+        if reason is not None and self._guard.loss_matters:
             raise self.held.grant.loss(reason)
 
     @shielded
@@ -154,9 +154,13 @@ class _BodyPart:
     def result(self, error: BaseException | None, outer: list[Guard]) -> BaseException | None:
         """Return what a step that ended with `error` has to raise."""
         self._stopped = self._guard.stopped(error)
-        reason = self._guard.why_lost()
-        outer_stopped = any(guard.abort_requested_at is not None for guard in outer)  # it reports the loss
-        if reason is not None and ((self._stopped and not outer_stopped) or (error is None and self._guard.matters)):
+        reason = self.held.grant.why_invalid()
+        outer_stopped = any(
+            guard.abort_requested_at is not None for guard in outer
+        )  # then the outer block reports the loss
+        if reason is not None and (
+            (self._stopped and not outer_stopped) or (error is None and self._guard.loss_matters)
+        ):
             loss = self.held.grant.loss(reason)
             loss.__cause__ = error
             return loss
@@ -171,7 +175,7 @@ class _BodyPart:
         self._guard.disarm()
         if self._count is None:
             self._count = self.held.count - 1
-            reason = self._guard.why_lost()
+            reason = self.held.grant.why_invalid()
             if reason is not None and not self.held.grant.inherited:
                 notify.send_lost(self.held, reason, self._guard.receipt(stopped=self._stopped))
         self.held.release_to(self._count)

@@ -31,9 +31,9 @@ class Acquisition:
     """One owner's acquisition of one lock, as far as it has come."""
 
     __slots__ = (
-        "_answered",
         "_began",
         "_companions",
+        "_has_outcome",
         "_owner",
         "_session",
         "contender",
@@ -53,8 +53,8 @@ class Acquisition:
         self.count = 0  # of the held lock, before this
         self.contender: Contender | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
-        self._answered = False  # protocol's thread only
-        self._companions: tuple[_Companion, ...] = ()  # protocol's thread only
+        self._has_outcome = False  # protocol's thread only
+        self._companions: tuple[_NeededGrant, ...] = ()  # protocol's thread only
 
     # --- in the caller --------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Acquisition:
             session,
             self.spec,
             self.spec.caller(self._owner),
-            self._answer,
+            self._on_outcome,
             waits=waits,
             deadline=deadline,
             only_look=only_look,
@@ -115,7 +115,7 @@ class Acquisition:
         if notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._notify_waiting
         contender.start()
-        companions = [_Companion(self, grant) for grant in needed]
+        companions = [_NeededGrant(self, grant) for grant in needed]
         if companions:
             session.post(self._accompany, companions)
 
@@ -135,7 +135,8 @@ class Acquisition:
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
-        maximum_hold.apply_bounds(outcome, contender, self.spec)
+        if self.spec.max_hold is not None or self.spec.warn_after is not None:
+            maximum_hold.apply_bounds(outcome, contender, self.spec)
         outcome.on_release_request = notify.send_release_requested
         self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)
         held.acquired = int(keep)
@@ -186,7 +187,7 @@ class Acquisition:
         """Leave the queue; doing it again changes nothing."""
         if self.contender is not None:
             self.contender.abandon()
-            self._session.post(self._part)
+            self._session.post(self._detach_companions)
 
     def _why_busy(self) -> str:
         if self.spec.kind is Kind.LEASE and (self.contender is None or self.contender.operator is None):
@@ -199,7 +200,7 @@ class Acquisition:
         return str(operator or self._one_ahead or "another owner")
 
     def _ahead(self) -> str:
-        if self.contender is not None and self.contender.in_line:
+        if self.contender is not None and self.contender.in_local_queue:
             return "; many other callers of this process wait for it, too"
         if self.contender is not None and self.contender.operator is not None:
             return f"; ahead is the hold of {self._holder}"
@@ -213,11 +214,11 @@ class Acquisition:
 
     # --- on the protocol's thread ---------------------------------------------------------------------------------
 
-    def _answer(self, outcome: Outcome) -> None:
-        if self._answered:
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if self._has_outcome:
             return  # called off, and on its way out
-        self._answered = True
-        self._part()
+        self._has_outcome = True
+        self._detach_companions()
         if isinstance(outcome, Grant):
             self.grant = outcome
         if not self.waiter.set(outcome):
@@ -225,17 +226,17 @@ class Acquisition:
 
     def call_off(self, error: ZkLockError) -> None:
         """Leave, and have the caller raise `error`, unless there is an outcome already."""
-        if not self._answered:
+        if not self._has_outcome:
             self.abandon()
-            self._answer(error)
+            self._on_outcome(error)
 
-    def _accompany(self, companions: list[_Companion]) -> None:
+    def _accompany(self, companions: list[_NeededGrant]) -> None:
         for companion in companions:
-            if not self._answered:
+            if not self._has_outcome:
                 self._companions = (*self._companions, companion)
                 companion.grant.attach(companion)
 
-    def _part(self) -> None:
+    def _detach_companions(self) -> None:
         companions, self._companions = self._companions, ()
         for companion in companions:
             companion.grant.detach(companion)
@@ -252,7 +253,7 @@ class Acquisition:
             )
 
 
-class _Companion(GrantObserver):
+class _NeededGrant(GrantObserver):
     """Calls an acquisition off when a lock is lost that the caller needs together with it."""
 
     def __init__(self, acquisition: Acquisition, grant: Grant) -> None:

@@ -28,16 +28,16 @@ class Part:
 
     def __init__(self, held: HeldLock, release_on: str | Unset, guard: Guard | None = None) -> None:
         self.held = held
-        self.release_on = release_on  # what is said about open transactions
+        self.release_on = release_on  # "exit", "commit" or unset: whether open transactions keep the lock
         self.guard = guard
         self.count: int | None = None  # of the held lock after the release; noted when the release begins
 
     @abort.shielded
-    def give_back(self, done: Callable[[bool], object] | None = None) -> None:
-        """Release the lock once; doing it again changes nothing."""
+    def release(self, done: Callable[[bool], object] | None = None) -> None:
+        """Release the lock once; doing it again changes nothing. `HeldLock.release` explains `done`."""
         if self.count is None:
             self.count = self.held.count - 1
-        self.held.give_back(self.count, self.release_on, done)
+        self.held.release(self.count, self.release_on, done)
 
 
 Waiters: TypeAlias = "list[ThreadWaiter[bool]] | list[TaskWaiter[bool]]"
@@ -46,33 +46,34 @@ Waiters: TypeAlias = "list[ThreadWaiter[bool]] | list[TaskWaiter[bool]]"
 @abort.shielded
 def release_all(parts: Sequence[Part], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
     """
-    Release several locks, the last one first, and return what waits for ZooKeeper's confirmation of each.
+    Release several locks, the last one first, without waiting. Return a waiter for the confirmation of each.
 
-    Waits for nothing. If an exception strikes, all are released all the same.
+    `new_waiter` creates the waiters; without it, they are None. If an exception interrupts this, all locks are released
+    nevertheless.
     """
     waiters = []
     try:
         for part in reversed(parts):
             waiter = new_waiter() if new_waiter is not None else None
-            part.give_back(waiter.set if waiter is not None else None)
+            part.release(waiter.set if waiter is not None else None)
             waiters.append(waiter)
         return waiters
     except BaseException:
         for part in reversed(parts):
-            part.give_back()
+            part.release()
         raise
 
 
 @abort.shielded
 def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
-    """Wait for the confirmation of releases, less than a second in all."""
+    """Wait for the confirmation of releases, at most `RELEASE_TIMEOUT` seconds in all."""
     deadline = time.monotonic() + RELEASE_TIMEOUT
     for waiter in waiters:
         waiter.wait(deadline - time.monotonic())
 
 
 async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
-    """Wait for the confirmation of releases in a coroutine, less than a second in all."""
+    """Wait in a coroutine, as `wait_all` does in a thread."""
     deadline = time.monotonic() + RELEASE_TIMEOUT
     for waiter in waiters:
         await waiter.wait(deadline - time.monotonic())
@@ -91,9 +92,9 @@ class Block:
     @abort.shielded
     def end_transaction(self, error: BaseException | None) -> None:
         """
-        Commit what was begun inside the locks if they are still held, or roll it back if `error` has ended the block.
+        Commit the transaction inside the locks if they are still held; roll it back if `error` has ended the block.
 
-        The guards are disarmed before, so that no abort interrupts COMMIT. The check finds what they would have found.
+        The guards are disarmed before, so no abort interrupts COMMIT. Instead, the locks are checked just before it.
         """
         if self.transaction is None:
             return
@@ -104,7 +105,7 @@ class Block:
 
     def _check(self) -> None:
         for part in self.parts:
-            if part.guard is not None and part.guard.matters:
+            if part.guard is not None and part.guard.loss_matters:
                 part.held.check()
 
     @abort.shielded
@@ -114,8 +115,8 @@ class Block:
 
         `around` are the guards of the blocks around this one, outermost first.
         """
-        committed = error is None and self.transaction is not None  # after the check; too late to speak of a failure
-        guards = [*around, *(part.guard for part in self.parts if part.guard is not None)]
+        committed = error is None and self.transaction is not None  # so a loss after the check is no failure
+        guards = around + [part.guard for part in self.parts if part.guard is not None]
         lost: ZkLockError | None = None
         for part in reversed(self.parts):
             if part.guard is not None:
@@ -131,7 +132,7 @@ def _conclude(
     if held.grant.inherited:
         return None
     stopped = guard.stopped(error)
-    reason = guard.why_lost()
+    reason = held.grant.why_invalid()
     if reason is None:
         if held.count or error is not None:
             return None
@@ -139,8 +140,8 @@ def _conclude(
     receipt = guard.receipt(stopped=stopped)
     if not any(outer.grant is held.grant for outer in around):
         notify.send_lost(held, reason, receipt)
-    outer_stopped = any(outer.abort_requested_at is not None for outer in around)  # then that block will say so itself
-    if (stopped and not outer_stopped) or (error is None and guard.matters and not committed):
+    outer_stopped = any(outer.abort_requested_at is not None for outer in around)  # then that block reports the loss
+    if (stopped and not outer_stopped) or (error is None and guard.loss_matters and not committed):
         return held.grant.loss(reason)
     return None
 
@@ -155,12 +156,12 @@ class HasBlocks(Protocol):
 
 class BlockEnd:
     """
-    What the interpreter calls at the end of one `with` block. Nothing else refers to the block.
+    The `__exit__` of one `with` block. The interpreter calls it, and nothing else refers to the block.
 
     The handler of a signal, such as a soft time limit, may raise on the first instruction of a function, before any
-    `try` of it. If that happens to the end of a block, nothing calls it again. But the interpreter drops it with the
-    traceback, and so the block, and the lock is released. A plain `__exit__` is bound to the lock object instead, which
-    may live as long as the process.
+    `try` of it. If that happens here, nothing calls this again. But the interpreter drops this object with the
+    traceback, and the block with it, so the lock is released. A plain `__exit__` would be bound to the lock object,
+    which may live as long as the process.
     """
 
     __slots__ = ("__weakref__", "_lock", "block")
@@ -204,11 +205,11 @@ class Blocks:
         return sum(len(blocks) for blocks in self._open.values())
 
     def expect(self, end: BlockEnd) -> None:
-        """The caller may be about to open the block that this is the end of."""
+        """Note that the caller may be about to open the block that `end` belongs to."""
         self._expected[current_owner().subject] = weakref.ref(end)
 
     def expect_none(self) -> None:
-        """The caller opens no block after all."""
+        """Note that the caller opens no block after all."""
         self._expected.pop(current_owner().subject, None)  # or every owner that was refused would be kept
 
     @abort.shielded
@@ -234,7 +235,7 @@ class Blocks:
             _disarm(parts, owner)
             if transaction is not None:
                 transaction.abandon()
-            release_all(parts)  # a `finally` around the block may have released, meanwhile
+            release_all(parts)  # a `finally` around the block may have released them already
             for part in parts:
                 logger.warning(
                     "an exception destroyed the end of a block under lock %r, which is released now%s",
@@ -259,23 +260,23 @@ class Blocks:
     @abort.shielded
     def close(self, block: Block, error: BaseException | None) -> BaseException | None:
         """
-        End a block but for the release of its locks; return the error that goes on.
+        End a block, except for the release of its locks; return the error to raise, if any.
 
-        Commits or rolls back what was begun inside the locks.
+        Commits the transaction inside the locks, or rolls it back.
         """
         around = self._shut(block)
         try:
             block.end_transaction(error)
-        except BaseException as failed:  # noqa: BLE001 - raised by the caller, when the locks are released
+        except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
             if block.transaction is not None and not block.parts[0].held.grant.inherited:
-                block.transaction.abandon()  # an exception may have struck before its end began
+                block.transaction.abandon()  # its end may not have begun
             block.conclude(failed, around)
             return failed
         return block.conclude(error, around) or error
 
     @abort.shielded
     def close_anyway(self, block: Block) -> None:
-        """End a block whose end was struck half way, and release its locks without waiting."""
+        """End a block whose end was interrupted, and release its locks without waiting."""
         self._shut(block)
         if block.transaction is not None:
             block.transaction.abandon()

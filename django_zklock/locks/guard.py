@@ -42,8 +42,9 @@ class Guard(GrantObserver):
         self._owner = owner  # it runs the work; written there
         self._abort = abort.abort_for(owner)
         self._grace: Timer | None = None  # protocol's thread only
-        self.at_work = False  # there is work that can be aborted; written by its owner
-        self.abort_requested_at: float | None = None  # written by the protocol's thread, before the abort is delivered
+        self.at_work = False  # whether there is work to abort; written by its owner
+        # On time.monotonic(). The protocol's thread writes it before it delivers the abort.
+        self.abort_requested_at: float | None = None
 
     def arm(self) -> None:
         """Begin to guard; called in the work."""
@@ -52,11 +53,11 @@ class Guard(GrantObserver):
         self.watch()
 
     def watch(self) -> None:
-        """Begin to observe the grant, before there is any work: it comes in steps."""
+        """Begin to observe the grant. Work that comes in steps calls this before its first step."""
         self.grant.session.post(self.grant.attach, self)
 
     def begin_step(self, owner: Owner) -> None:
-        """Begin a step of the work in `owner`, which calls. The caller checks afterwards for an earlier loss."""
+        """Begin a step of the work; called by its `owner`, which checks afterwards whether the lock is lost already."""
         self.at_work = True
         if owner != self._owner:
             self._abort = abort.abort_for(owner)
@@ -76,13 +77,9 @@ class Guard(GrantObserver):
         self.grant.session.post(self._detach)
 
     @property
-    def matters(self) -> bool:
-        """Whether a loss of the lock concerns the block. The end of `max_hold` always does."""
+    def loss_matters(self) -> bool:
+        """Whether a loss of the lock fails the work. The end of `max_hold` always does."""
         return self._policy.abort_on != "never" or self.grant.overdue
-
-    def why_lost(self) -> str | None:
-        """Return why the lock was lost, or None; the lease is checked by the clock."""
-        return self.grant.why_invalid()
 
     def stopped(self, error: BaseException | None) -> bool:
         """Return whether this guard ended the block with this error. To be called once, after `disarm`."""
@@ -123,22 +120,22 @@ class Guard(GrantObserver):
             self.grant.lose(reason)
 
     def on_confirmed(self) -> None:
-        """Let the work go on."""
+        """End the grace period: a quorum has confirmed the session again."""
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
 
     def on_lost(self, reason: str) -> None:
-        """Abort the work, unless the policy is never."""
-        if self.matters and self.abort_requested_at is None:
+        """Abort the work, unless `abort_on` is "never"."""
+        if self.loss_matters and self.abort_requested_at is None:
             self.abort_requested_at = time.monotonic()
             self._request_abort(reason)
 
     def _request_abort(self, reason: str) -> None:
-        way = self._abort
-        if way.armed and not way.delivered:
+        target = self._abort  # read once, because the owner's thread may replace it
+        if target.armed and not target.delivered:
             self._loop.call_later(REPEAT_AFTER, lambda: self._request_abort(reason))
-            way.request(reason)
+            target.request(reason)
 
     def _detach(self) -> None:
         self.on_confirmed()

@@ -1,5 +1,5 @@
 """
-A lock that one owner holds: how often it was taken, what keeps it, and how it is released.
+A lock that one owner holds: how often it was acquired, what keeps it, and how it is released.
 
 The handler of a signal (a soft time limit, Ctrl-C) may raise between any two instructions of the owner. So each step of
 a release may be done twice.
@@ -62,14 +62,15 @@ class HeldLock:
         self.grant = grant
         self.owner = owner
         self.policy = policy
-        self.work = work.current()  # in which it was taken
-        self.count = 1  # how often its owner took it; 0 when released, -1 meanwhile. Written by the owner only
-        self.acquired = 0  # how often of that by `acquire`, so that no block ends it. Likewise
-        self.observer: commit_hooks.TransactionObserver | None = None  # of open transactions, which keep it. Likewise
-        self.reads = reads or grant.kind is Kind.READ  # though the grant may be one to write
+        self.work = work.current()  # in which it was acquired
+        # Only the owner writes these three.
+        self.count = 1  # how often the owner has acquired it; 0 when released, -1 meanwhile
+        self.acquired = 0  # how often of that by `acquire`, so that no block ends it
+        self.observer: commit_hooks.TransactionObserver | None = None  # of the open transactions that keep it
+        self.reads = reads or grant.kind is Kind.READ  # only, though the grant may be for writing
         self._hold: weakref.ref[Hold] | None = None
         reference = _release_when_dropped(self)
-        self._reference: weakref.ref[HeldLock] | None = reference  # None once this part of the grant is given back
+        self._reference: weakref.ref[HeldLock] | None = reference  # None once this part is released
         grant.parts[reference] = self.reads
 
     @property
@@ -93,7 +94,7 @@ class HeldLock:
 
     @property
     def is_unwatched(self) -> bool:
-        """Whether neither a block nor a transaction would end this when its lock is lost."""
+        """Whether no block and no transaction would notice that the lock is lost."""
         return self.count <= self.acquired and self.observer is None
 
     def check(self) -> None:
@@ -112,13 +113,14 @@ class HeldLock:
         if reason is not None:
             raise self.grant.loss(reason)
 
-    # --- taking it again ------------------------------------------------------------------------------------------
+    # --- acquiring it again ---------------------------------------------------------------------------------------
 
     def part_for(self, kind: Kind) -> HeldLock:
         """
-        Return the part with which the owner takes the lock again as this kind: this one, or a new one that only reads.
+        Return the part by which the owner acquires the lock again: this one, or a new one that only reads.
 
-        Raises `LockUpgradeRefused` if the owner would wait for its own release, and `LockLost` if the lock is lost.
+        `kind` is what the owner asks for now. Raises `LockUpgradeRefused` if the owner would wait for its own release,
+        and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
         reason = self.grant.why_invalid()
@@ -139,7 +141,7 @@ class HeldLock:
         if shared is Kind.READ:
             held = "a read lock on"
             instead = (
-                'Release it first, or take it with kind="write" from the start: a writer becomes a reader without a '
+                'Release it first, or acquire it with kind="write" from the start: a writer becomes a reader without a '
                 "gap by hold.downgrade()."
             )
         raise LockUpgradeRefused(
@@ -158,10 +160,10 @@ class HeldLock:
         if self.reads or self.grant.kind is Kind.READ:
             return
         if self.grant.kind is not Kind.WRITE:
-            raise ZkLockError(f'The lock {self.key!r} was not taken with kind="write".', lock=self.key)
+            raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
         if self.count > 1 or sum(not reads for reads in list(self.grant.parts.values())) > 1:
             raise ZkLockError(
-                f"The write lock {self.key!r} was taken more than once. Release it until it is held once.",
+                f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
                 lock=self.key,
             )
         try:
@@ -169,18 +171,19 @@ class HeldLock:
                 self.grant.parts[self._reference] = True
             self.contender.share(asked=True)
         except BaseException:
-            self.contender.share(asked=True)  # struck half way, so once more
+            self.contender.share(asked=True)  # it may have been interrupted half way, so once more
             raise
 
     # --- release --------------------------------------------------------------------------------------------------
 
     @abort.shielded
-    def give_back(self, count: int, release_on: str | Unset, done: Callable[[bool], object] | None = None) -> None:
+    def release(self, count: int, release_on: str | Unset, done: Callable[[bool], object] | None = None) -> None:
         """
-        Bring the count down to `count`, and release the lock at 0 unless open transactions keep it.
+        Lower the count to `count`, and release the lock at 0 unless open transactions keep it.
 
-        Waits for nothing, and doing it again changes nothing. `done` is called once, on the protocol's thread: with
-        True when the node is gone, with False when it is clear that this takes a while; at once if the lock stays.
+        Waits for nothing, and doing it again changes nothing. `done` is called once: on the protocol's thread with True
+        when the znode is gone, or with False when it is clear that this takes longer; at once with True if the lock
+        stays.
         """
         self._keep_for_transactions(count, release_on)
         self.release_to(count, done)
@@ -188,9 +191,9 @@ class HeldLock:
     @abort.shielded
     def _keep_for_transactions(self, count: int, release_on: str | Unset) -> None:
         """
-        Have the open transactions keep the lock: else their work would be committed after the release.
+        Let the open transactions keep the lock. Otherwise their work would be committed after the release.
 
-        If nothing is said about that, the lock was taken before the transaction began, and is released inside it.
+        Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         """
         if release_on == "exit" or (release_on is UNSET and count > 0) or self.grant.inherited:
             return
@@ -204,7 +207,7 @@ class HeldLock:
 
     @abort.shielded
     def release_to(self, count: int, done: Callable[[bool], object] | None = None) -> None:
-        """Bring the count down to `count`, and release the lock at 0; see `give_back`."""
+        """Lower the count to `count`, and release the lock at 0, as `release` does."""
         grant = self.grant
         if grant.inherited or count > 0 or self.observer is not None:
             if not grant.inherited:  # else the lock is the parent's
@@ -213,9 +216,9 @@ class HeldLock:
             if done is not None:
                 done(True)
             return
-        table.held_locks.remove(self)  # first, or its owner could take again what is on its way out
+        table.held_locks.remove(self)  # first, or its owner could acquire again what is being released
         if self.count > 0:
-            self.count = -1  # another thread may check it, and another process have the lock before this one goes on
+            self.count = -1  # another process may get the lock, and another thread check this, before the next line
         # First drop this part, then look at the others: of two that leave at once, one is the last.
         if self._reference is not None:
             grant.parts.pop(self._reference, None)
@@ -231,7 +234,7 @@ class HeldLock:
         self._reference = None
         if self.count:
             self.count = 0
-            if grant.take_end():
+            if grant.claim_end():
                 self._report_end()
 
     def _report_end(self) -> None:
@@ -243,14 +246,14 @@ class HeldLock:
 
 
 def check_before_commit(held: HeldLock) -> None:
-    """Raise `LockLost` unless the lease is valid now, or the policy is never to stop the work."""
+    """Raise `LockLost` unless the lease is valid now, or `abort_on` is "never"."""
     if held.policy.abort_on != "never" or held.grant.overdue:
         held.check()
 
 
 @abort.shielded
 def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserver) -> Callable[[], object] | None:
-    """Release a lock that only its transactions have kept; return what waits for ZooKeeper's confirmation."""
+    """Release a lock that only its transactions have kept; return a call that waits for the confirmation."""
     if held.grant.inherited or (held.observer is not observer and held.count >= 0):
         return None
     if held.count == 0:

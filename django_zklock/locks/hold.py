@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -86,8 +86,8 @@ class Hold:
         Go on as a reader, from being the writer: readers that come next in the queue get the lock, too.
 
         No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
-        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its owner took
-        it to write more than once.
+        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or its
+        owner has acquired it to write more than once.
         """
         self._held.downgrade()
 
@@ -140,20 +140,15 @@ class Hold:
         Returns False as soon as the lock is released.
         """
         if self._grant.inherited:
-            return True  # what runs the protocol runs in the parent
-        event = HoldEvent()
-        self._grant.session.post(self._grant.attach, event)
-        try:
-            event.waiter.wait(timeout)
-        finally:
-            self._grant.session.post(self._grant.detach, event)
+            return True  # the protocol's thread runs in the parent
+        _wait_for(HoldEvent(), [self._grant], timeout)
         return self.lost
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """
-        Have `callback(hold)` run once when the lock is lost, at once if it is lost already.
+        Call `callback(hold)` once when the lock is lost, at once if it is lost already.
 
-        It runs on the thread that sends Django's signals, never on one that runs the protocol, so it may take its time.
+        It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
         self._grant.session.post(self._grant.attach, LostCallback(self._held, callback))
 
@@ -175,13 +170,8 @@ class Hold:
         Returns None when the time is over, or when the lock is released or lost without a request.
         """
         if self._grant.inherited:
-            return None  # what runs the protocol runs in the parent
-        event = HoldEvent(release_requested=True)
-        self._grant.session.post(self._grant.attach, event)
-        try:
-            event.waiter.wait(timeout)
-        finally:
-            self._grant.session.post(self._grant.detach, event)
+            return None  # the protocol's thread runs in the parent
+        _wait_for(HoldEvent(release_requested=True), [self._grant], timeout)
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -237,6 +227,17 @@ class Hold:
         return signed
 
 
+def _wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
+    """Wait until the event happens to one of the grants, at most `timeout` seconds (None: without limit)."""
+    try:
+        for grant in grants:
+            grant.session.post(grant.attach, event)
+        event.waiter.wait(timeout)
+    finally:
+        for grant in grants:
+            grant.session.post(grant.detach, event)
+
+
 def _checked(obj: FencedRow) -> FencedRow:
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
@@ -247,12 +248,12 @@ class MultiHold:
     """
     Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
 
-    Iteration gives the hold of each lock, in the order of their keys, which is the order they were taken in;
-    `hold["a"]` is that of the lock of this key, or of this name as it was given.
+    Iteration gives the hold of each lock, in the order of their keys, in which they were acquired. `hold["a"]` is the
+    hold of the lock with this key, or with this name as it was given.
     """
 
-    # It has no length: to ask whether it is true would run Python code, in which an exception could strike between
-    # `acquire()` and the `if` round it.
+    # It has no length. With one, `if lock.acquire():` would run Python code between `acquire()` and its block, where
+    # the handler of a signal could raise.
 
     __slots__ = ("_by_name", "_holds")
 
@@ -280,7 +281,7 @@ class MultiHold:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of the locks, in the order they were taken in."""
+        """The keys of the locks, in the order in which they were acquired."""
         return tuple(hold.key for hold in self._holds)
 
     @property
@@ -306,15 +307,8 @@ class MultiHold:
         """
         grants = [held_of(hold).grant for hold in self._holds]
         if any(grant.inherited for grant in grants):
-            return True  # the thread of the protocol runs in the parent
-        event = HoldEvent()
-        try:
-            for grant in grants:
-                grant.session.post(grant.attach, event)
-            event.waiter.wait(timeout)
-        finally:
-            for grant in grants:
-                grant.session.post(grant.detach, event)
+            return True  # the protocol's thread runs in the parent
+        _wait_for(HoldEvent(), grants, timeout)
         return self.lost
 
     @property
@@ -323,7 +317,7 @@ class MultiHold:
         return next((hold.release_requested for hold in self._holds if hold.release_requested is not None), None)
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
-        """Have `callback(hold)` run once for each lock that is lost, with its own hold; see `Hold`."""
+        """Call `callback(hold)` once for each lock that is lost, with its own hold; see `Hold`."""
         for hold in self._holds:
             hold.add_lost_callback(callback)
 
@@ -338,7 +332,7 @@ def current_hold(key: str | None = None) -> Hold:
     Return the hold of the innermost block that the caller is in, or of the innermost one of this `key`.
 
     It is for the body of a function under `@zk_locked`. Raises `LockNotHeld` if the caller (this asyncio task, greenlet
-    or thread) is in no such block. A lock that it has by `acquire()` is found by its key.
+    or thread) is in no such block. A lock that it holds by `acquire()` is found by its key only.
     """
     owner = current_owner()
     for guard in reversed(table.held_locks.guards(owner)):

@@ -1,4 +1,4 @@
-"""The lock as its users take it: `with`, `async with`, and the methods of `threading.RLock`."""
+"""The lock as users see it: `with`, `async with`, and the methods of `threading.RLock`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 The bounds of a hold: the warning after `warn_after`, and the loss of the lock after `max_hold`.
 
 Runs on the protocol's thread. One timer serves all grants of a session, so many short holds with long bounds leave
-nothing behind.
+no timers behind.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ logger = logging.getLogger("django_zklock.locks")
 
 def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
     """
-    Apply `max_hold` and `warn_after` to a new grant, if they are set; from any thread.
+    Apply `max_hold` and `warn_after` to a new grant; at least one of them is set. From any thread.
 
-    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock: a
-    machine that was suspended has kept the others waiting, too.
+    Both count from the grant, also for an owner that acquires the lock again. They count by the boot-time clock,
+    because the other callers wait, too, while a machine is suspended.
     """
     began = clock.now() - (time.monotonic() - grant.since)
     if spec.max_hold is not None:
         grant.max_hold = spec.max_hold
         grant.ends_at = began + spec.max_hold
-    if spec.max_hold is not None or spec.warn_after is not None:
-        warn_at = None if spec.warn_after is None else began + spec.warn_after
-        grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
+    warn_at = None if spec.warn_after is None else began + spec.warn_after
+    grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
 
 
 def leave_if_overdue(grant: Grant, contender: Contender) -> None:
@@ -66,7 +65,7 @@ class MaximumHold(GrantObserver):
         self._timers: TimerQueue
 
     def begin(self) -> None:
-        """Begin to count, unless the grant is over by now."""
+        """Set the timer, unless the grant is over by now."""
         self._timers = self._grant.session.attached(TimerQueue)
         self._set_timer()
         self._grant.attach(self)
@@ -84,7 +83,7 @@ class MaximumHold(GrantObserver):
             self._timers.set(self, min(dues))
 
     def on_due(self) -> None:
-        """Warn, or end the hold: the work is aborted, and the znode is deleted when the work has ended."""
+        """Warn, or mark the lock as lost: its work is aborted, and its znode deleted when the work has ended."""
         if self._warn_at is not None and clock.now() >= self._warn_at:
             self._warn_at = None
             self._warn()
@@ -109,7 +108,7 @@ class MaximumHold(GrantObserver):
 
 
 class TimerQueue:
-    """When the bounds of the grants of one session are due; on the protocol's thread."""
+    """The times at which the bounds of the grants of one session are due; on the protocol's thread."""
 
     def __init__(self, session: Session) -> None:
         self._loop = session.loop
@@ -117,7 +116,7 @@ class TimerQueue:
         self._wakes_at = math.inf
 
     def set(self, bounds: MaximumHold, due: float) -> None:
-        """Have `bounds.on_due()` called when it is due."""
+        """Call `bounds.on_due()` at `due`, on `clock.now()`, and not at the time that was set before."""
         self._due[bounds] = due
         self._wake(due)
 
@@ -144,5 +143,5 @@ class TimerQueue:
         try:
             bounds.on_due()
         except Exception:
-            # The failure of one of them must not keep the others from their end.
+            # The failure of one must not keep the others from being due.
             logger.exception("the end of a hold, or the warning before it, failed: %r", bounds)

@@ -1,5 +1,5 @@
 """
-Several locks that are taken as one: all or none, in an order that all processes share.
+Several locks that are acquired as one: all or none, in an order that all processes share.
 
 Each has its own queue, options, hold and guard. They have one deadline, one block, and one transaction inside them all.
 """
@@ -60,7 +60,7 @@ class MultiLock(LockBase[MultiHold]):
 
     @property
     def locks(self) -> tuple[Lock, ...]:
-        """The locks, each once, in the order in which they are taken. Raises `InvalidLockName`."""
+        """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
         chosen: dict[str, Lock] = {}
         for lock in self._given:
             chosen[lock.key] = _stronger(chosen[lock.key], lock) if lock.key in chosen else lock
@@ -72,11 +72,11 @@ class MultiLock(LockBase[MultiHold]):
         return tuple(lock.key for lock in self.locks)
 
     def _plan(self) -> Plan:
-        spec = tuple(lock.spec for lock in self.locks)
+        specs = tuple(lock.spec for lock in self.locks)
         own = () if isinstance(self._atomic, Unset) else self._atomic
-        atomic = tuple(dict.fromkeys((*own, *(alias for each in spec for alias in each.atomic))))
+        atomic = tuple(dict.fromkeys((*own, *(alias for spec in specs for alias in spec.atomic))))
         timeout = conf.current().defaults.timeout if isinstance(self._timeout, Unset) else self._timeout
-        return Plan(spec, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic)
+        return Plan(specs, DEFAULT_TIMEOUT if isinstance(timeout, Unset) else timeout, atomic)
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> MultiHold:
         names = {lock.name: lock.key for lock in self._given}
@@ -92,7 +92,7 @@ Locks: TypeAlias = "Lock | MultiLock"
 
 
 def locks_of(lock: Locks) -> tuple[Lock, ...]:
-    """Return the single locks that a call takes, in order."""
+    """Return the single locks that a call acquires, in order."""
     return lock.locks if isinstance(lock, MultiLock) else (lock,)
 
 
@@ -114,9 +114,9 @@ def _stronger(one: Lock, other: Lock) -> Lock:
 
 
 def joined(keys: Iterable[str]) -> str:
-    """Return one key that stands for several, whatever their order: that of a single one is itself."""
+    """Return one key that stands for several, in any order. A single key stands for itself."""
     each = sorted(set(keys))
     if len(each) == 1:
         return each[0]
-    digest = hashlib.sha256("\0".join(each).encode()).hexdigest()  # no key has a NUL, nor a limit to how many there are
+    digest = hashlib.sha256("\0".join(each).encode()).hexdigest()  # no key has a NUL
     return f"several/{digest[:40]}"

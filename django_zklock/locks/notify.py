@@ -135,7 +135,7 @@ def _run(callback: Callable[[Any], object], hold: Any) -> None:
 
 
 class LostCallback(_Callback):
-    """One for the loss of a hold."""
+    """Called when the hold is lost."""
 
     def on_lost(self, reason: str) -> None:
         self._call()

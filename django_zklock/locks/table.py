@@ -1,9 +1,9 @@
 """
 The locks that this process holds, by owner and key. This table makes locks reentrant.
 
-Only an owner's own thread reads and writes its entries. The table begins empty in a forked child. Locks that were taken
-by `with` are listed weakly, because their block keeps them: if an exception destroys the block at the worst moment,
-the lock is released when the traceback is dropped.
+Only an owner's own thread reads and writes its entries. The table begins empty in a forked child. For locks that were
+acquired by `with` it has weak references only, because their block keeps them. So if an exception destroys the block
+at the worst moment, the lock is released when the traceback is dropped.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class HeldLocks:
     """The held locks of this process, by owner, key, and whether they are held only for reading."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Slot, HeldLock] = {}  # taken by `acquire`: `release` will be called
+        self._kept: dict[_Slot, HeldLock] = {}  # acquired by `acquire`: `release` will be called
         self._weak: weakref.WeakValueDictionary[_Slot, HeldLock] = weakref.WeakValueDictionary()
         self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
 
     def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
-        """Return what this owner holds of this key: for reading only or not, or either if `reads` is None."""
+        """Return what this owner holds of this key: with `reads` only for reading; with None in any way."""
         if not self._kept and not self._weak:
             return None
         for slot in ((owner.subject, key, each) for each in ((False, True) if reads is None else (reads,))):
@@ -52,11 +52,11 @@ class HeldLocks:
         return list(found)
 
     def kept(self) -> list[HeldLock]:
-        """Return those that were taken by `acquire`."""
+        """Return those that were acquired by `acquire`."""
         return list(self._kept.values())
 
     def add(self, held: HeldLock, *, keep: bool) -> None:
-        """List a held lock. `keep` refers to it strongly, until it is released."""
+        """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
         table = self._kept if keep else self._weak
         table[_slot(held)] = held
 
@@ -70,7 +70,7 @@ class HeldLocks:
     # --- open blocks ----------------------------------------------------------------------------------------------
 
     def open_block(self, owner: Owner, guard: Guard) -> None:
-        """List the guard of a block that begins."""
+        """Add the guard of a block that begins."""
         self._guards.setdefault(owner.subject, []).append(guard)
 
     def close_block(self, owner: Owner, guard: Guard) -> list[Guard]:

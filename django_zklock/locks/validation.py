@@ -34,7 +34,7 @@ def threading_timeout(blocking: bool, timeout: float) -> float | None:
     return float(timeout)
 
 
-_SAME_THING = {
+_FOREIGN_OPTIONS = {
     **dict.fromkeys(
         ("expire", "expires", "expiry", "ttl", "lease", "lock_timeout"),
         "a lock has no expiry: it is held until it is released or its process dies. To bound the time, use max_hold",
@@ -61,8 +61,8 @@ def check_arguments(
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
     option = next(option for option in options if option not in names)
     close = difflib.get_close_matches(option, names, n=1)
-    if option in _SAME_THING:
-        hint = _SAME_THING[option]
+    if option in _FOREIGN_OPTIONS:
+        hint = _FOREIGN_OPTIONS[option]
     elif option in ("kind", "limit"):
         hint = "use zk_lock(), zk_read(), zk_write() or zk_semaphore() for another kind of lock"
     elif isinstance(name, str) and f"{{{option}" not in name and close:
@@ -125,13 +125,13 @@ def check_not_own_task(method: Callable[..., Any]) -> None:
 def check_no_open_transaction(spec: LockSpec, atomic: tuple[str, ...]) -> None:
     """Raise if a transaction is open that would be committed after the release."""
     aliases = [] if spec.release_on == "commit" else transactions.open_blocks()
-    if spec.release_on == "exit":  # the lock has nothing to do with that transaction, its author says
+    if spec.release_on == "exit":  # then the lock protects nothing in the database of that transaction
         aliases = [alias for alias in aliases if alias in atomic]
     if aliases:
         raise LockInTransaction(
-            f"The lock {spec.key!r} was to be taken inside an open transaction (atomic block on "
+            f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
             f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder not "
-            "see its work. Take the lock first and begin the transaction inside it, as atomic=True does; or give "
+            "see its work. Acquire the lock first and begin the transaction inside it, as atomic=True does; or give "
             'release_on="commit" to keep the lock until the transaction has ended; or release_on="exit" if the lock '
             "protects nothing in that database.",
             lock=spec.key,

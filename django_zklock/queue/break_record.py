@@ -13,7 +13,7 @@ from django_zklock.queue.names import path
 DIRECTORY: Final = "!broken"
 """No segment of a key begins like this, as `!` is percent-encoded there."""
 
-_READABLE: Final = 4096
+_MAX_READ: Final = 4096
 _MOST: Final = 160  # characters that are kept of a text
 
 
@@ -35,7 +35,7 @@ class BreakRecord:
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
         try:
-            found = json.loads(data) if len(data) <= _READABLE else None
+            found = json.loads(data) if len(data) <= _MAX_READ else None
         except (ValueError, RecursionError):
             return None
         if not isinstance(found, dict):

@@ -16,7 +16,7 @@ SEQUENCE_TAIL = re.compile(r"[0-9-][0-9]{9}\Z")
 """
 The end of the name of a sequential znode: ten digits (`%010d`), or a minus and nine or more digits after an overflow.
 
-`nodes.parse` recognizes contenders by it, and `finish` keeps it out of the names of directories.
+`nodes.parse` recognizes contenders by it, and `finish_segment` keeps it out of the names of directories.
 """
 
 SEQUENCE_DIGITS = 10
@@ -32,6 +32,10 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u
 _QUOTED = 60  # characters of a text that an error message quotes
 MAX_SHOWN = 512
 """Characters of a text that are shown, unless the caller sets another limit."""
+MAX_BY = 40
+"""Characters of a person's name that are stored in a znode."""
+MAX_REASON = 160
+"""Characters of a person's reason that are stored in a znode."""
 
 
 def escape(value: str, *, what: str = "lock name") -> str:
@@ -42,8 +46,8 @@ def escape(value: str, *, what: str = "lock name") -> str:
     `InvalidLockName`, with `what` as its subject, for a text that is empty, `.`, `..`, or longer than 200 characters
     after escaping, and for control characters, bidirectional controls and lone surrogates.
     """
-    check(value, what)
-    return finish(encode(value), f"{what} {quoted(value)}")
+    check_segment(value, what)
+    return finish_segment(percent_encode(value), f"{what} {quoted(value)}")
 
 
 def unescape(segment: str) -> str:
@@ -51,7 +55,7 @@ def unescape(segment: str) -> str:
     return unquote(segment, errors="replace")
 
 
-def check(text: str, what: str) -> None:
+def check_segment(text: str, what: str) -> None:
     """Raise `InvalidLockName`, with `what` as its subject, for a text that cannot be a segment."""
     if not text:
         raise InvalidLockName(f"{what} is empty; use a text that says what the lock guards.")
@@ -74,7 +78,7 @@ def check_characters(text: str, what: str) -> None:
         )
 
 
-def encode(text: str, reserved: str = "") -> str:
+def percent_encode(text: str, reserved: str = "") -> str:
     """Percent-encode the characters of `text` that are unsafe or in `reserved`, without any checks."""
     if not reserved and _ALL_SAFE.fullmatch(text):
         return text
@@ -82,7 +86,7 @@ def encode(text: str, reserved: str = "") -> str:
     return "".join(char if char in safe else _percent(char) for char in unicodedata.normalize("NFC", text))
 
 
-def finish(segment: str, what: str) -> str:
+def finish_segment(segment: str, what: str) -> str:
     """
     Return the encoded `segment` as it is used in a path; raise `InvalidLockName` if it cannot be used.
 

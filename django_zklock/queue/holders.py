@@ -29,8 +29,8 @@ def holder_places(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, .
     kind = queue[0].kind
     if kind not in _SHARE:
         return (0,)
-    alike = range(_alike(queue))
-    return tuple(alike) if kind is Kind.READ else tuple(place for place in alike if _has_permit(queue, place, limits))
+    front = range(_same_kind_at_front(queue))
+    return tuple(front) if kind is Kind.READ else tuple(place for place in front if _has_permit(queue, place, limits))
 
 
 def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
@@ -43,7 +43,7 @@ def by_own_limit(queue: Queue) -> list[str]:
     """Return the names of the contenders whose own limits decide who has a permit, in the order of the queue."""
     if queue.limit is not None or not queue or queue[0].kind is not Kind.LEASE:
         return []
-    return [child.name for child in queue[: _alike(queue)]]
+    return [child.name for child in queue[: _same_kind_at_front(queue)]]
 
 
 def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
@@ -53,7 +53,7 @@ def may_hold(queue: Queue, place: int, own_limit: int, before: int) -> bool:
     It is not certain: perhaps it waits. `before` is the highest limit that was set before the change, `own_limit` the
     one in the contender's code. A contender at a place beyond both has never had a permit.
     """
-    return place < _alike(queue) and queue[place].kind is Kind.LEASE and place < max(own_limit, before)
+    return place < _same_kind_at_front(queue) and queue[place].kind is Kind.LEASE and place < max(own_limit, before)
 
 
 def is_holder(queue: Queue, name: str, limit: int = 1) -> bool:
@@ -85,8 +85,8 @@ def kind_of_queue(queue: Queue) -> str:
     return "lock" if kinds <= {Kind.LOCK} else "read-write"
 
 
-def _alike(queue: Queue) -> int:
-    """Return how many contenders at the front are of the same kind."""
+def _same_kind_at_front(queue: Queue) -> int:
+    """Return how many contenders at the front of the queue are of one kind."""
     return next((place for place, child in enumerate(queue) if child.kind is not queue[0].kind), len(queue))
 
 

@@ -14,19 +14,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Final
 
-from django_zklock.queue.escaping import printable
+from django_zklock.queue.escaping import MAX_BY, MAX_REASON, printable
 
 START: Final = "!"
 """The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
 
 MOST_PERMITS: Final = 10_000
 """The highest limit of a semaphore."""
-MAX_BY: Final = 40
-"""Characters of a person's name that are kept."""
-MAX_REASON: Final = 160
-"""Characters of a reason that are kept."""
 
-_READABLE: Final = 4096
+_MAX_READ: Final = 4096
 _LIMIT: Final = "!limit:"
 _LIMIT_NAME: Final = re.compile(r"!limit:(?P<value>[0-9]{1,5}):")
 _READER_NAME: Final = re.compile(r"!reads:(?P<guid>[0-9a-fA-F-]{32,36}):")
@@ -101,7 +97,7 @@ class LimitRecord:
     def decode(cls, data: bytes) -> LimitRecord:
         """Return the record in `data`; what is missing or of another type is empty, or unknown. Never raises."""
         try:
-            found = json.loads(data) if len(data) <= _READABLE else None
+            found = json.loads(data) if len(data) <= _MAX_READ else None
         except (ValueError, RecursionError):
             found = None
         found = found if isinstance(found, dict) else {}

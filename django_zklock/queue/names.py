@@ -13,11 +13,11 @@ from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.escaping import (
     SAFE,
     SEQUENCE_TAIL,
-    check,
     check_characters,
-    encode,
+    check_segment,
     escape,
-    finish,
+    finish_segment,
+    percent_encode,
     quoted,
     unescape,
 )
@@ -166,7 +166,7 @@ class _Field:
                 owner = quoted(type(value).__name__)
                 raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
         text = text_of(value, self.what)
-        check(text, self.what)
+        check_segment(text, self.what)
         return text
 
 
@@ -190,8 +190,10 @@ class _Segment:
         return any(re.fullmatch(pattern, each) for each in (text, _LAST_DIGIT.sub(r"\1", text)))
 
     def render(self, values: Mapping[str, object]) -> str:
-        texts = [part if isinstance(part, str) else encode(part.text(values), self.reserved) for part in self.parts]
-        return finish("".join(texts), self.what)
+        texts = [
+            part if isinstance(part, str) else percent_encode(part.text(values), self.reserved) for part in self.parts
+        ]
+        return finish_segment("".join(texts), self.what)
 
 
 @lru_cache(maxsize=1024)
@@ -248,8 +250,9 @@ def _segment(split: list[str | _Field], what: str) -> str | _Segment:
     if not parts:
         raise InvalidLockName(f"{what} has an empty segment; remove the leading, trailing or doubled slash.")
     if len(parts) == 1 and isinstance(parts[0], str):
-        return finish(encode(parts[0]), what)  # refuses an invalid literal, such as `..`, before the first call
-    encoded = tuple(encode(part) if isinstance(part, str) else part for part in parts)
+        # It refuses an invalid literal, such as `..`, before the first call.
+        return finish_segment(percent_encode(parts[0]), what)
+    encoded = tuple(percent_encode(part) if isinstance(part, str) else part for part in parts)
     return _Segment(encoded, _reserved(parts, what), what)
 
 

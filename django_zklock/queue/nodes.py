@@ -16,9 +16,9 @@ from django_zklock.queue.escaping import SEQUENCE_TAIL, quoted
 MAX_PAYLOAD = 1024
 """Bytes a payload may have."""
 
-_READABLE = 64 * 1024
+_MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
-_MOST_ITEMS = 8
+_MOST_ITEMS = 8  # items of `about` that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
 _LIMITS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64))  # of other texts, and of items of `about`
 
@@ -98,7 +98,7 @@ def prefix(guid: str, kind: Kind = Kind.LOCK, compat: str | None = None) -> str:
 
 
 def has_guid(name: str, guid: str) -> bool:
-    """Return whether a znode of this name was created with this guid, for any kind."""
+    """Return whether a znode's name has this guid, for a contender of any kind and in any grammar."""
     return name.startswith((f"{_CURATOR_START}{guid}-", f"{guid.replace('-', '')}__"))
 
 
@@ -138,7 +138,7 @@ def parse(name: str) -> Child | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The description of a contender, for people who look at the queue. It never contains the arguments of a call."""
+    """The description of a contender, for people who look at the queue. It never has the arguments of a call."""
 
     version: int = 1
     guid: str
@@ -148,7 +148,7 @@ class Payload:
     what: str
     """The work: the name of a view, or the name and id of a task."""
     since: str
-    """When the contender came: ISO 8601 in UTC, by the clock of its host."""
+    """When the contender entered the queue: ISO 8601 in UTC, by the clock of its host."""
     template: str
     about: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The same as `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
@@ -195,7 +195,7 @@ class Payload:
         Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
         one of another type, is empty or 0. Fields of later versions are ignored.
         """
-        if data is None or len(data) > _READABLE:
+        if data is None or len(data) > _MAX_READ:
             return None
         try:
             found = json.loads(data)
@@ -218,7 +218,7 @@ class Payload:
         )
 
     def is_of(self, child: Child) -> bool:
-        """Return whether its guid is that of this contender. In kazoo's grammar a guid has no dashes."""
+        """Return whether this contender wrote it, by the guid. In kazoo's grammar a guid has no dashes."""
         return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
 
 

@@ -1,7 +1,7 @@
 """
 The operator hold: a znode in a queue that lasts without a session, until a time by ZooKeeper's clock.
 
-Its guid bears a mark, so a listing shows it. Its payload says who holds the lock, why, and for how many seconds.
+Its guid has a mark, by which a listing shows it. Its payload says who holds the lock, why, and for how many seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.queue import guids
-from django_zklock.queue.escaping import printable
+from django_zklock.queue.escaping import MAX_BY, MAX_REASON, printable
 from django_zklock.queue.nodes import Child, Payload, parse
 from django_zklock.queue.order import Queue
 
@@ -24,15 +24,11 @@ MINIMUM: Final = "minimum"
 
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
-MAX_BY: Final = 40
-"""Characters of an operator's name that are kept."""
-MAX_REASON: Final = 160
-"""Characters of a reason that are kept in the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldLabel:
-    """What a person says of a hold."""
+    """Who holds a lock as an operator, and why."""
 
     by: str
     reason: str
@@ -67,11 +63,11 @@ class OperatorHold:
 
     @property
     def who(self) -> str:
-        """The holder, in words."""
+        """The holder, for messages."""
         return self.by if self.minimum else f"operator {self.by}"
 
     def is_over(self, now: float) -> bool:
-        """Tell whether its time is over at this time of ZooKeeper's clock, in seconds since 1970."""
+        """Return whether its time is over at `now`: seconds since 1970 by ZooKeeper's clock."""
         return now >= self.until.timestamp()
 
     def __str__(self) -> str:
@@ -80,7 +76,7 @@ class OperatorHold:
 
 
 def is_operator(name: str) -> bool:
-    """Tell by the name of a znode whether it is an operator hold; never raises."""
+    """Return whether a znode with this name is an operator hold; never raises."""
     try:
         child = parse(name)
     except UnreadableQueue:
@@ -118,7 +114,7 @@ def operator_hold(
     payload: Payload | None, *, key: str, path: str, token: int, owner: int, ctime: float
 ) -> OperatorHold | None:
     """
-    Return the operator hold that a znode is, or None; never raises.
+    Return the operator hold in a znode with this payload, or None; never raises.
 
     `owner` is the session of an ephemeral znode, 0 for a hold. `ctime` is in seconds since 1970.
     """
@@ -129,7 +125,7 @@ def operator_hold(
         since = datetime.fromtimestamp(ctime, timezone.utc)
     except (ValueError, OverflowError, OSError):
         return None
-    if not 0 <= seconds <= LONGEST:  # nor is it NaN
+    if not 0 <= seconds <= LONGEST:  # also for NaN
         return None
     return OperatorHold(
         key=key,
@@ -143,8 +139,8 @@ def operator_hold(
     )
 
 
-def written(payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False) -> bytes:
-    """Return the data of a hold's znode: the payload, with what `operator_hold` reads."""
+def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False) -> bytes:
+    """Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit."""
     by, reason = printable(by, MAX_BY), printable(reason, MAX_REASON)
     while True:
         about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({MINIMUM: "yes"} if minimum else {})}

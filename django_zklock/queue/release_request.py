@@ -6,17 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django_zklock.queue.escaping import printable
+from django_zklock.queue.escaping import MAX_BY, MAX_REASON, printable
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
 
 CURATOR: Final = b"__REVOKE__"
 """The data that Curator's `Revoker` writes into a znode. It names neither the operator nor the reason."""
 BY_CURATOR: Final = "a client of Curator"
 
-MAX_BY: Final = 40
-"""Characters of a name that are kept in the node."""
-MAX_REASON: Final = 160
-"""Characters of a reason that are kept in the node."""
 
 _FIELD: Final = "release_request"
 _UNCUT: Final = frozenset({"guid", "since", _FIELD})  # useless when cut

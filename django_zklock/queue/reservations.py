@@ -18,7 +18,7 @@ DIRECTORY = "!unique"
 _SLASH = "!"  # replaces the slashes of the key in the name of a reservation; no key has one
 _PUBLISHER = "-publisher"
 _WORKER = "-worker"
-_READABLE = 64 * 1024
+_MAX_READ = 64 * 1024
 
 _to_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
 
@@ -66,7 +66,7 @@ class Reservation:
     def decode(cls, data: bytes) -> Reservation:
         """Return the reservation in `data`. Raises `UnreadableQueue` if there is none, so it is not taken over."""
         try:
-            found: Any = json.loads(data) if len(data) <= _READABLE else None
+            found: Any = json.loads(data) if len(data) <= _MAX_READ else None
             until = found["until"]
             return cls(
                 task_id=_text(found["task_id"]),

@@ -112,7 +112,7 @@ class Client(KazooClient):
         self.outage = Outage(options.hosts)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
-        self.in_a_hurry: Callable[[], bool] = lambda: False  # True while a lease lasts; asked before each pause
+        self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
 
     def end(self) -> None:
         """

@@ -52,7 +52,7 @@ HURRIED_ROUNDS = 2  # rounds of that kind after a break; later rounds give a slo
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 
 _LAST_XID = 2**31 - 1
-_ALONE = (None, Auth.type, Close.type)  # requests that kazoo sends in its own way, and its test doubles
+_ALONE = (None, Auth.type, Close.type)  # kazoo sends these requests in its own way; None: the doubles in its tests
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -232,7 +232,7 @@ class Connection(ConnectionHandler):
         return sorted(hosts, key=lambda host: host[1:] == self.last_host)
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
-        share = HURRIED_RETRY_SHARE if self.client.in_a_hurry() else RETRY_SHARE
+        share = HURRIED_RETRY_SHARE if self.client.lease_lasts() else RETRY_SHARE
         retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
         try:
             return super()._connect_loop(retry)
@@ -257,7 +257,7 @@ class Connection(ConnectionHandler):
             cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
             self.client.outage.failed(self.host, cause)
             raise
-        self.client.outage.over()
+        self.client.outage.end()
         self._tries = 0
         self.last_host = (hostip, port)
         return timeouts

@@ -13,7 +13,7 @@ from django_zklock.zk.session import BEAT_SHARE
 
 logger = logging.getLogger("django_zklock.zk")
 
-NODES_PER_BEAT = 100  # of more nodes, each beat checks the next ones; any of them proves the session
+NODES_PER_BEAT = 100  # of more nodes, each beat checks the next ones; each of them proves the session
 
 
 class Heartbeat:
@@ -31,12 +31,12 @@ class Heartbeat:
         self._timer: Timer | None = None
         self._outstanding = False
 
-    def keep(self, path: str, on_missing: Callable[[], None]) -> None:
+    def add(self, path: str, on_missing: Callable[[], None]) -> None:
         """Check a node from now on; call `on_missing()` when it is gone."""
         self._nodes[path] = on_missing
         self._arm()
 
-    def drop(self, path: str) -> None:
+    def remove(self, path: str) -> None:
         """Do not check a node any more."""
         self._nodes.pop(path, None)
 

@@ -9,9 +9,7 @@ from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, Timer
 
 LEASE_SHARE = 0.4  # of the negotiated timeout; see `Lease`
-RELAY_SHARE = (
-    0.25  # of it: half a tick, after which a follower has reported a contact to the leader (timeout >= 2 ticks)
-)
+RELAY_SHARE = 0.25  # of it: half a tick (of at least two), in which a follower reports a contact to the leader
 GRAIN_SHARE = 1 / 60  # of it: contacts closer together than this are recorded once
 
 
@@ -42,7 +40,7 @@ class LastContact:
             replies.popleft()
 
     def known_to_leader(self, moment: float, timeout: float) -> float:
-        """Return when the leader had last restarted the session timer by `moment`, at the earliest."""
+        """Return the earliest time at which the leader may have last restarted the session timer before `moment`."""
         latest = moment - RELAY_SHARE * timeout
         for replied_at, sent_at in reversed(self._replies):
             if replied_at <= latest:

@@ -20,7 +20,7 @@ logger = logging.getLogger("django_zklock.zk")
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 _Call: TypeAlias = Callable[[], object]
 
-KEPT_TIMERS = 200  # so many timers stay on the heap until they are due, even if they were cancelled
+KEPT_TIMERS = 200  # up to this number, cancelled timers stay on the heap until they are due
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # they belong to the faulty thread
 
 
@@ -29,9 +29,9 @@ def protocol_thread(name: str, call: _Call) -> threading.Thread:
     Return a thread for `call()` that takes no signals; a greenlet where gevent or eventlet has patched threads.
 
     The kernel delivers a signal to any thread that does not block it. An application may block a signal in its main
-    thread to protect a critical section. If our threads did not block it too, they would take it there. Celery's pool
-    processes end by SIGTERM. A second SIGTERM would end such a process while it holds the lock of the pool's result
-    queue, and its siblings would wait for that lock for ever.
+    thread to protect a critical section. If our threads did not block it too, the signal would interrupt that section.
+    Celery's pool processes end by SIGTERM. A second SIGTERM would end such a process while it holds the lock of the
+    pool's result queue, and its siblings would wait for that lock for ever.
     """
 
     def run() -> None:
@@ -89,9 +89,9 @@ class Loop:
         self._delivered: deque[_Event] = deque()
         self._turn = threading.Lock()  # held while events run
         self._timers: list[tuple[float, int, Timer]] = []  # guarded by _turn
-        self._most_timers = KEPT_TIMERS  # cancelled timers are removed at this length; guarded by _turn
+        self._timer_limit = KEPT_TIMERS  # cancelled timers are removed at this length; guarded by _turn
         self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _turn
-        self._order = itertools.count()
+        self._timer_numbers = itertools.count()  # timers that are due at the same time run in their order
         self._thread = thread(name, self._run)
 
     def start(self) -> None:
@@ -125,8 +125,8 @@ class Loop:
         """Run `call()` in `delay` seconds; from an event only."""
         timer = Timer(call)
         due = time.monotonic() + delay
-        heapq.heappush(self._timers, (due, next(self._order), timer))
-        if len(self._timers) > self._most_timers:
+        heapq.heappush(self._timers, (due, next(self._timer_numbers), timer))
+        if len(self._timers) > self._timer_limit:
             self._remove_cancelled()
         if due < self._wakes_at:
             self._events.put(_NOTHING)
@@ -149,7 +149,7 @@ class Loop:
     def _remove_cancelled(self) -> None:
         self._timers = [each for each in self._timers if each[2].pending]
         heapq.heapify(self._timers)
-        self._most_timers = max(KEPT_TIMERS, 2 * len(self._timers))
+        self._timer_limit = max(KEPT_TIMERS, 2 * len(self._timers))
 
     def _run_due(self) -> None:
         """Run what was delivered, and then the timers that are due."""

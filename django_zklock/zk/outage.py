@@ -58,7 +58,7 @@ class Outage:
         """Record why a server could not be connected to."""
         self._causes[_key(host)] = cause
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Forget all failures, because there is a connection."""
         self._causes = {}
         self._logged = False

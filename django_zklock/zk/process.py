@@ -62,7 +62,7 @@ def _start() -> Session:
         if _session is None or _session.pid != os.getpid():
             if _factory is None:
                 raise ImproperlyConfigured(
-                    'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is taken.'
+                    'Locks need "django_zklock" in INSTALLED_APPS, and django.setup() before the first one is acquired.'
                 )
             session = Session(_factory())
             try:

@@ -55,12 +55,12 @@ class ConnectionState(str, enum.Enum):
 
 
 class SessionObserver:
-    """Base of the objects that are told of the session's changes, on the loop's thread."""
+    """Base of the observers of a session. Their methods are called on the loop's thread."""
 
     __slots__ = ()
 
     def on_connected(self, *, resumed: bool) -> None:
-        """There is a connection. `resumed`: it continues the session that was there before."""
+        """There is a connection. `resumed`: it continues the session of the connection before."""
 
     def on_session_lost(self) -> None:
         """The session is over, and its znodes are deleted or about to be."""
@@ -109,18 +109,18 @@ class Session:
         self._contact = LastContact()
         self._stall_timer: Timer | None = None
         self._replace_timer: Timer | None = None
-        self._spawn_pause = 0.0
+        self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
         self.closing = False  # read by any thread
         self._closed = threading.Event()
         self._attached: dict[object, object] = {}
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the threads and begin to connect; return at once. For any thread."""
         self.loop.start()
-        self.loop.post(self._spawn)
+        self.loop.post(self._start_client)
 
     def close(self, timeout: float, *, at_exit: bool = False) -> None:
         """
@@ -149,7 +149,7 @@ class Session:
         self.loop.post(call, *args)
 
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
-        """Run users' code in order, on a thread of its own, where it cannot delay the protocol. For any thread."""
+        """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""
         self.loop.post(self._dispatch, call, *args)
 
     def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
@@ -310,7 +310,7 @@ class Session:
         self._stall_timer = self.loop.call_later(left, self._on_stall_timer)
 
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
-        """Forget a watcher. The server's side of the watch ends with the next event of that znode."""
+        """Forget a watcher. On the server, the watch ends with the next event of that znode."""
         client = self._client
         if client is not None:
             for watched in (client._data_watchers, client._child_watchers):
@@ -320,7 +320,7 @@ class Session:
 
     # --- the state of the connection ----------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
+    def _start_client(self) -> None:
         if self.closing:
             return
         client = Client(self.options)
@@ -338,7 +338,7 @@ class Session:
         client.outage = self.outage
         client.on_pinged = on_pinged
         client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
-        client.in_a_hurry = lambda: self.lease.valid  # without locks there is no need to hurry after an outage
+        client.lease_lasts = lambda: self.lease.valid
         self._client = client
         client.start_async()
         self._replace_client_in(REPLACE_AFTER * self.timeout)
@@ -357,7 +357,7 @@ class Session:
         if old is not None:
             old.end()
         self._end_of_session()
-        self._spawn()
+        self._start_client()
 
     def _on_state(
         self, client: Client, state: str, session_id: int | None, timeout: float, connect_sent_at: float
@@ -375,8 +375,8 @@ class Session:
             self._end_of_session()
             if client.client_state in ("CLOSED", "AUTH_FAILED"):
                 # kazoo's thread has ended and will not start again by itself.
-                self._spawn_pause = min(max(0.1, 2 * self._spawn_pause), self.timeout / 4)
-                self._replace_client_in(self._spawn_pause)
+                self._restart_pause = min(max(0.1, 2 * self._restart_pause), self.timeout / 4)
+                self._replace_client_in(self._restart_pause)
             else:
                 self._replace_client_in(REPLACE_AFTER * self.timeout)
 
@@ -384,7 +384,7 @@ class Session:
         if self._replace_timer is not None:
             self._replace_timer.cancel()
             self._replace_timer = None
-        self._spawn_pause = 0.0
+        self._restart_pause = 0.0
         resumed = session_id == self.session_id
         if not resumed:
             self._end_of_session()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Stage
-from support.browser.pages import LIST, Visitor, address
+from support.browser.pages import LIST, Visitor
 from support.browser.scene import busy_shop
 from support.proxy import Proxy
 
@@ -48,32 +48,6 @@ def test_the_list_shows_the_last_locks_and_their_age(stage: Stage, wire: Proxy, 
     opened_in_time(viewer, LIST)
     wire.heal()
     viewer.wait_until(lambda: viewer.open() and viewer.page.get_by_role("alert").count() == 0)
-
-
-def test_without_zookeeper_no_page_fails(stage: Stage, wire: Proxy, visitor: Visit) -> None:
-    """The pages of a lock, the forms and the admin's index answer in time."""
-    busy_shop(stage)
-    operator = visitor("operator")
-    operator.open()
-    wire.refuse = True
-    wire.cut_all()
-    for path in (
-        "/admin/",
-        "/admin/zklock/",
-        LIST,
-        f"{LIST}?state=contended&q=o&o=1",
-        address(KEY),
-        address(KEY, "history"),
-        address(KEY, "break"),
-        address(KEY, "hold"),
-    ):
-        began = time.monotonic()
-        assert operator.open(path, refresh=False).status in {200, 503}, path  # a page, whatever its status
-        assert time.monotonic() - began < DEADLINE, path
-        operator.picture(f"away{path.replace('/', '-').rstrip('-').partition('?')[0]}")
-        assert operator.page.locator("#content").inner_text(), path
-        if LIST in path:  # the others are Django's own
-            operator.assert_accessible()
 
 
 def test_an_open_list_shows_the_beginning_and_the_end_of_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:

@@ -64,25 +64,6 @@ def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     assert swept.children(KEY) == [node]
 
 
-def test_a_lock_that_changed_hands_is_not_broken(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """The page says so, and the new holder keeps the lock."""
-    actor.hold(KEY, "shop.views.buy")
-    operator = visitor("operator")
-    operator.open(address(KEY, "break"))
-    with acting(swept) as other:
-        other.tell("take", KEY, "shop.views.refund")
-        swept.wait_contenders(KEY, 2)
-        actor.tell("drop", KEY)
-        other.hear("held", KEY)
-        held = swept.children(KEY)
-        operator.confirm("it hangs")
-        operator.picture("break-refused")
-        text = operator.page.locator("body").inner_text()
-        assert "its holder has changed" in text
-        operator.assert_accessible()
-        assert swept.children(KEY) == held
-
-
 def test_several_locks_are_broken_from_the_list(swept: Zoo, actor: Actor, visitor: Visit) -> None:
     """Ticked rows and the action lead to one page of confirmation that names every holder."""
     for number in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.browser.actors import Actor, Part, Stage
+from support.browser.actors import Part, Stage
 from support.browser.pages import Visitor
 from support.browser.policy import THEMED
 from support.zoo import Zoo
@@ -50,16 +50,6 @@ def test_the_holder_column_is_wide_enough(shop: Stage, visitor: Visit) -> None:
     assert work["height"] < 60
 
 
-def test_a_real_holder_is_shown_with_its_token(actor: Actor, visitor: Visit) -> None:
-    token = actor.hold("stock/lamp", "shop.views.buy", {"request": "POST /items/<sku>/buy/"})
-    viewer = visitor("viewer")
-    viewer.open()
-    row = viewer.row("stock/lamp").inner_text()
-    assert str(actor.process.pid) in row
-    assert "shop.views.buy" in row
-    assert str(token) in row
-
-
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
 def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer")
@@ -72,30 +62,6 @@ def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -
     viewer.page.locator("#searchbar").press("Enter")
     viewer.page.wait_for_url("**/?q=invoice*")
     assert viewer.shown_keys() == ["invoice/2026-11"]
-
-
-def test_columns_sort_both_ways(shop: Stage, visitor: Visit) -> None:
-    viewer = visitor("viewer")
-    viewer.open()
-    orders = [["invoice/2026-11", "orders/42", "report"], ["report", "orders/42", "invoice/2026-11"]]
-    assert viewer.shown_keys() == orders[0]
-    head = viewer.page.locator("#result_list thead th.column-shown_key")
-    for order in (orders[1], orders[0]):
-        with viewer.page.expect_navigation():
-            head.locator(".text a").click()
-        assert viewer.shown_keys() == order
-
-
-def test_a_lock_has_a_page_with_its_queue_in_order(shop: Stage, visitor: Visit) -> None:
-    """It also says why its waiters wait."""
-    viewer = visitor("viewer")
-    viewer.open()
-    viewer.row("orders/42").get_by_role("link", name="orders/42").click()
-    viewer.page.wait_for_load_state()
-    text = viewer.page.locator("#content").inner_text()
-    places = [text.index(part) for part in ("worker-3", "shop.views.refund", "manage.py nightly_report")]
-    assert places == sorted(places)
-    assert "has held it for" in text
 
 
 def test_an_empty_list_is_shown(swept: Zoo, visitor: Visit) -> None:

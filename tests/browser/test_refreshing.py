@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.browser.actors import Actor, Part, Stage
+from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, Visitor
 
 Visit = Callable[..., Visitor]
@@ -15,15 +15,21 @@ KEY = "orders/1042"
 INTERVAL = 2  # seconds between two refreshes: the shortest
 
 
+def refreshing(visitor: Visit, user: str = "viewer", path: str = LIST) -> Visitor:
+    """Open the list, with a clock that the test puts forward, and have it refresh."""
+    found = visitor(user)
+    found.take_clock()
+    found.open(path)
+    found.refresh_every(INTERVAL)
+    return found
+
+
 def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
     """Without a reload."""
     first = stage.enter(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     stage.enter(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
+    viewer = refreshing(visitor)
     viewer.page.evaluate("window.same = true")
-    viewer.refresh_every(INTERVAL)
     stage.leave(first)
     viewer.await_refresh(INTERVAL)
     viewer.row(KEY).filter(has_text="worker-4").wait_for()
@@ -33,26 +39,10 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
     assert viewer.page.evaluate("window.same") is True
 
 
-@pytest.mark.chaos
-def test_a_real_holder_comes_and_goes(actor: Actor, visitor: Visit) -> None:
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
-    viewer.refresh_every(INTERVAL)
-    actor.hold(KEY)
-    viewer.await_refresh(INTERVAL)
-    viewer.row(KEY).wait_for()
-    actor.tell("drop", KEY)
-    viewer.row(KEY).wait_for(state="detached")
-
-
 def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
     for number in range(60):
         stage.enter(f"orders/{number:03d}", Part("web-1", number))
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
-    viewer.refresh_every(INTERVAL)
+    viewer = refreshing(visitor)
     viewer.row("orders/040").get_by_role("link", name="orders/040").focus()
     viewer.page.mouse.wheel(0, 300)
     viewer.page.wait_for_function("window.scrollY > 100")
@@ -69,10 +59,7 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
     """No row moves while some are ticked. Then the refresh continues."""
     for number in range(3):
         stage.enter(f"orders/{number}", Part("web-1", number))
-    operator = visitor("operator")
-    operator.take_clock()
-    operator.open()
-    operator.refresh_every(INTERVAL)
+    operator = refreshing(visitor, "operator")
     box = operator.row("orders/1").get_by_role("checkbox")
     box.check()
     asked = operator.count_requests()
@@ -90,10 +77,7 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 def test_pause_stops_until_resume(stage: Stage, visitor: Visit) -> None:
     """A second click resumes, and refreshes at once."""
     stage.enter(KEY, Part("web-1"))
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
-    viewer.refresh_every(INTERVAL)
+    viewer = refreshing(visitor)
     viewer.pause()
     asked = viewer.count_requests()
     viewer.put_forward(INTERVAL + 1)
@@ -118,10 +102,7 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
 def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
     """It refreshes when it is shown again."""
     stage.enter(KEY, Part("web-1"))
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
-    viewer.refresh_every(INTERVAL)
+    viewer = refreshing(visitor)
     viewer.hide(True)
     asked = viewer.count_requests()
     stage.enter(KEY, Part("web-2"))
@@ -134,10 +115,7 @@ def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
 @pytest.mark.chaos
 def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) -> None:
     stage.enter(KEY, Part("web-1"))
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open(f"{LIST}?q=orders")
-    viewer.refresh_every(INTERVAL)
+    viewer = refreshing(visitor, path=f"{LIST}?q=orders")
     stage.enter("invoice/1", Part("web-1"))
     stage.enter("orders/2", Part("web-1"))
     viewer.await_refresh(INTERVAL)
@@ -165,10 +143,7 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 def test_a_logged_out_user_is_told(stage: Stage, visitor: Visit) -> None:
     """The page does not show old locks as if they were new."""
     stage.enter(KEY, Part("web-1"))
-    viewer = visitor("viewer")
-    viewer.take_clock()
-    viewer.open()
-    viewer.refresh_every(INTERVAL)
+    viewer = refreshing(visitor)
     viewer.page.context.clear_cookies(name="sessionid")
     viewer.put_forward(INTERVAL)
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()

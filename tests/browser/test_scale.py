@@ -66,16 +66,6 @@ def test_the_list_of_a_thousand_locks_takes_less_than_a_second(
     viewer.picture("crowd", full_page=False)
 
 
-def test_requests_do_not_grow_with_the_waiters(stage: Stage, visitor: Visit, wire: Proxy) -> None:
-    viewer = visitor("viewer")
-    stage.crowd(30, 1, "few")
-    viewer.open()
-    _, requests, _ = cost(viewer, wire)
-    stage.crowd(30, 50, "many")
-    _, more, _ = cost(viewer, wire)
-    assert more <= 2 * requests + 2
-
-
 def test_the_page_of_one_lock_does_not_read_the_others(stage: Stage, visitor: Visit, wire: Proxy) -> None:
     stage.crowd(300, WAITERS)
     viewer = visitor("viewer")

@@ -31,8 +31,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     """
     From the page of a semaphore to a form that says what is set now, and back: as many more as fit get permits at once.
 
-    Lowered again, it takes nothing from anybody, and the page says who set it and why; so does the history. Once it is
-    cleared, the limit of the code counts again.
+    The page says who set it and why; so does the history, also that it was cleared.
     """
     actor.hold(KEY, "shop.views.label", limit=1)
     for place, each in enumerate(others):
@@ -80,7 +79,7 @@ def test_a_limit_is_set_while_others_wait(swept: Zoo, actor: Actor, others: list
     assert "was cleared" in operator.messages()
     operator.follow("History")
     history = operator.page.locator("#content").inner_text()
-    for reason in ("the second printer is back", "it jams", "mended"):
+    for reason in ("the second printer is back", "mended"):
         assert reason in history
 
 
@@ -109,18 +108,3 @@ def test_one_of_two_holders_is_asked_to_release(swept: Zoo, actor: Actor, others
     operator.open_lock(NODE)
     operator.follow("History")
     assert "the deploy waits" in operator.page.locator("#content").inner_text()
-
-
-def test_a_release_request_needs_a_reason(swept: Zoo, actor: Actor, visitor: Visit) -> None:
-    """The browser checks it, and the server."""
-    actor.hold("orders/1042", "shop.views.buy")
-    (node,) = swept.children("orders/1042")
-    before = swept.client.exists(f"{swept.base}/orders/1042/{node}").version
-    operator = visitor("operator")
-    operator.open_lock("orders/1042")
-    operator.ask("shop.views.buy", "")
-    assert operator.page.locator(":invalid").count()
-    operator.page.evaluate("document.querySelectorAll('form').forEach(form => form.noValidate = true)")
-    operator.ask("shop.views.buy", "   ")
-    assert "please give a reason" in operator.messages()
-    assert swept.client.exists(f"{swept.base}/orders/1042/{node}").version == before

@@ -114,6 +114,14 @@ def no_rests(zoo: Zoo) -> Iterator[None]:
             zoo.client.delete(path)
 
 
+@pytest.fixture
+def emptied(zoo: Zoo) -> Iterator[None]:
+    """All contenders that a test leaves go at its end, whoever's they are said to be."""
+    yield
+    for path in zoo.contenders():
+        zoo.client.delete(path)
+
+
 @pytest.fixture(scope="session")
 def pair() -> Iterator[Pair]:
     """The ports of a real server and of a dev server whose answers are compared, and which nobody else uses."""

@@ -32,16 +32,15 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=None, help="every schedule with at most so many deviations")
     parser.add_argument("--setting", choices=SETTINGS, help="for --depth; each of them by default")
     parser.add_argument("--limit", type=int, help="for --depth: at most so many in each setting")
-    parser.add_argument("--states", action="store_true", help="count distinct states, too")
     options = parser.parse_args()
     report = Report()
     began = time.monotonic()
     if options.depth is None or options.schedules:
-        report.merge(explore(options.schedules or 5000, options.seed, states=options.states))
+        report.merge(explore(options.schedules or 5000, options.seed))
         print(f"by chance, seed {options.seed}: {report}", flush=True)
     if options.depth is not None:
         for name in [options.setting] if options.setting else SETTINGS:
-            walked = exhaust(SETTINGS[name], options.depth, limit=options.limit, states=options.states)
+            walked = exhaust(SETTINGS[name], options.depth, limit=options.limit)
             print(f"{name}, at most {options.depth} deviations: {walked}", flush=True)
             report.merge(walked)
     print(f"in {time.monotonic() - began:.0f} s")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from model.choices import Chance, Deviations, Point, Replay, described
 from model.invariants import Violation
@@ -19,10 +19,6 @@ from model.scenario import Scenario, drawn, rates
 from model.schedule import Played, play
 
 SHRINKS = 400  # runs that may be spent on a shorter schedule
-
-
-Keep: TypeAlias = Callable[[Point, int], bool]
-"""Whether a deviation is of interest."""
 
 
 @dataclass(slots=True)
@@ -55,7 +51,6 @@ class Report:
     robbed: float = 0.0  # seconds that a grant was believed in after its node was deleted from outside, at most
     beside: float = 0.0  # the most seconds of it that another owner held the lock
     findings: list[Finding] = field(default_factory=list)
-    states: set[int] = field(default_factory=set)  # that schedules came through, where they were asked for
 
     def add(self, played: Played, deviations: Deviations) -> None:
         """Count a schedule."""
@@ -78,32 +73,22 @@ class Report:
         self.robbed = max(self.robbed, other.robbed)
         self.beside = max(self.beside, other.beside)
         self.findings += other.findings
-        self.states |= other.states
 
     def __str__(self) -> str:
         counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in sorted(self.figures.items()))
         return (
             f"{self.schedules} schedules ({len(self.signatures)} distinct), {self.steps} steps, "
-            f"{len(self.states)} distinct states, {self.deviations} deviations; {counted}; a hold outlived its node by "
+            f"{self.deviations} deviations; {counted}; a hold outlived its node by "
             f"{self.robbed:.2f} s after a break, {self.beside:.2f} s of it with a new holder; "
             f"{len(self.findings)} broke a rule"
         )
 
 
-def explore(
-    schedules: int,
-    seed: int,
-    *,
-    stop_at: int = 1,
-    shrink: bool = True,
-    often: Mapping[str, float] | None = None,
-    states: bool = False,
-) -> Report:
+def explore(schedules: int, seed: int, *, often: Mapping[str, float] | None = None) -> Report:
     """
-    Play schedules by chance; each is made by its own number, beginning with `seed`.
+    Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on.
 
-    `often` says how often the kinds of choices deviate, instead of leaving that to chance, too. `states` has the
-    distinct states counted, which takes its time.
+    `often` says how often the kinds of choices deviate, instead of leaving that to chance, too.
     """
     report = Report()
     with stage() as here:
@@ -111,30 +96,20 @@ def explore(
             rng = random.Random(number)
             scenario = drawn(rng)
             chooser = Chance(rng, often or rates(rng))
-            played = play(here, scenario, chooser, states=report.states if states else None)
+            played = play(here, scenario, chooser)
             report.add(played, chooser.taken)
             if played.violation is not None:
-                deviations = dict(chooser.taken)
-                if shrink:
-                    deviations = _shrunk(here, scenario, deviations, played.violation)
-                report.findings.append(Finding(played.violation, scenario, deviations, number))
-                if len(report.findings) >= stop_at:
-                    break
+                shrunk = _shrunk(here, scenario, dict(chooser.taken), played.violation)
+                report.findings.append(Finding(played.violation, scenario, shrunk, number))
+                break
     return report
 
 
-def exhaust(
-    scenario: Scenario,
-    depth: int,
-    *,
-    limit: int | None = None,
-    keep: Keep = lambda point, option: True,
-    states: bool = False,
-) -> Report:
+def exhaust(scenario: Scenario, depth: int, *, limit: int | None = None) -> Report:
     """Play every schedule with at most `depth` deviations from the default, by replay; at most `limit` of them."""
     report = Report()
     with stage() as here:
-        for deviations, played in _walk(here, scenario, depth, keep, report.states if states else None):
+        for deviations, played in _walk(here, scenario, depth):
             report.add(played, deviations)
             if played.violation is not None:
                 shrunk = _shrunk(here, scenario, deviations, played.violation)
@@ -145,19 +120,16 @@ def exhaust(
     return report
 
 
-def _walk(
-    here: Stage, scenario: Scenario, depth: int, keep: Keep, states: set[int] | None
-) -> Iterator[tuple[dict[Point, int], Played]]:
+def _walk(here: Stage, scenario: Scenario, depth: int) -> Iterator[tuple[dict[Point, int], Played]]:
     """Go through them depth first, which takes no memory; a finding is to be shrunk."""
 
     def walk(deviations: dict[Point, int], left: int) -> Iterator[tuple[dict[Point, int], Played]]:
         chooser = Replay(deviations)
-        yield deviations, play(here, scenario, chooser, states=states)
+        yield deviations, play(here, scenario, chooser)
         if left:
             for point, options in chooser.seen:
                 for option in range(1, options):
-                    if keep(point, option):
-                        yield from walk({**deviations, point: option}, left - 1)
+                    yield from walk({**deviations, point: option}, left - 1)
 
     return walk({}, depth)
 

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_zklock.locks.protocol.contender import Contender
+from django_zklock.locks.protocol.contender import Contender, Phase
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode, State
-from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import PendingDelete, Registry
 from django_zklock.locks.protocol.replacement import Replacement
@@ -120,8 +119,7 @@ def _blind_reconnected(self: ContenderNode) -> None:
 
 def _adopting_found(self: ContenderNode, answer: Any) -> None:
     if isinstance(answer, Node):
-        self.node = answer
-        self._settle()
+        self._mark_there(answer)
         self._listener.on_entered(None)
     else:
         _found(self, answer)
@@ -165,7 +163,7 @@ def _deaf_watch(self: Predecessors, name: str) -> None:
 
 def _trusting(self: Contender, *, alone: bool) -> None:
     if self._phase is Phase.QUEUED:
-        self._first()
+        self._grant_if_lease_valid()
 
 
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
@@ -290,14 +288,14 @@ _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Pre
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
-    Mutant("deletes a leaving node once", ((PendingDelete, "_again", _forgetful_delete),)),
+    Mutant("deletes a leaving node once", ((PendingDelete, "_retry", _forgetful_delete),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((ContenderNode, "leave", _hopeful_leave),)),
     Mutant("creates again without a look", ((ContenderNode, "reconnected", _blind_reconnected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),)),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
-    Mutant("grants without the lease", ((Contender, "_first", _first_unproven),)),
+    Mutant("grants without the lease", ((Contender, "_grant_if_lease_valid", _first_unproven),)),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),

@@ -129,7 +129,7 @@ class Process:
         self.loop = SimulatedLoop(self)
         self.session.loop = self.loop  # type: ignore[assignment]
         self.session.lease = Lease(self.loop, self.session._on_lease_over)  # type: ignore[arg-type]
-        self.session.loop.post(self.session._spawn)
+        self.session.loop.post(self.session._start_client)
 
     @property
     def registry(self) -> Registry:

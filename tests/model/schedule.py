@@ -36,10 +36,7 @@ class Played:
 
 
 class _Play:
-    def __init__(
-        self, stage: Stage, scenario: Scenario, chooser: Chooser, diary: list[str] | None, states: set[int] | None
-    ) -> None:
-        self.states = states
+    def __init__(self, stage: Stage, scenario: Scenario, chooser: Chooser, diary: list[str] | None) -> None:
         self.world = world = World(chooser, diary=diary)
         self.stage = stage
         self.scenario = scenario
@@ -112,29 +109,8 @@ class _Play:
             on_thread(thread, call, args)
             if not self.world.calm and not process.paused and self.world.now > START + 0.1:
                 self.nemesis.consider(process)
-            if self.states is not None:
-                self.states.add(self._state())
 
         process._on_thread = haunted  # type: ignore[method-assign]
-
-    def _state(self) -> int:
-        """Return what tells this state from others, as far as the protocol sees it: no times and no ids."""
-        first = self.ensemble.committed
-        return hash(
-            (
-                *(path[-12:] for path in self.ensemble.truth.nodes),
-                *(first - server.applied if server.up else -1 for server in self.ensemble.servers),
-                *(
-                    (process.alive, process.session.state, process.session.suspect, process.session.lease.valid)
-                    for process in self.processes
-                ),
-                *(
-                    (caller.contender._phase, getattr(caller.contender._node, "_state", None))
-                    for caller in self.callers
-                    if caller.contender is not None
-                ),
-            )
-        )
 
     def _heal(self) -> None:
         self.world.note("peace")
@@ -211,20 +187,9 @@ class _Play:
                 raise Violation("no leak", f"{process.name} has {name} left: {table}")
 
 
-def play(
-    stage: Stage,
-    scenario: Scenario,
-    chooser: Chooser,
-    *,
-    diary: list[str] | None = None,
-    states: set[int] | None = None,
-) -> Played:
-    """
-    Play one schedule; a `Violation` is returned, not raised.
-
-    The states it comes through are put into `states`, if that is given.
-    """
-    game = _Play(stage, scenario, chooser, diary, states)
+def play(stage: Stage, scenario: Scenario, chooser: Chooser, *, diary: list[str] | None = None) -> Played:
+    """Play one schedule; a `Violation` is returned, not raised."""
+    game = _Play(stage, scenario, chooser, diary)
     violation = None
     try:
         game.play()

@@ -12,13 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.zoo import TESTS, Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +107,10 @@ class Beats:
         self._messages.mkdir()
         self.all: dict[str, Beat] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Beats:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for beat in self.all.values():
             with contextlib.suppress(ProcessLookupError):
                 beat.resume()

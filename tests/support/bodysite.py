@@ -19,8 +19,10 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import zk_lock, zk_locked, zk_locks
+from django_zklock.exceptions import LockBusy
 from django_zklock.locks.table import held_locks
+from support.faults import BackgroundCall
 
 LOCK = "report/{name}"
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
@@ -33,6 +35,19 @@ inside = threading.Event()
 """Set by a body, or a middleware, that is in the middle of its work."""
 go_on = threading.Event()
 """Awaited by those that linger."""
+
+
+def is_free(*keys: str) -> bool:
+    """Return whether another thread can acquire all of these locks at once."""
+
+    def look() -> bool:
+        try:
+            with zk_locks(*keys, timeout=0):
+                return True
+        except LockBusy:
+            return False
+
+    return BackgroundCall(look).result()
 
 
 def note(name: str, event: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from unittest import mock
 
 from django_zklock import Hold, Lock, zk_lock
@@ -20,9 +20,6 @@ from django_zklock.zk.session import Session
 from support.chaos import session_killer
 from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -118,6 +115,11 @@ def expire(zoo: Zoo) -> None:
     session_killer.expire(zoo.all_hosts, victim._session_id, victim._session_passwd)
 
 
+def die() -> None:
+    """End this process's session and its timers, as its death would."""
+    process.reset()
+
+
 class BackgroundCall(threading.Thread, Generic[T]):
     """A thread that makes one call; `result()` gives what it returned or raises what it raised."""
 
@@ -146,6 +148,26 @@ class BackgroundCall(threading.Thread, Generic[T]):
         return self._value[0]
 
 
+def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:
+    """
+    Have threads come for a lock one after the other, each once the one before is in the queue.
+
+    Return them, and the list to which each adds its number when it has the lock.
+    """
+
+    def take(number: int) -> None:
+        with zk_lock(key, **{"timeout": 20, **options}):
+            order.append(number)
+
+    order: list[int] = []
+    threads = []
+    before = len(zoo.children(key))
+    for number in range(count):
+        threads.append(BackgroundCall(functools.partial(take, number)))
+        zoo.wait_contenders(key, before + number + 1)
+    return threads, order
+
+
 class Wire:
     """
     A listening port that passes bytes on to another, and can be frozen: nothing passes, and nobody is told.
@@ -167,13 +189,11 @@ class Wire:
     def thaw(self) -> None:
         self._thawed.set()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Wire:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

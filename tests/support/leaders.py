@@ -12,14 +12,9 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from support.proxy import Proxy
 from support.zoo import TESTS, Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 KEY = "lead"
 
@@ -118,15 +113,13 @@ class Candidates:
         self._stack = contextlib.ExitStack()
         self.all: dict[str, Candidate] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Candidates:
         for name, abort_on in zip(self._names, itertools.cycle(["suspended", "lost"]), strict=False):
             proxy = self._stack.enter_context(Proxy(self.zoo.address))
             self.all[name] = Candidate(self.zoo, name, self._home, proxy, self._session_timeout, abort_on)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for each in self.all.values():
             each.proxy.heal()
             each.kill()

@@ -56,12 +56,7 @@ class PaymentWorkers:
         self.results: dict[str, AsyncResult[Any]] = {}  # by the ref of a payment
         self.done: Counter[str] = Counter()  # what was done to the workers
         self._make: Callable[[], Worker] = lambda: Worker(
-            zoo,
-            home,
-            concurrency=concurrency,
-            session_timeout=session_timeout,
-            conf=conf,
-            tasks="support.payments",
+            zoo, home, concurrency=concurrency, session_timeout=session_timeout, conf=conf, tasks="support.payments"
         )
         self._chance = chance
         self._trail = trail

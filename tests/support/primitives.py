@@ -149,11 +149,3 @@ def watched(zoo: Zoo) -> set[str]:
         host, _, port = zoo.address.rpartition(":")
         paths = {line for line in four_letter(host, int(port), "wchp").splitlines() if line.startswith("/")}
     return {path for path in paths if path.startswith(zoo.chroot)}
-
-
-def signs(zoo: Zoo, key: str = KEY) -> list[str]:
-    """Return the children of a queue's directory that are no contenders."""
-    try:
-        return [name for name in zoo.client.get_children(f"{zoo.base}/{key}") if name.startswith("!")]
-    except NoNodeError:
-        return []

@@ -23,9 +23,7 @@ from django_zklock.testing.ensemble import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
-    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -110,13 +108,11 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Proxy:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     # Faults
@@ -419,12 +415,7 @@ class _Link:
             self.replies.put(lambda client: self._pass_on(client, data, xid, opcode))
 
     def _pass_on(
-        self,
-        client: asyncio.Transport,
-        data: bytes,
-        xid: int,
-        opcode: int | None,
-        fired: threading.Event | None = None,
+        self, client: asyncio.Transport, data: bytes, xid: int, opcode: int | None, fired: threading.Event | None = None
     ) -> None:
         self._proxy._record(Frame(self.number, False, xid, opcode, time.monotonic()))
         client.write(data)
@@ -505,10 +496,7 @@ class _End(asyncio.Protocol):
     """One socket, as frames: a four-byte length and so many bytes."""
 
     def __init__(
-        self,
-        made: Callable[[asyncio.Transport], None],
-        frame: Callable[[bytes], None],
-        lost: Callable[[], None],
+        self, made: Callable[[asyncio.Transport], None], frame: Callable[[bytes], None], lost: Callable[[], None]
     ) -> None:
         self._made, self._frame, self._lost = made, frame, lost
         self._buffer = bytearray()

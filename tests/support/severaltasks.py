@@ -14,12 +14,6 @@ for _name, _options in POLICIES.items():
     app.task(name=f"several.{_name}")(zk_locked(LOCKS, **_options)(work))
 
 
-@app.task(name="several.unlucky", bind=True)
-@zk_locked(LOCKS, on_lost="retry", abort_on="lost")
-def unlucky(self: Any, key: str, gate: str) -> Any:
-    return do("linger", gate)
-
-
 def accounts(*numbers: str, **_more: Any) -> list[str]:
     return [f"account/{number}" for number in numbers[:2]]
 

@@ -16,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from django_zklock.execution.owner import current_owner
+from django_zklock.locks.lock import Lock
+from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.table import held_locks
+
 strides = pytest.mark.parametrize(
     "stride", [pytest.param(97, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
 )
@@ -123,21 +128,64 @@ def alarm(delay: float, error: type[BaseException] = Struck) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, previous)
 
 
-def struck(
-    functions: list[Callable[..., Any]], work: Callable[[str], object], first: int, stride: int
-) -> Iterator[tuple[int, str, str]]:
-    """Do some work on one key after the other, struck at one line further each time; yield number, line and key."""
-    at = first
+def sweep(
+    functions: list[Callable[..., Any]],
+    work: Callable[[Any], object],
+    check: Callable[[str], object],
+    stride: int,
+    *,
+    make: Callable[[str], Any] = str,
+    clean: Callable[[], object] = lambda: None,
+    least: int = 40,
+) -> None:
+    """
+    Do some work with one key after the other, struck at one line further each time; check what each strike leaves.
+
+    The work gets what `make` makes of its key, which lives on, as one in a module's global does. After a failed check,
+    `clean` makes room for the next one. Fails at the end if a check has, or if there were hardly any lines.
+    """
+    work(make("warm/up"))
+    at, leaks = first_line(stride), []
     while True:
         key = f"sweep/{at}"
+        thing = make(key)
         strike = LineStrike(functions, at)
-        try:
-            with strike:
-                work(key)
-        except Struck:
-            pass
+        with contextlib.suppress(Struck), strike:
+            work(thing)
         if not strike.where:
-            return
+            break
         gc.collect()
-        yield at, strike.where, key
+        try:
+            check(key)
+        except Exception as error:
+            leaks.append((at, strike.where, repr(error)))
+            clean()
+            gc.collect()
         at += stride
+    assert at > least
+    assert not leaks, f"{len(leaks)}: {leaks[0]}"
+
+
+def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:
+    """Strike the main thread at a random moment, so many times, as it uses a lock "with" a block or by "acquire"."""
+    struck = 0
+    for _ in range(rounds):
+        entered = False
+        try:
+            with alarm(random.uniform(1e-5, 4e-3)):
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    if way == "with":
+                        with lock, lock:
+                            pass
+                    else:
+                        entered = False
+                        lock.acquire()
+                        entered = True  # an exception between these two lines would be its caller's to deal with
+                        lock.release()
+        except Struck:
+            struck += 1
+        if entered and held_locks.find(current_owner(), key):
+            lock.release()
+        assert not lock._blocks
+    assert struck == rounds

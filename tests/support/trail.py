@@ -15,16 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 
 from support.brokers import Redis
 from support.celeryapp import QUEUES
 from support.zoo import eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SETTLED = 5.0  # seconds in which a worker that lives has stored what it has popped
 LINE = re.compile(r'\+(?P<t>[0-9.]+) \[0 (?P<client>\S+)\] "(?P<command>\w+)" "(?P<key>[^"]*)"(?P<rest>.*)')
@@ -69,7 +65,7 @@ class Trail:
         self._asked: dict[str, float] = {}  # when a client last sent BRPOP, by its address
         self._stored: dict[str, float] = {}  # when a client last stored a message
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Trail:
         self._socket = socket.create_connection(("127.0.0.1", self._redis.port))
         self._socket.sendall(b"MONITOR\r\n")
         self._lines = self._socket.makefile(encoding="utf-8", errors="replace")

@@ -8,12 +8,12 @@ sessions are numbered, times are left out, all else is as it came.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.jute import (
     BODIES,
@@ -36,9 +36,6 @@ from support.jute import (
     long,
     set_acl,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Wire:
@@ -178,6 +175,10 @@ class Wire:
         self._note(f"{told} rest={frame.rest!r}" if frame.rest else told)
         return xid, error
 
+    def silent(self, seconds: float) -> bool:
+        """Tell whether nothing comes for so long."""
+        return not select.select([self._socket], [], [], seconds)[0]
+
     def shut(self) -> None:
         """Send no more."""
         with contextlib.suppress(OSError):
@@ -304,16 +305,14 @@ class Talk:
             raise AttributeError(name)
         return self._wires.get(name) or self.join(name)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Talk:
         self._clear()
         self.names.base = self._wires.pop("janitor").last_zxid  # the end of its session is the first that is counted
         self.names.forget()
         self.lines.clear()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for wire in self._wires.values():
             wire.drop()
         lines, self.lines = self.lines, []

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from django_zklock.locks.hold import Hold
+from support.faults import BackgroundCall
 
 
 def lose(hold: Hold) -> None:
     """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
     grant = hold._grant
     grant.session.post(grant.lose, "the test took it away")
+
+
+def lose_later(hold: Hold, delay: float) -> None:
+    """Lose one hold after a delay in seconds, by a timer of the protocol's thread."""
+    grant = hold._grant
+    session = grant.session
+    session.post(lambda: session.loop.call_later(delay, lambda: grant.lose("the test took it away")))
 
 
 def compute(seconds: float) -> None:
@@ -30,18 +39,8 @@ def sleep_in_pieces(seconds: float) -> None:
 
 def run_in_thread(call: Callable[[], Any]) -> Any:
     """Return what `call()` returns in another thread; raise what it raises."""
-    result: list[Any] = []
+    return BackgroundCall(call).result(40)
 
-    def run() -> None:
-        try:
-            result.append((call(), None))
-        except BaseException as error:
-            result.append((None, error))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(30)
-    value, error = result[0]
-    if error is not None:
-        raise error
-    return value
+in_each_thread = pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+"""Test `run(call)` in the main thread and in another one. An abort strikes each of them in a way of its own."""

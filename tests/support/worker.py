@@ -12,8 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 from celery import Celery
@@ -21,9 +20,6 @@ from celery.result import AsyncResult
 
 from support import celeryapp
 from support.zoo import TESTS, Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Gate:
@@ -96,7 +92,7 @@ class Worker:
         assert self._process is not None
         return self._process
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Worker:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log, start_new_session=True
@@ -113,9 +109,7 @@ class Worker:
         assert self.process.poll() is None, "the worker ended"
         return (self.home / f"ready-{self.name}").exists()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with contextlib.suppress(ProcessLookupError):  # the group is the worker and its pool
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -48,6 +48,19 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
         time.sleep(min(0.05, max(0.005, waited / 10)))
 
 
+def guid_of(path: str) -> str:
+    """Return the guid in the name of a contender's node."""
+    child = nodes.parse(path.rpartition("/")[2])
+    assert child is not None
+    return child.guid
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
 class _ThreadedClient(KazooClient):  # type: ignore[misc]
     """
     A plain client whose calls are made in a thread of its own, also when the test's own thread asks for them.
@@ -191,11 +204,7 @@ class Zoo:
 
     def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
         """Wait until a key has exactly so many contenders; return them."""
-        eventually(
-            lambda: len(self.children(key)) == count,
-            timeout,
-            f"{key}: not {count} contenders",
-        )
+        eventually(lambda: len(self.children(key)) == count, timeout, f"{key}: not {count} contenders")
         return self.children(key)
 
     def assert_empty(self, timeout: float = 2.0) -> None:
@@ -251,6 +260,16 @@ class Zoo:
                 **env,
             },
         )
+
+    @contextlib.contextmanager
+    def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
+        """Do the same for the length of a block, and kill what is left of the process at its end."""
+        process = self.spawn(script, *arguments, **how)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     def close(self) -> None:
         if self._client is not None:

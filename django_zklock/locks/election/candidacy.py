@@ -31,7 +31,7 @@ logger = logging.getLogger("django_zklock.leader")
 
 FIRST_PAUSE = 0.1  # seconds after the leadership was lost; the next pause is twice as long, and so on
 LONGEST_PAUSE = 10.0  # seconds
-STEADY = 30.0  # seconds of leadership after which the next loss counts as the first one again
+STEADY = 30.0  # seconds of leadership after which the pauses begin with the first one again
 STOPPED = "the leader was stopped by stop()"
 
 _NO_ENTRY = LockOptions()
@@ -39,7 +39,7 @@ _NO_ENTRY = LockOptions()
 
 class Backoff:
     """
-    The pauses between two attempts: the more often the leadership was lost lately, the longer.
+    The pauses between two attempts: they grow while the leadership is lost again and again.
 
     A candidate that loses its znode creates a new one. If it loses that at once, too (an operator deletes it, the host
     is starved), a loop without pauses would overload the servers: Curator's latch created 2.6 million znodes in two
@@ -79,7 +79,7 @@ class ElectionAttempt:
 
     @property
     def is_over(self) -> bool:
-        """Whether the outcome was taken, or belongs to the process that this one was forked from."""
+        """Whether the attempt has been concluded, or belongs to the process that this one was forked from."""
         return self._concluded or self.session.pid != os.getpid()
 
     @property
@@ -139,7 +139,7 @@ class ElectionAttempt:
         self.session.post(self._stop, grace)
 
     def _stop(self, grace: float) -> None:
-        """Do so, on the protocol's thread."""
+        """Stop, on the protocol's thread."""
         self.acquisition.call_off(_stopped(self.acquisition.spec.key))  # changes nothing if there is an outcome
         grant = self.grant
         if grant is None or grant.released:
@@ -166,9 +166,9 @@ class ElectionAttempt:
 
 class LeaderLock(Lock):
     """
-    The lock of one candidate, and what the candidate did so far.
+    The lock of one candidate, its current attempt, and its callbacks.
 
-    It does not refer to its `Leader`: the attempt is abandoned when that object is deleted.
+    It does not refer to its `Leader`, so the attempt is abandoned when that object is deleted.
     """
 
     def __init__(self, name: str, **options: Any) -> None:
@@ -222,7 +222,7 @@ class LeaderLock(Lock):
         self.attempt = None
 
     def begin_leadership(self, held: HeldLock, reference: Callable[[], HeldLock | None]) -> None:
-        """Take note that this candidate leads; call the callbacks, and others at the end."""
+        """Note that this candidate leads; call `on_elected` now, and `on_lost` when the leadership ends."""
         self._held = reference
         self.pause = 0.0
         grant, session = held.grant, held.grant.session
@@ -232,7 +232,7 @@ class LeaderLock(Lock):
         session.post(grant.attach, _EndReport(session, self.on_lost))
 
     def end_leadership(self) -> HeldLock | None:
-        """Take note that this candidate leads no more; return the lock, which is still to be released."""
+        """Note that this candidate leads no more; return the lock, which the caller must release."""
         held, self._held = self._held(), _nothing
         return held
 

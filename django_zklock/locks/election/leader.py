@@ -49,12 +49,12 @@ class Leader(LeaderObserver):
     One candidate for the leadership of `name`. One candidate at a time leads, among all processes on all machines.
 
     The leadership is a lock, and candidates wait for it without a timeout. The first in its queue leads. The others
-    follow in the order in which they came, and keep their places when the connection is lost for a while. A leader
-    that loses the leadership is told, its work is aborted as in any `with` block, and it queues again, at the end. Each
-    leader has a fencing token higher than that of all leaders before it.
+    follow in the order in which they came, and keep their places when the connection is lost for a while. When a leader
+    loses the leadership, its work is aborted as in any `with` block, and it queues again, at the end. Each leader has a
+    higher fencing token than all leaders before it.
 
     `name`, `fields` and the options are those of `Lock`. One object is one candidate: it leads, or waits to, in one
-    thread or task at a time. Any thread may use `stop`, `is_leader`, `position` and the methods that only look.
+    thread or task at a time. Any thread may use `stop`, `is_leader`, `position` and the methods that only read.
     """
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> None:

@@ -1,8 +1,8 @@
 """
-Show who leads, now or at each change, without being a candidate.
+Read who leads, now or at each change, without being a candidate.
 
 The first contender in the queue is the leader: ZooKeeper has granted it the lock. Only the leader itself knows whether
-it has heard of that, and whether its lease is still valid.
+it has received the grant, and whether its lease is still valid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READ_AGAIN = 5.0
 
 
 class LeaderObserver:
-    """The methods of a `Leader` that only look. Any thread may call them."""
+    """The methods of a `Leader` that only read the queue. Any thread may call them."""
 
     def __init__(self) -> None:
         self._stopping = False  # final; set before the watches are stopped
@@ -83,8 +83,8 @@ class LeaderObserver:
         Yield the leader, or None, and then each change, for at most `timeout` seconds (None: until `stop`).
 
         A watch reports each change, so nothing is sent while nothing changes. This continues when the connection or the
-        session is lost; while ZooKeeper is away, nothing is yielded. A leader that came and went between two reads is
-        left out.
+        session is lost; while ZooKeeper is away, nothing is yielded. A leader that led only between two reads is left
+        out.
         """
         check_no_running_loop("observe", "async for ... in leader.aobserve()")
         with self._watch() as watch:
@@ -113,7 +113,7 @@ class LeaderObserver:
 
 
 class _End:
-    """The last message to an observer."""
+    """The message that ends the iteration of an observer."""
 
 
 _Message: TypeAlias = "ContenderInfo | ZkLockError | _End | None"

@@ -8,6 +8,7 @@ elsewhere (`execution.waiters`), so an exception in the caller never interrupts 
 
 from __future__ import annotations
 
+import enum
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,6 @@ from django_zklock.locks.protocol.directory import Directory
 from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.protocol.node import ContenderNode
 from django_zklock.locks.protocol.operator_holds import CheckedHolds, HoldCheck
-from django_zklock.locks.protocol.phase import Phase
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import Registry, SessionListener
 from django_zklock.locks.protocol.replacement import replacement
@@ -35,8 +35,23 @@ from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
 
-ME = "me"  # the name of a contender without a znode, among those of znodes
+NEWCOMER = "me"  # the name of a contender without a znode, among those of znodes
 WATCH_SELF_AFTER = 0.25  # seconds of holding; a shorter hold costs no watch on its znode
+
+
+class Phase(enum.Enum):
+    """What a contender does now."""
+
+    AWAITING = "waits for a session"
+    PEEKING = "lists the directory, to see whether the queue is empty"
+    LOCAL_QUEUE = "waits until this process has room for one more in the queue"
+    ENTERING = "creates its znode"
+    LISTING = "is in the queue, and lists it"
+    QUEUED = "is in the queue, and watches its predecessors"
+    PROVING = "is first, and waits for a quorum to confirm the session"
+    HOLDING = "holds the lock"
+    LEAVING = "leaves the queue"
+    GONE = "has left the queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +89,7 @@ class Contender(SessionListener):
         "ahead",
         "caller",
         "deadline",
-        "in_line",
+        "in_local_queue",
         "on_queued",
         "operator",
         "placed",
@@ -97,7 +112,7 @@ class Contender(SessionListener):
         self.placed = False  # its position in the queue is known; read by the caller
         self.ahead: Payload | None = None  # of the contender just ahead, if it can be read; read by the caller
         self.operator: OperatorHold | None = None  # an operator hold ahead, if one is known; read by the caller
-        self.in_line = False  # it waits in the local queue of this process; read by the caller
+        self.in_local_queue = False  # it waits in the local queue of this process; read by the caller
         self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.spec = spec
         self.caller = caller
@@ -163,7 +178,7 @@ class Contender(SessionListener):
         self._directory = self._registry.directory(self.spec.parent).join()
         self._registry.add(self)
         if self.session.connected:
-            self._approach()
+            self._enter_or_peek()
         else:
             self._await_session()
 
@@ -177,14 +192,14 @@ class Contender(SessionListener):
         if self._phase is Phase.AWAITING and not self.placed:
             self._fail(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
-    def _approach(self) -> None:
+    def _enter_or_peek(self) -> None:
         self._cancel_timer()
         bound = self.spec.max_waiters if self._waits else 0
         exclusive = self.spec.kind in (nodes.Kind.LOCK, nodes.Kind.WRITE)  # else the local queue may be granted at once
         if bound is None or self.placed or self._shared.admitted(self):
-            self._line_up()
-        elif exclusive and self._shared.in_line >= max(bound, 1):
-            self._give_way(self._shared.in_line)
+            self._queue_up()
+        elif exclusive and self._shared.in_local_queue >= max(bound, 1):
+            self._leave_busy(self._shared.in_local_queue)
         else:
             self._phase = Phase.PEEKING
             self._shared.names(self._replies.wrap(self._on_peeked))
@@ -198,13 +213,13 @@ class Contender(SessionListener):
         queue = self._ordered(answer)
         if queue is None:
             return
-        longer = queue.with_newcomer(ME, self.spec.kind)
-        free = isinstance(self.spec.rule(longer, ME), rules.Granted)
+        longer = queue.with_newcomer(NEWCOMER, self.spec.kind)
+        free = isinstance(self.spec.rule(longer, NEWCOMER), rules.Granted)
         if self._waits:
-            self._line_up_if_short(queue, free)
+            self._queue_up_if_short(queue, free)
         elif free:
-            self._go_on()
-        elif holds := operator_hold.holds_ahead(longer, ME):
+            self._enter_or_report_free()
+        elif holds := operator_hold.holds_ahead(longer, NEWCOMER):
             self._check_holds(holds, partial(self._on_peek_checked, longer))
         else:
             self._read_holder(queue[0].name)
@@ -215,16 +230,16 @@ class Contender(SessionListener):
             return
         left = queue.without(found.over)
         self.operator = found.first
-        if isinstance(self.spec.rule(left, ME), rules.Granted):
-            self._go_on()
+        if isinstance(self.spec.rule(left, NEWCOMER), rules.Granted):
+            self._enter_or_report_free()
         elif self.operator is not None:
-            self._give_way()
+            self._leave_busy()
         else:
             self._read_holder(left[0].name)
 
     def _read_holder(self, name: str) -> None:
         if self._only_look:
-            self._give_way()
+            self._leave_busy()
             return
         path = f"{self.spec.parent}/{name}"
         self._registry.gateway.read(path, self._replies.wrap(self._on_holder_read))
@@ -232,22 +247,22 @@ class Contender(SessionListener):
     def _on_holder_read(self, answer: NodeReply) -> None:
         if isinstance(answer, Node):
             self.ahead = Payload.decode(answer.data)
-        self._give_way()
+        self._leave_busy()
 
-    def _go_on(self) -> None:
+    def _enter_or_report_free(self) -> None:
         if self._only_look:
             self._conclude(Free())
             self._leave(None)
         else:
             self._enter()
 
-    def _give_way(self, waiters: int | None = None) -> None:
+    def _leave_busy(self, waiters: int | None = None) -> None:
         """Leave instead of waiting."""
         self.placed = True
         self._conclude(Busy(waiters if self._waits else None))
         self._leave(None)
 
-    def _line_up_if_short(self, queue: order.Queue, free: bool) -> None:
+    def _queue_up_if_short(self, queue: order.Queue, free: bool) -> None:
         """Wait, unless `max_waiters` wait already: in the queue, on their way into it, or in the local queue."""
         granted = 0
         for child in queue:
@@ -256,13 +271,15 @@ class Contender(SessionListener):
                 break
             granted += 1
         listed = sum(child.guid in self._registry.guids for child in queue[granted:])
-        coming = self._shared.in_line + max(0, self._shared.waiting - listed)  # those that are not in the queue yet
+        coming = self._shared.in_local_queue + max(
+            0, self._shared.waiting - listed
+        )  # those that are not in the queue yet
         room = self._room(queue) if free else 0
         waiters = len(queue) - granted + max(0, coming - room)
         if coming < room or waiters < (self.spec.max_waiters or 0):
-            self._line_up()
+            self._queue_up()
         else:
-            self._give_way(waiters)
+            self._leave_busy(waiters)
 
     def _room(self, queue: order.Queue) -> int:
         """Return how many newcomers of this kind would be granted at once, if one would."""
@@ -271,17 +288,17 @@ class Contender(SessionListener):
         rule = self.spec.rule
         return rule.permits(queue) - len(queue) if isinstance(rule, rules.Permits) else 1
 
-    def _line_up(self) -> None:
+    def _queue_up(self) -> None:
         if self._shared.admit(self):
             self._enter()
             return
-        self._phase = Phase.IN_LINE
-        self.placed = self.in_line = True
+        self._phase = Phase.LOCAL_QUEUE
+        self.placed = self.in_local_queue = True
         self._tell_queued()
 
     def on_admitted(self) -> None:
         """There is room in the queue for this contender."""
-        self.in_line = False
+        self.in_local_queue = False
         self._replies.run(self._enter if self.session.connected else self._await_session)
 
     def _prepare(self) -> None:
@@ -312,16 +329,16 @@ class Contender(SessionListener):
 
     def _list(self, *, barrier: bool = False) -> None:
         self._phase = Phase.LISTING
-        ask = self._shared.names_after_barrier if barrier else self._shared.names
+        ask = self._shared.names_after_sync if barrier else self._shared.names
         ask(self._replies.wrap(self._on_listed))
 
     def _on_listed(self, answer: NamesReply) -> None:
         if isinstance(answer, NodeMissing):
             self._on_absent()
         elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else to be listed again when connected
-            self._judge(answer)
+            self._apply_rule(answer)
 
-    def _judge(self, names: NamesReply) -> None:
+    def _apply_rule(self, names: NamesReply) -> None:
         queue = self._ordered(names)
         if queue is None or self._node is None or self._node.node is None:
             return
@@ -335,21 +352,21 @@ class Contender(SessionListener):
         if queue.stale_marker:
             self._registry.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda answer: None)
         if isinstance(verdict, rules.Granted):
-            self._first()
+            self._grant_if_lease_valid()
             return
         holds = operator_hold.holds_ahead(queue, self._node.node.name)
         if holds:
             self._check_holds(holds, partial(self._on_checked, queue, verdict))
         else:
             self.operator = None
-            self._wait_or_give_way(verdict)
+            self._wait_or_leave_busy(verdict)
 
-    def _wait_or_give_way(self, verdict: rules.WaitFor) -> None:
+    def _wait_or_leave_busy(self, verdict: rules.WaitFor) -> None:
         if self._waits:
             self._phase = Phase.QUEUED
             self._predecessors.wait_for(verdict)
         else:
-            self._give_way()
+            self._leave_busy()
 
     # --- operator holds, if there are any -----------------------------------------------------------------------
 
@@ -370,7 +387,7 @@ class Contender(SessionListener):
             self._list()
             return
         self.operator = found.first
-        self._wait_or_give_way(verdict)
+        self._wait_or_leave_busy(verdict)
         seconds = found.next_check(operator_hold.holds_to_end(queue, self._node.node.name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
             self._cancel_timer()
@@ -401,7 +418,7 @@ class Contender(SessionListener):
             return
         faultpoints.reach("on_wake")
         if alone:
-            self._first()
+            self._grant_if_lease_valid()
         else:
             self._list()  # it may have given up while others are still ahead
 
@@ -410,7 +427,7 @@ class Contender(SessionListener):
         if self._phase is Phase.QUEUED:
             self._list()
 
-    def _first(self) -> None:
+    def _grant_if_lease_valid(self) -> None:
         """Take the lock if the lease is valid; else have a quorum confirm the session first."""
         self._predecessors.forget()
         self._cancel_timer()
@@ -468,14 +485,16 @@ class Contender(SessionListener):
         self._replies.new_generation()
         self._cancel_timer()
         if self._phase is Phase.GONE or self._node is None:
-            self._out(gone=self._node is None or self._node.gone)
+            self._finish_leaving(self._node is None or self._node.gone)
         else:
             self._phase = Phase.LEAVING
             self._predecessors.forget()
-            successor = replacement(self.spec, self.caller, self._grant, self._node.node)
-            self._node.leave(lambda gone: self._out(gone=gone), successor)
+            successor = (
+                replacement(self.spec, self.caller, self._grant, self._node.node) if self.spec.min_hold else None
+            )
+            self._node.leave(self._finish_leaving, successor)
 
-    def _out(self, *, gone: bool) -> None:
+    def _finish_leaving(self, gone: bool) -> None:
         before, self._phase = self._phase, Phase.GONE
         if before is not Phase.GONE and self._directory is not None:
             self._registry.remove(self)
@@ -506,7 +525,7 @@ class Contender(SessionListener):
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
-            self._approach()
+            self._enter_or_peek()
         elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._replies.new_generation()
             self._predecessors.forget()  # they ended with the connection
@@ -516,7 +535,7 @@ class Contender(SessionListener):
 
     def on_session_lost(self) -> None:
         """The znode is gone with its session. Queue again, unless the lock was held."""
-        if self._phase is Phase.IN_LINE:
+        if self._phase is Phase.LOCAL_QUEUE:
             return
         self._replies.new_generation()
         if self._node is not None:
@@ -542,7 +561,7 @@ class Contender(SessionListener):
         if self._grant is not None:
             self._grant.confirmed()
         elif self._phase is Phase.PROVING:
-            self._first()
+            self._grant_if_lease_valid()
 
     def on_lease_over(self) -> None:
         """The lock may have another holder by now."""

@@ -24,7 +24,7 @@ from django_zklock.zk.gateway import Callback, Gateway, NamesReply, NodeReply
 logger = logging.getLogger("django_zklock.locks")
 
 MAX_WAITING = 32  # contenders of this process that wait in one directory, each with a znode
-ENOUGH = 1.25  # times as long as the last grant took: the time that a contender should have left when it enters
+ENOUGH = 1.25  # a contender that enters should have this many times the wait of the last grant left
 
 
 class Waiter(Protocol):
@@ -38,19 +38,19 @@ class Waiter(Protocol):
 
 
 class Directory:
-    """What the contenders of this process share in the directory of one key."""
+    """The directory of one key, as the contenders of this process share it."""
 
     __slots__ = (
         "_admitting",
         "_asked",
-        "_barrier",
         "_drop",
         "_gateway",
         "_late",
-        "_line",
+        "_local_queue",
         "_next",
-        "_next_barrier",
+        "_next_synced",
         "_parsed",
+        "_synced",
         "_took",
         "_users",
         "_waiting",
@@ -63,15 +63,15 @@ class Directory:
         self._drop = drop  # called when no contender uses this any more
         self._users = 0
         self._waiting: dict[Waiter, float] = {}  # those in ZooKeeper's queue, or about to enter it, and since when
-        self._line: OrderedDict[Waiter, None] = OrderedDict()  # the local queue, first come first
-        self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of them with too little time left
-        self._took = 0.0  # seconds from entering to the last grant
+        self._local_queue: OrderedDict[Waiter, None] = OrderedDict()  # first come, first served
+        self._late: OrderedDict[Waiter, None] = OrderedDict()  # those of the local queue with too little time left
+        self._took = 0.0  # seconds that the last granted contender had waited in ZooKeeper
         self._admitting = False
-        self._asked: list[Callback[NamesReply]] | None = None  # for the listing that is under way, if one is
-        self._barrier = False  # that listing comes after a sync
-        self._next: list[Callback[NamesReply]] = []  # for the listing after that
-        self._next_barrier = False
-        self._parsed: tuple[Any, Queue] | None = None  # an answer, and the queue that it is
+        self._asked: list[Callback[NamesReply]] | None = None  # for the listing that is under way, if there is one
+        self._synced = False  # whether that listing comes after a sync, and after each create
+        self._next: list[Callback[NamesReply]] = []  # for the next listing
+        self._next_synced = False
+        self._parsed: tuple[Any, Queue] | None = None  # the names of a listing, and their queue
 
     # --- the contenders -------------------------------------------------------------------------------------------
 
@@ -93,9 +93,9 @@ class Directory:
     # --- the local queue ------------------------------------------------------------------------------------------
 
     @property
-    def in_line(self) -> int:
+    def in_local_queue(self) -> int:
         """How many contenders wait in the local queue."""
-        return len(self._line) + len(self._late)
+        return len(self._local_queue) + len(self._late)
 
     @property
     def waiting(self) -> int:
@@ -110,10 +110,10 @@ class Directory:
         """Return whether a contender may create its znode now; if not, it is in the local queue."""
         if waiter in self._waiting:
             return True
-        if len(self._waiting) < MAX_WAITING and not self.in_line:
+        if len(self._waiting) < MAX_WAITING and not self._local_queue and not self._late:
             self._waiting[waiter] = time.monotonic()
             return True
-        self._line[waiter] = None
+        self._local_queue[waiter] = None
         return False
 
     def granted(self, waiter: Waiter) -> None:
@@ -124,25 +124,25 @@ class Directory:
 
     def _stop_waiting(self, waiter: Waiter) -> None:
         self._waiting.pop(waiter, None)
-        self._line.pop(waiter, None)
+        self._local_queue.pop(waiter, None)
         self._late.pop(waiter, None)
         if self._admitting:
-            return  # the loop below goes on
+            return  # the call that is in the loop below continues
         self._admitting = True
         try:
-            while self.in_line and len(self._waiting) < MAX_WAITING:
+            while (self._local_queue or self._late) and len(self._waiting) < MAX_WAITING:
                 now = time.monotonic()
-                admitted = self._next_in_line(now)
+                admitted = self._next_in_local_queue(now)
                 self._waiting[admitted] = now
                 admitted.on_admitted()
         finally:
             self._admitting = False
 
-    def _next_in_line(self, now: float) -> Waiter:
+    def _next_in_local_queue(self, now: float) -> Waiter:
         first_late = next(iter(self._late), None)
         if first_late is None or not self._has_time(first_late, now):  # grants may be faster now
-            while self._line:
-                waiter, _ = self._line.popitem(last=False)
+            while self._local_queue:
+                waiter, _ = self._local_queue.popitem(last=False)
                 if self._has_time(waiter, now):
                     return waiter
                 self._late[waiter] = None
@@ -163,9 +163,9 @@ class Directory:
         if self._asked is not None:
             self._gateway.create_and_list(self.parent, prefix, data, on_created, None)
             self._next.append(on_listed)  # the one under way was sent before the create
-            self._barrier = False  # nor does it show whether this create was executed, if its reply is lost
+            self._synced = False  # it does not show either whether this create was carried out
             return
-        self._begin([on_listed], barrier=False)
+        self._asked, self._synced = [on_listed], False
         self._gateway.create_and_list(self.parent, prefix, data, on_created, self._on_listed)
 
     def names(self, callback: Callback[NamesReply]) -> None:
@@ -173,21 +173,22 @@ class Directory:
         if self._asked is not None:
             self._next.append(callback)
         else:
-            self._send([callback], barrier=False)
+            self._send([callback], synced=False)
 
-    def names_after_barrier(self, callback: Callback[NamesReply]) -> None:
+    def names_after_sync(self, callback: Callback[NamesReply]) -> None:
         """
-        List the directory as the leader of the ensemble knows it, after the present connection was made.
+        List the directory as the leader of the ensemble knows it, after a sync on the present connection.
 
-        One listing serves all that ask after a lost connection, to learn the outcome of requests sent before it.
+        It shows the outcome of requests whose replies were lost with an earlier connection. One listing serves all
+        contenders that need it.
         """
-        if self._asked is not None and self._barrier:
+        if self._asked is not None and self._synced:
             self._asked.append(callback)
         elif self._asked is not None:
             self._next.append(callback)
-            self._next_barrier = True
+            self._next_synced = True
         else:
-            self._send([callback], barrier=True)
+            self._send([callback], synced=True)
 
     def read(self, names: list[str]) -> Queue:
         """Return the queue of a listing, parsed once for all that got it."""
@@ -195,13 +196,9 @@ class Directory:
             self._parsed = (names, ordered(names))
         return self._parsed[1]
 
-    def _begin(self, callbacks: list[Callback[NamesReply]], *, barrier: bool) -> None:
-        self._asked = callbacks
-        self._barrier = barrier
-
-    def _send(self, callbacks: list[Callback[NamesReply]], *, barrier: bool) -> None:
-        self._begin(callbacks, barrier=barrier)
-        if barrier:
+    def _send(self, callbacks: list[Callback[NamesReply]], *, synced: bool) -> None:
+        self._asked, self._synced = callbacks, synced
+        if synced:
             self._gateway.children_after_sync(self.parent, self._on_listed)
         else:
             self._gateway.children(self.parent, self._on_listed)
@@ -210,8 +207,8 @@ class Directory:
         asked, self._asked = self._asked or [], None
         if self._next:
             callbacks, self._next = self._next, []
-            barrier, self._next_barrier = self._next_barrier, False
-            self._send(callbacks, barrier=barrier)
+            synced, self._next_synced = self._next_synced, False
+            self._send(callbacks, synced=synced)
         for callback in asked:
             try:
                 callback(answer)

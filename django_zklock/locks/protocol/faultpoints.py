@@ -1,8 +1,8 @@
 """
 The named moments of the protocol at which a test can inject a fault.
 
-Outside of tests, each costs the call of a function that does nothing: some 40 ns, of a round trip's millisecond. A test
-replaces `reach` by a function that raises, waits or ends the process at the moment of its choice.
+Outside of tests, each costs the call of a function that does nothing: 40 ns, while a round trip takes a millisecond. A
+test replaces `reach` by a function that raises, waits or ends the process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Faultpoint: TypeAlias = Literal[
 ]
 
 FAULTPOINTS: Final[tuple[Faultpoint, ...]] = get_args(Faultpoint)
-"""In the order in which a contender that waits, is granted and leaves comes by them; all on the protocol's thread."""
+"""In the order in which a contender reaches them; all on the protocol's thread."""
 
 
 def reach(point: Faultpoint) -> None:
-    """Come by one of them."""
+    """Do nothing. A test replaces this function."""

@@ -61,7 +61,7 @@ class GrantObserver:
         """The lock is lost, for good."""
 
     def on_released(self) -> None:
-        """The holder gave the lock back."""
+        """The holder has released the lock."""
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         """A release request has arrived."""
@@ -71,7 +71,7 @@ class Grant:
     """
     One grant of a lock by ZooKeeper, as the protocol's thread and the holder share it.
 
-    The protocol's thread writes, anybody reads; each attribute is a plain value. `lost_reason` is final once set.
+    The protocol's thread writes it, and any thread reads it; each attribute is a plain value. `lost_reason` is final.
     """
 
     def __init__(self, session: Session, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
@@ -81,31 +81,26 @@ class Grant:
         self.key = key
         self.path = path
         self.token = token
-        self.kind = kind  # becomes READ when a writer goes on as a reader; written by its owner
-        self.about: Mapping[str, str] = {}  # the work it was taken for
-        self.template = ""  # what the key was made of
+        self.kind = kind  # READ after a downgrade; written by its owner
+        self.about: Mapping[str, str] = {}  # the work that the lock was acquired for
+        self.template = ""  # of the key
         self.since = time.monotonic()
         self.suspect_since: float | None = None  # on time.monotonic()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.node_gone = False  # its reason is about to be known
+        self.node_gone = False  # the record of the break, if any, is being read
         self.max_hold = 0.0  # seconds, if it ends by itself
         self.ends_at: float | None = None  # on clock.now(); set before anybody has the hold
         self.on_release_request: Callable[[Grant, ReleaseRequest], object] | None = None  # set by the owner's side
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.parts: dict[weakref.ref[Any], bool] = {}  # that were not released yet; True: it only reads
-        self.begun = False  # whether its owner has begun what it took the lock for; written by that one
+        self.parts: dict[weakref.ref[Any], bool] = {}  # not released yet; True: it only reads
+        self.begun = False  # whether the work under the lock has begun; written by its owner
         self.released = False  # protocol's thread only
-        self._end = [None]  # taken by the first that reports the end
+        self._end = [None]  # removed by the caller that reports the end; `pop` is one step, also between threads
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
 
-    deleted: ClassVar[str] = "its znode was deleted by another session"
-
-    @property
-    def excludes(self) -> bool:
-        """Whether the lock has one holder at a time."""
-        return self.kind in (Kind.LOCK, Kind.WRITE)
+    why_deleted: ClassVar[str] = "its znode was deleted by another session"
 
     @property
     def inherited(self) -> bool:
@@ -117,14 +112,14 @@ class Grant:
         return {"lock": self.key, "token": self.token, **work.log_fields(self.about)}
 
     def why_invalid(self) -> str | None:
-        """Return why the lease is not valid now, or None; by the clock, so that a paused process learns it at once."""
-        # First of all: a thread that is paused here may find, later, a lease that was renewed after the loss, or that
-        # is another session's. Whatever makes it valid again sets the rest before.
+        """Return why the lease is not valid now, or None; by the clock, so that a paused process notices at once."""
+        # Read the lease first. If this thread is paused, the lease may be extended after a loss, or belong to the next
+        # session. But the attributes below are always set before that.
         valid = self.session.lease.valid
         if self.lost_reason is not None:
             return self.lost_reason
         if self.node_gone:
-            return self.deleted
+            return self.why_deleted
         if self.inherited:
             return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:
@@ -140,19 +135,19 @@ class Grant:
 
     @property
     def why_overdue(self) -> str:
-        """Say so."""
+        """The reason of a loss by `max_hold`."""
         return f"it was held for longer than max_hold, {self.max_hold:g} s"
 
     def loss(self, reason: str) -> LockLost:
-        """Return the error that tells its holder of the loss."""
+        """Return the error that tells the holder about the loss."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
     def parts_held(self) -> list[GrantPart]:
-        """Return the parts that were not released yet; a list made in one step, as others come and go."""
+        """Return the parts that were not released yet. Other threads may add and remove parts meanwhile."""
         return [held for reference in list(self.parts) if (held := reference()) is not None]
 
-    def take_end(self) -> bool:
-        """Return whether the caller is the first to ask; that one reports the end of the grant."""
+    def claim_end(self) -> bool:
+        """Return True to the first caller only, who reports the end of the grant."""
         try:
             self._end.pop()
         except IndexError:
@@ -162,7 +157,7 @@ class Grant:
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
     def attach(self, observer: GrantObserver) -> None:
-        """Tell this observer from now on, and at once of what it has missed."""
+        """Notify this observer from now on, and at once of what it has missed."""
         self._observers[observer] = None
         if self.lost_reason is not None:
             observer.on_lost(self.lost_reason)
@@ -174,44 +169,44 @@ class Grant:
             observer.on_released()
 
     def detach(self, observer: GrantObserver) -> None:
-        """Tell this observer no more."""
+        """Do not notify this observer any more."""
         self._observers.pop(observer, None)
 
     def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
-        """Return whether an observer of this kind is attached for which `such` is true."""
+        """Return whether an observer of this class is attached for which `such(observer)` is true."""
         return any(isinstance(observer, kind) and such(observer) for observer in self._observers)
 
     def suspect(self, reason: str) -> None:
-        """No quorum confirms the session at the moment."""
+        """Mark the hold as suspect: no quorum confirms the session at the moment."""
         if self.suspect_since is None and self.lost_reason is None:
             self.suspect_reason = reason
             self.suspect_since = time.monotonic()
             self._tell(lambda observer: observer.on_suspect(reason))
 
     def confirmed(self) -> None:
-        """A quorum has confirmed the session again."""
+        """Mark the hold as held again: a quorum has confirmed the session."""
         if self.suspect_since is not None:
             self.suspect_since = None
             self._tell(lambda observer: observer.on_confirmed())
 
     def lose(self, reason: str, level: int = logging.WARNING) -> None:
-        """The lock is lost, for good; `level` is of the log record about it."""
+        """Mark the lock as lost, for good. `level` is that of the log record."""
         if self.lost_reason is not None:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
-        # Last, as a handler of logs may take its time.
+        # Last, because a log handler may be slow.
         logger.log(
             level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()
         )
 
     def request_release(self, request: ReleaseRequest) -> None:
-        """A release request has arrived."""
+        """Record a release request."""
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
 
     def release(self) -> None:
-        """The holder gives the lock back; nothing more will be told."""
+        """Mark the lock as released, and notify the observers of that, once."""
         if not self.released:
             self.released = True
             self._tell(lambda observer: observer.on_released())
@@ -221,7 +216,7 @@ class Grant:
             try:
                 call(observer)
             except Exception:
-                # What goes wrong with one of them must not keep the abort from the next.
+                # The failure of one observer must not keep the abort from the others.
                 logger.exception(
                     "%r failed on a change of the hold on %r%s",
                     observer,

@@ -14,7 +14,7 @@ LASTS = 10.0  # seconds until the record is deleted
 
 def lose(gateway: Gateway, grant: Grant) -> None:
     """
-    End a grant whose znode was deleted by another session. If the lock was broken, the record of the break says why.
+    End a grant whose znode was deleted by another session. If the lock was broken, the record of that is the reason.
 
     The lease is invalid at once. The work is aborted once the record was read, or after `REPLY_TIMEOUT`.
     """
@@ -29,6 +29,6 @@ def lose(gateway: Gateway, grant: Grant) -> None:
         if record is not None:
             session.loop.call_later(LASTS, lambda: gateway.delete(path, lambda answer: None))
         if not grant.released:
-            grant.lose(grant.deleted if record is None else str(record))
+            grant.lose(grant.why_deleted if record is None else str(record))
 
     gateway.read(path, on_read)

@@ -25,14 +25,14 @@ from django_zklock.zk.multi import Create, SetData
 
 logger = logging.getLogger("django_zklock.locks")
 
-MAX_CREATES = 50  # in a row without an entry into the queue; then something must be very wrong
+MAX_CREATES = 50  # in a row after which the queue did not show the znode; then something is very wrong
 
 
 class NodeListener(Protocol):
     """The contender that the znode belongs to."""
 
     def on_entered(self, listed: NamesReply | None) -> None:
-        """The znode is there. `listed` is the reply to the listing that was sent with it; None if there was none."""
+        """The znode exists. `listed` is the reply to the listing that was sent with its create; None without one."""
 
     def on_refused(self, error: ZkLockError) -> None:
         """The znode cannot be created."""
@@ -76,11 +76,11 @@ class ContenderNode:
         self._watch: Watch | None = None
         self._last_read: Node | None = None  # the znode as it was last read
         self._marker_is_set = False
-        self._shares = False  # it only reads by now, though its name says that it writes: a marker says so
+        self._only_reads = False  # a writer that became a reader; a marker says so, as its name still says "write"
         self._left: Callable[[bool], object] | None = None
         self._replacement: Replacement | None = None  # of the znode, on release
 
-    # --- in -----------------------------------------------------------------------------------------------------
+    # --- create -------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
         """Create the znode, with its parents if they are missing."""
@@ -92,7 +92,7 @@ class ContenderNode:
             return
         self._replies.new_generation()
         self.node = self._last_read = None
-        # A fresh guid for each create: a node that bears it was made in this session, by this create.
+        # A new guid for each create: a znode with this guid was created in this session, by this create.
         guid = guids.new(guids.Mark.REPLACEABLE if self._spec.min_hold else guids.Mark.OWN)
         self._guid = guid.replace("-", "") if self._spec.compat == "kazoo" else guid
         self._state = State.CREATING
@@ -122,7 +122,7 @@ class ContenderNode:
             if leaving:
                 self._delete()
             else:
-                self._settle()
+                self._mark_there(answer)
         elif isinstance(answer, OutcomeUnknown):
             if leaving:
                 self._delete()
@@ -140,13 +140,13 @@ class ContenderNode:
                 self._state = State.NONE
                 self._listener.on_refused(answer)
 
-    def _settle(self) -> None:
-        if self.node is not None:
-            self._state = State.THERE
-            self._registry.heartbeat.keep(self.node.path, lambda: self._replies.run(self._on_missing))
+    def _mark_there(self, node: Node) -> None:
+        self.node = node
+        self._state = State.THERE
+        self._registry.heartbeat.add(node.path, lambda: self._replies.run(self._on_missing))
 
     def _on_listed(self, answer: NamesReply) -> None:
-        if self._state is State.THERE:  # else the create, answered just before, has decided otherwise
+        if self._state is State.THERE:  # else the reply to the create, just before, has decided otherwise
             self._listener.on_entered(answer)
 
     def _prepare(self) -> None:
@@ -163,18 +163,18 @@ class ContenderNode:
             self._state = State.NONE
             self._listener.on_refused(answer)
         else:
-            self.create()  # and once more from the start if the server has reaped the empty parent in between
+            self.create()  # which starts again if the server has deleted the empty parent in between
 
     def reconnected(self) -> None:
         """Continue what the lost connection has interrupted."""
         if self._state is State.INTERRUPTED:
             self.create()
         elif self._state is State.UNSURE:
-            self._directory.names_after_barrier(self._replies.wrap(self._on_children_after_break))
+            self._directory.names_after_sync(self._replies.wrap(self._on_children_after_break))
         else:
             if self._watch is not None:
                 self.watch()  # the old one ended with the connection
-            if self._shares:
+            if self._only_reads:
                 self._put_marker()
 
     def _on_children_after_break(self, answer: NamesReply) -> None:
@@ -195,8 +195,7 @@ class ContenderNode:
 
     def _on_found(self, answer: NodeReply) -> None:
         if isinstance(answer, Node) and answer.owner == self._registry.session.session_id:
-            self.node = answer
-            self._settle()
+            self._mark_there(answer)
             self._listener.on_entered(None)
         elif isinstance(answer, (Node, NodeMissing)):
             self._create_again()
@@ -207,7 +206,7 @@ class ContenderNode:
         self._registry.guids.discard(self._guid)
         self.create()
 
-    # --- there --------------------------------------------------------------------------------------------------
+    # --- while it exists ----------------------------------------------------------------------------------------
 
     def watch(self) -> None:
         """Notice at once, not at the next heartbeat, when another session deletes the znode."""
@@ -233,9 +232,9 @@ class ContenderNode:
         )
 
     def share(self) -> None:
-        """Set a marker: from now on the writer that this znode stands for only reads."""
-        if self._state is State.THERE and not self._shares:
-            self._shares = True
+        """Set a marker that says: the writer with this znode only reads from now on."""
+        if self._state is State.THERE and not self._only_reads:
+            self._only_reads = True
             self._registry.guids.add(self._marker)
             self._put_marker()
 
@@ -261,8 +260,8 @@ class ContenderNode:
             self._put_marker()
 
     def _remove_marker(self) -> None:
-        if self._shares:
-            self._shares = self._marker_is_set = False
+        if self._only_reads:
+            self._only_reads = self._marker_is_set = False
             marker = f"{self._spec.parent}/{self._marker}"
             self._registry.delete(self._spec.parent, self._marker, marker, None, self._caller.about)
 
@@ -281,7 +280,7 @@ class ContenderNode:
             self.forget()
             self._listener.on_node_gone()
 
-    # --- out ----------------------------------------------------------------------------------------------------
+    # --- delete -------------------------------------------------------------------------------------------------
 
     @property
     def gone(self) -> bool:
@@ -293,12 +292,12 @@ class ContenderNode:
         self._replies.new_generation()
         self._unwatch()
         if self.node is not None:
-            self._registry.heartbeat.drop(self.node.path)
+            self._registry.heartbeat.remove(self.node.path)
             self.node = None
         self._registry.guids.discard(self._guid)
-        if self._shares:  # gone with the session
+        if self._only_reads:  # the marker is gone with the session
             self._registry.guids.discard(self._marker)
-            self._shares = self._marker_is_set = False
+            self._only_reads = self._marker_is_set = False
         if self._state in (State.LEAVING, State.LEFT):
             self._state = State.LEFT
             self._report(gone=True)
@@ -307,9 +306,9 @@ class ContenderNode:
 
     def leave(self, left: Callable[[bool], object], replacement: Replacement | None = None) -> None:
         """
-        Delete the znode, so that nothing stays in ZooKeeper but the `replacement`. To be called once.
+        Delete the znode; only the `replacement` stays in ZooKeeper, if there is one. To be called once.
 
-        `left` is called once: with True when the znode is gone, with False when it is clear that this takes longer.
+        `left` is called once: with True when the znode is gone, or with False when it is clear that this takes longer.
         """
         self._left = left
         self._replacement = replacement
@@ -328,7 +327,7 @@ class ContenderNode:
         self._state = State.LEFT
         path = self.node.path if self.node is not None else None
         if path is not None:
-            self._registry.heartbeat.drop(path)
+            self._registry.heartbeat.remove(path)
         left, self._left = self._left, None
         self._registry.delete(self._spec.parent, self._guid, path, left, self._caller.about, self._replacement)
         self._remove_marker()  # after the znode, which would be a writer again without it

@@ -1,9 +1,8 @@
 """
 Read the operator holds in a queue, and delete those whose time is over by ZooKeeper's clock.
 
-A hold outlives the process that made it, so another process may have to end it: the process that made it, if it still
-lives, or else the contenders that the hold keeps waiting. They may race, but no other znode ever gets the name of a
-hold. Runs on the protocol's thread.
+A hold may outlive the process that made it. If that process lives, it ends the hold; otherwise the contenders that the
+hold keeps waiting do so. They may race, but no other znode ever gets the name of a hold. Runs on the protocol's thread.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class CheckedHolds:
     """What a check has found."""
 
     over: frozenset[str]
-    """Names of those that are over or gone. They are deleted, unless the check only looked."""
+    """Names of the holds that are over or gone. They were deleted, unless the check only looked."""
     left: Mapping[str, OperatorHold]
-    """By their names those that still hold, the first in the queue first."""
+    """The holds that are not over, by their names, in the order of the queue."""
     now: float | None
     """The time by ZooKeeper's clock, in seconds since 1970; None if it is unknown."""
 
@@ -82,7 +81,7 @@ class HoldCheck:
         self._done: Callable[[CheckedHolds | None], object]
 
     def run(self, names: Sequence[str], done: Callable[[CheckedHolds | None], object]) -> None:
-        """Check the holds with these names, the first in the queue first. `done` gets None if the connection broke."""
+        """Check the holds with these names, in the order of the queue. `done` gets None if the connection broke."""
         self._done = done
         answers: list[NodeReply] = []
 
@@ -104,7 +103,7 @@ class HoldCheck:
         if any(map(_interrupted, answers)):
             self._done(None)
         elif any(now is None or hold.is_over(now) for hold in self._left.values()):
-            # What this process has counted since the last stamp of the server is a reason to ask, and no proof.
+            # The local clock since the last stamp of the server is a reason to ask the server, and no proof.
             self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
         else:
             self._report()
@@ -152,7 +151,7 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
 
 
 def end_in_time(session: Session, key: str, path: str, seconds: float) -> None:
-    """Have this process end a hold when it is over. So no hold is left behind where no caller wants the lock."""
+    """End a hold in `seconds`, when its time is over. So it does not stay if no other caller wants the lock."""
     parent, _, name = path.rpartition("/")
 
     def check() -> None:

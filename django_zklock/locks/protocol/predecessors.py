@@ -69,7 +69,7 @@ class Predecessors:
             if isinstance(answer, Node):
                 self._successor.on_ahead_read(answer)
                 if answer.version:
-                    self._successor.on_ahead_changed()  # perhaps since the listing: it may be a reader by now
+                    self._successor.on_ahead_changed()  # it may have become a reader since the listing
             elif isinstance(answer, NodeMissing):
                 self._on_gone(name)
             elif not isinstance(answer, (OutcomeUnknown, SessionGone)):  # else the queue is listed again when connected
@@ -80,7 +80,7 @@ class Predecessors:
                 self._on_gone(name)
             else:
                 self._forget(name)
-                self._successor.on_ahead_changed()  # it may be a reader by now, or have another owner
+                self._successor.on_ahead_changed()  # its data were written: it may have become a reader
 
         faultpoints.reach("before_watch")
         watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
@@ -93,11 +93,11 @@ class Predecessors:
         self._successor.on_ahead_gone(alone=self._alone)
 
     def _watch_limit(self) -> None:
-        """Watch the directory, whose data is written with each change of the limit, and have the queue listed again."""
+        """Watch the directory, whose data is written with each change of the limit; then the queue is listed again."""
 
         def on_read(answer: NodeReply) -> None:
             if isinstance(answer, ZkError) and not isinstance(answer, (NodeMissing, OutcomeUnknown, SessionGone)):
-                self._successor.on_refused(answer)  # changes would go unnoticed
+                self._successor.on_refused(answer)  # without a watch, no change would be noticed
 
         def on_event(deleted: bool) -> None:
             self._limit = None

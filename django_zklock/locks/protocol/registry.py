@@ -33,7 +33,7 @@ class SessionListener(SessionObserver):
     __slots__ = ()
 
     def on_failure(self, error: Exception) -> None:
-        """It has failed on an event of the session."""
+        """A method of this contender has failed on an event of the session."""
 
 
 class Registry(SessionObserver):
@@ -83,11 +83,11 @@ class Registry(SessionObserver):
         replacement: Replacement | None = None,
     ) -> None:
         """
-        Delete a znode, however long it takes.
+        Delete a znode, and try again until it is gone.
 
-        `path` is None if it is unknown whether the znode was created: then it is searched by its guid. `done` is called
-        once: with True when the znode is gone, with False when it is clear that this takes more than one request.
-        `about` is the work it was for; `replacement` takes its place in the queue.
+        `path` is None if it is unknown whether the znode was created. Then it is searched by its guid. `done` is called
+        once: with True when the znode is gone, or with False when it is clear that this takes more than one request.
+        `about` is the work that the lock was for. The `replacement` is created in the same transaction.
         """
         pending = PendingDelete(self, parent, guid, path, done, about or {}, replacement)
         self._deletes[pending] = None
@@ -193,7 +193,7 @@ class PendingDelete:
             return
         self._busy = True
         try:
-            self._ask()
+            self._send_request()
         except Exception:
             # There may be no reply, and nothing else would delete this znode.
             logger.exception(
@@ -206,9 +206,9 @@ class PendingDelete:
             self._report(False)
             self._registry.session.loop.call_later(RETRY_DELETE, self.proceed)
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         if self._path is None:
-            self._registry.directory(self._parent).names_after_barrier(self._on_listed)
+            self._registry.directory(self._parent).names_after_sync(self._on_listed)
         else:
             faultpoints.reach("before_delete")
             changes = self._replacement.changes() if self._replacement is not None else ()
@@ -219,7 +219,7 @@ class PendingDelete:
             faultpoints.reach("after_delete_sent")
 
     def finish(self) -> None:
-        """The znode is gone."""
+        """Forget this delete, because the znode is gone."""
         self._over = True
         self._registry.deleted(self)
         if self._replacement is not None:
@@ -231,7 +231,7 @@ class PendingDelete:
         if isinstance(answer, NodeMissing):
             self.finish()
         elif isinstance(answer, ZkError):
-            self._again(answer)
+            self._retry(answer)
         else:
             found = [name for name in answer if nodes.has_guid(name, self.guid)]
             if found:
@@ -243,20 +243,20 @@ class PendingDelete:
     def _on_deleted(self, answer: WriteReply) -> None:
         self._busy = False
         if isinstance(answer, ZkError):
-            self._again(answer)
+            self._retry(answer)
         else:
             self._registry.gateway.delete_if_empty(self._parent)
             self.finish()
 
     def _on_replaced(self, answer: WriteReply) -> None:
-        """The znode was replaced; or it was gone before, perhaps by an earlier try."""
+        """Handle the reply: the znode was replaced, or was gone already, perhaps by an earlier try."""
         self._busy = False
         if isinstance(answer, ZkError) and not isinstance(answer, NodeMissing):
-            self._again(answer)
+            self._retry(answer)
             return
         self.finish()
 
-    def _again(self, error: ZkError) -> None:
+    def _retry(self, error: ZkError) -> None:
         self._report(False)
         if not isinstance(error, (OutcomeUnknown, SessionGone)):  # an event of the session follows these two
             logger.error(

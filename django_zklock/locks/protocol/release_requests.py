@@ -16,9 +16,9 @@ logger = logging.getLogger("django_zklock.locks")
 
 def on_own_znode_read(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
     """
-    Take the request from the data that the znode has now; `own` is the data it was created with.
+    Read the request in the data that the znode has now. `own` is the data that the znode was created with.
 
-    Curator replaces the data, so they are written back, with the request in our form. Runs on the protocol's thread.
+    Curator replaces the data. So this writes the own data back, with the request in our form. On the protocol's thread.
     """
     found = release_request.requested(node.data)
     if found is None or grant.released:

@@ -52,7 +52,7 @@ class Replacement:
         if self._seconds <= 0 or payload is None:
             return ()
         self._tried = True
-        data = operator_hold.written(
+        data = operator_hold.hold_data(
             replace(payload, guid=self._guid, owner=0),
             by=label.by if label is not None else payload.what or "python",
             reason=label.reason if label is not None else f"held for at least {least:g} s",
@@ -74,7 +74,7 @@ def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node
     Nothing replaces a lock that was lost, or that was released before its work began: the caller gave up at that
     moment, or did not get the other locks that it needs.
     """
-    if not spec.min_hold or grant is None or node is None:
+    if grant is None or node is None:
         return None
     if not grant.begun or grant.why_invalid() is not None:
         return None

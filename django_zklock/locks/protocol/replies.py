@@ -1,4 +1,4 @@
-"""Drop replies that arrive after the one who asked has moved on."""
+"""Drop the replies to requests that are out of date."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ReplyGuard:
         return guarded
 
     def run(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call `callback` now. If it fails, log that and report it."""
+        """Call `callback` now. If it fails, log the failure and report it to `on_failure`."""
         try:
             callback(*args)
         except Exception as error:

@@ -239,17 +239,6 @@ def test_a_soft_shutdown_gives_the_work_its_time(zoo: Zoo, tmp_path: Path) -> No
         worker.wait_ended(15)
 
 
-def test_a_process_that_takes_too_much_memory_is_replaced_after_its_task(zoo: Zoo, tmp_path: Path) -> None:
-    """With `max_memory_per_child` it ends in order after the task: what a thread of it holds is free then."""
-    options = ["--max-memory-per-child=1", TASKS]  # one kilobyte: each process has more
-    with Worker(zoo, tmp_path, session_timeout=LONG, options=options) as worker, worker.log_shown():
-        pid, gate = keep_in(worker, "heavy")
-        gate.open()
-        eventually(lambda: not psutil.pid_exists(pid), 10, "the process goes on")
-        zoo.wait_contenders("heavy", 0, timeout=1)
-        worker.run("plain", "heavy")
-
-
 def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_path: Path) -> None:
     """A worker that is cut off stops its task before the copy, which is delivered to another one, has the lock."""
     homes = [tmp_path / "cut", tmp_path / "sound"]

@@ -99,18 +99,25 @@ def test_an_idle_holder_behind_a_dead_link_is_told_before_the_next_one_is_grante
     pool.assert_kept()
 
 
-@pytest.mark.chaos
+@contextlib.contextmanager
+def hung(proxy: Proxy) -> Iterator[None]:
+    """Keep what both ends send, and pass it on when that is over."""
+    proxy.hang = True
+    yield
+    proxy.heal()
+
+
 @pytest.mark.scenario("F3")
-@firewall.needs_firewall
-def test_a_busy_holder_whose_packets_are_dropped_is_told_before_the_next_one_is_granted(
-    pool: WorkerPool, proxy: Proxy, figure: Figure
+@pytest.mark.parametrize("link", [hung, pytest.param(dropped, marks=[pytest.mark.chaos, firewall.needs_firewall])])
+def test_a_busy_holder_behind_a_dead_link_is_told_before_the_next_one_is_granted(
+    pool: WorkerPool, proxy: Proxy, figure: Figure, link: Link
 ) -> None:
-    """Not even the kernel learns that nothing arrives: what the holder sends is buffered and sent again."""
+    """Where packets are dropped, not even the kernel learns that nothing arrives: it sends them again."""
     a = pool.start_one("A", hosts=proxy.address)
     b = pool.start_one("B")
     a.take(abort_on="lost")
     a.tell("chatter", every=0.3).result()
-    told, granted = told_before_the_next(pool, a, b, dropped(proxy))
+    told, granted = told_before_the_next(pool, a, b, link(proxy))
     figure("told after", told, "s")
     figure("next holder after", granted, "s")
     pool.assert_kept()

@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,52 +30,6 @@ SESSION_TIMEOUT = 4.0
 TICK = 0.5  # seconds, of the test's servers
 HOUR = 3600.0
 LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire
-
-
-# --- how long a lock outlives its process ---------------------------------------------------------------------------
-
-
-@pytest.mark.scenario("F46")
-@pytest.mark.parametrize(
-    ("leave", "within"),
-    [
-        pytest.param("sys.exit(0)", 1.0, id="orderly exit"),
-        pytest.param("raise KeyError", 1.0, id="exception"),
-        pytest.param("os._exit(0)", SESSION_TIMEOUT + 2 * TICK + 1, id="os._exit"),
-    ],
-)
-def test_the_next_one_has_the_lock_of_a_process_that_ended(
-    zoo: Zoo, figure: Figures, leave: str, within: float
-) -> None:
-    """At once, if the process had a chance to close its session; else as soon as that is over."""
-
-    def wait_for_it() -> float:
-        with zk_lock("end", timeout=30):
-            return time.monotonic()
-
-    process = zoo.spawn(
-        f"""
-import os, sys
-zk_lock("end").acquire()
-print("held", flush=True)
-sys.stdin.readline()
-{leave}
-"""
-    )
-    with ThreadPoolExecutor(1) as pool:
-        assert process.stdout
-        assert process.stdout.readline() == "held\n"
-        granted = pool.submit(wait_for_it)
-        zoo.wait_contenders("end", 2)
-        began = time.monotonic()
-        process.communicate("\n", timeout=20)
-        ended = time.monotonic()
-        if leave == "os._exit(0)":
-            assert len(zoo.children("end")) == 2, "the server cannot know yet"
-        took = granted.result(30) - ended
-    figure("process ended after", ended - began, "s")
-    figure("next one granted after its end", max(took, 0.0), "s")
-    assert took < within
 
 
 # --- one session for each process that serves -----------------------------------------------------------------------

@@ -78,7 +78,21 @@ def test_a_holder_struck_by_its_time_limit_as_it_releases_has_released(
     pool.assert_kept()
 
 
-# --- processes that do not run ----------------------------------------------------------------------------------------
+# --- processes that die, or do not run --------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("F1", "F46")
+def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Figure) -> None:
+    a, b = pool.start("A", "B")
+    a.take()
+    call = b.acquire(timeout=20)
+    pool.wait_contenders(2)
+    killed = a.kill()
+    answer = call.result(25)
+    assert answer["granted"]
+    figure("replaced after", answer["t"] - killed, "s")
+    assert answer["t"] - killed <= a.session_timeout + 2 * TICK + 0.5
+    pool.assert_kept()
 
 
 @pytest.mark.scenario("F34")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from support.chaos.report import Figures
-from support.chaos.session_killer import expire
 from support.chaos.worker_pool import WorkerPool
-from support.proxy import MULTI, Proxy
 from support.zoo import Zoo, eventually
 
 pytestmark = pytest.mark.zookeeper
 
 T = 4.0  # seconds, of a session
 SOON = 5.0  # seconds, for what takes some milliseconds
-AT_ONCE = 1.0  # second, for what needs no request
 
 
 @pytest.fixture(autouse=True)
@@ -81,74 +76,6 @@ def test_who_lets_go_of_writing_first_reads_on_without_a_gap(pool: WorkerPool) -
     pool.assert_kept()
 
 
-@pytest.mark.scenario("F60")
-@pytest.mark.chaos
-def test_readers_and_a_plain_lock_of_one_key_keep_each_other_out(pool: WorkerPool) -> None:
-    """A program that knows nothing of sides takes part in the queue."""
-    first, second, plain, late = pool.start("A", "B", "C", "D")
-    first.take(kind="read")
-    second.take(kind="read")
-    locking = plain.acquire(timeout=30)
-    pool.wait_contenders(3)
-    reading = late.acquire(kind="read", timeout=30)
-    pool.wait_contenders(4)
-    first.release().result()
-    assert not locking.done()
-    second.release().result()
-    assert locking.result(SOON)["kind"] == "lock"
-    assert not plain.work(seconds=0.2).result()["lost"]
-    assert not reading.done()
-    plain.release().result()
-    assert reading.result(SOON)["granted"]
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("F60")
-def test_a_reader_that_wants_to_write_is_refused_at_once(pool: WorkerPool) -> None:
-    """Two of them would wait for each other for ever; each reads on, and nothing of theirs is left in the queue."""
-    first, second = pool.start("A", "B")
-    for worker in (first, second):
-        worker.take(kind="read")
-    for worker in (first, second):
-        for kind in ("write", "lock"):
-            asked = time.monotonic()
-            answer = worker.acquire(kind=kind, timeout=None).result(SOON)
-            assert answer["error"] == "LockUpgradeRefused"
-            assert answer["t"] - asked < AT_ONCE
-    pool.wait_contenders(2)
-    for worker in (first, second):
-        assert worker.check()
-        worker.release().result()
-    assert first.take(kind="write")["granted"]
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("F60")
-@pytest.mark.chaos
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_downgrade_whose_request_or_answer_is_lost_is_made_all_the_same(
-    proxy: Proxy, pool: WorkerPool, when: str
-) -> None:
-    first = pool.start_one("A", hosts=proxy.address)
-    second, reader = pool.start("B", "C")
-    first.take(kind="write", abort_on="lost")
-    reading = reader.acquire(kind="read", timeout=30)
-    pool.wait_contenders(2)
-    writing = second.acquire(kind="write", timeout=30)
-    pool.wait_contenders(3)
-    lost = (proxy.kill_before_op if when == "before" else proxy.kill_after_op)(MULTI)
-    pool.note("lose", target="A", how=when)
-    first.downgrade().result()
-    assert lost.wait(SOON)
-    assert reading.result(SOON)["granted"]
-    assert first.check()
-    assert not writing.done()
-    for worker in (first, reader):
-        worker.release().result()
-    assert writing.result(SOON)["granted"]
-    pool.assert_kept()
-
-
 @pytest.mark.scenario("READERS")
 @pytest.mark.chaos
 @pytest.mark.parametrize("downgraded", [False, True])
@@ -166,29 +93,6 @@ def test_a_reader_that_is_killed_keeps_writers_out_for_its_session_at_most(pool:
     assert answer["granted"]
     assert answer["t"] - killed < T + 2
     assert pool.zoo.reading("k") == [], "the sign of a reader that is gone"
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("READERS")
-@pytest.mark.chaos
-def test_one_reader_whose_session_ends_leaves_the_others_what_they_have(pool: WorkerPool, arena: Zoo) -> None:
-    """CURATOR-595, for readers: a loss is told, the writer comes in with the last of them, and not before."""
-    first, second, writer = pool.start("A", "B", "C", session_timeout=T)
-    for worker in (first, second):
-        worker.take(kind="read")
-    working = first.work()
-    writing = writer.acquire(kind="write", timeout=30)
-    pool.wait_contenders(3)
-    session = first.ask("session")
-    pool.note("expire", target="A")
-    expire(arena.all_hosts, session["id"])
-    pool.note("done", of="expire", target="A")
-    assert working.result(SOON)["lost"]
-    pool.wait_contenders(2)
-    assert second.check()
-    assert not writing.done()
-    second.release().result()
-    assert writing.result(SOON)["granted"]
     pool.assert_kept()
 
 

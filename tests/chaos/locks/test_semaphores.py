@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support.chaos.report import Figures
-from support.chaos.session_killer import expire
 from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE2, Proxy
-from support.zoo import Zoo, eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -28,88 +26,6 @@ def holding(pool: WorkerPool, *names: str, limit: int = PERMITS) -> list[LockWor
     for worker in workers:
         assert worker.take(limit=limit)["kind"] == "semaphore"
     return workers
-
-
-@pytest.mark.scenario("PERMITS")
-def test_the_one_too_many_waits_for_whoever_lets_go_first(pool: WorkerPool, figure: Figures) -> None:
-    """Not for the one just ahead, nor for the first; and those behind it come after it."""
-    holders = holding(pool, "A", "B")
-    for worker in holders:
-        worker.work()  # so that the checker sees one that is granted a permit too many
-    third, fourth = pool.start("C", "D")
-    waiting = third.acquire(limit=PERMITS, timeout=30)
-    pool.wait_contenders(3)
-    behind = fourth.acquire(limit=PERMITS, timeout=30)
-    pool.wait_contenders(4)
-    for holder, call, next_one in ((holders[1], waiting, third), (holders[0], behind, fourth)):
-        assert not call.done()
-        holder.stop_work()
-        released = holder.release().result()["t"]
-        granted = call.result(SOON)
-        assert granted["granted"]
-        figure("hand-off", granted["t"] - released, "s")
-        assert next_one.check()
-        next_one.work()
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("PERMITS")
-def test_a_limit_that_is_raised_lets_the_next_in_at_once(pool: WorkerPool, figure: Figures) -> None:
-    workers = [*holding(pool, "A", "B"), *pool.start("C", "D")]
-    waiting = [worker.acquire(limit=PERMITS, timeout=30) for worker in workers[2:]]
-    pool.wait_contenders(PERMITS + 2)
-    changed = pool.set_limit("k", PERMITS + 1)
-    eventually(lambda: any(call.done() for call in waiting), SOON)
-    first = next(call for call in waiting if call.done())
-    figure("raised limit heard of after", first.result()["t"] - changed, "s")
-    other = next(call for call in waiting if call is not first)
-    assert not other.done()
-    pool.set_limit("k", PERMITS + 2)
-    assert other.result(SOON)["granted"]
-    assert all(worker.check() for worker in workers)
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("PERMITS")
-@pytest.mark.chaos
-def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_none_before_enough_are_back(pool: WorkerPool) -> None:
-    """Once it is cleared, the limits in the code count again."""
-    holders = holding(pool, "A", "B")
-    third, fourth = pool.start("C", "D")
-    pool.set_limit("k", 1)
-    waiting = third.acquire(limit=PERMITS, timeout=30)
-    pool.wait_contenders(3)
-    holders[0].release().result()
-    pool.wait_contenders(2)
-    assert holders[1].check()
-    assert not waiting.done()
-    behind = fourth.acquire(limit=PERMITS, timeout=30)
-    pool.wait_contenders(3)
-    holders[1].release().result()
-    assert waiting.result(SOON)["granted"]
-    assert not behind.done()
-    pool.set_limit("k", None)
-    assert behind.result(SOON)["granted"]
-    pool.assert_kept()
-
-
-@pytest.mark.scenario("PERMITS")
-@pytest.mark.chaos
-def test_a_permit_that_is_lost_with_its_session_is_the_next_ones(pool: WorkerPool, arena: Zoo) -> None:
-    """CURATOR-595: its holder is told, and the others keep theirs."""
-    first, second = holding(pool, "A", "B")
-    third = pool.start_one("C")
-    working = first.work()
-    waiting = third.acquire(limit=PERMITS, timeout=30)
-    pool.wait_contenders(3)
-    session = first.ask("session")
-    pool.note("expire", target="A")
-    expire(arena.all_hosts, session["id"])
-    pool.note("done", of="expire", target="A")
-    assert waiting.result(SOON)["granted"]
-    assert working.result(SOON)["lost"]
-    assert second.check()
-    pool.assert_kept()
 
 
 @pytest.mark.scenario("PERMITS")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
-from support.faults import expire, proxied
+from support.faults import BackgroundCall, expire, proxied
 from support.proxy import MULTI, Proxy
 from support.work import lose
 from support.zoo import Zoo, eventually
@@ -56,23 +55,6 @@ def ledger_of(zoo: Zoo, leader: Leader) -> ScheduleRecords:
 
 
 Make = Callable[[], Leader]
-
-
-def test_a_candidate_keeps_its_place_between_two_looks(zoo: Zoo, candidate: Make) -> None:
-    """A candidate that asks repeatedly keeps its place, and leaves no znode when it withdraws."""
-    first, second, third = candidate(), candidate(), candidate()
-    assert first.wait(10) is not None
-    for waiting in (second, third):
-        assert waiting.wait(0.2) is None
-    queue = zoo.wait_contenders("lead", 3)
-    assert second.wait(0.01) is None
-    assert zoo.children("lead") == queue
-    first.withdraw()
-    hold = second.wait(10)
-    assert hold is not None
-    assert hold.path.endswith(queue[1])
-    third.withdraw()
-    zoo.wait_contenders("lead", 1)
 
 
 def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
@@ -182,12 +164,9 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) ->
         ledger = ledger_of(zoo, leader)
         ledger.adopt([entry()])
         fired = getattr(proxy, strike)(MULTI)
-        taken = []
-        thread = threading.Thread(target=lambda: taken.append(ledger.record_run(entry())))
-        thread.start()
-        thread.join(20)
+        recording = BackgroundCall(lambda: ledger.record_run(entry()))
+        assert recording.result(20).count == 1
         assert fired.is_set()
-        assert [tick.count for tick in taken] == [1]
         assert [record.count for record in records(zoo)] == [1]
         assert ledger.record_run(entry()).count == 2
         leader.withdraw()

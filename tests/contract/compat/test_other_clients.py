@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, client, cut, proxied, session
 from support.zoo import Zoo, eventually
@@ -56,76 +54,13 @@ def test_a_hostile_value_harms_no_other_lock(zoo: Zoo, value: Any) -> None:
         assert session().session_id == before
 
 
-@pytest.mark.scenario("F65")
-@pytest.mark.parametrize("name", ["", "/", "a//b", "/a", "a/", "..", "a/../b", "a/./b", "\ud83d", "a\0", "x" * 100_000])
-def test_a_hostile_name_harms_no_other_lock(zoo: Zoo, name: str) -> None:
-    """The same for a name that no field is to be put into."""
-    with zk_lock("other") as other:
-        with pytest.raises(InvalidLockName), zk_lock(name):
-            pass
-        other.check()
-
-
-def test_a_slash_in_a_value_is_no_directory(zoo: Zoo) -> None:
-    """It is escaped, so nobody reaches another lock's directory by a value."""
-    with zk_lock("key/{value}", fields={"value": "a/b"}) as hold, zk_lock("key/a/b", timeout=0) as nested:
-        assert hold.path != nested.path
-        assert hold.key == "key/a%2Fb"
-
-
 # --- the same path, other clients -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def stranger(zoo: Zoo) -> Iterator[KazooClient]:
-    """Somebody else's client."""
-    stranger = KazooClient(hosts=zoo.hosts, timeout=10)
-    stranger.start(timeout=10)
-    yield stranger
-    stranger.stop()
-    stranger.close()
-
-
-def kazoo_lock(zoo: Zoo, stranger: KazooClient) -> Any:
-    # kazoo knows the contenders of other clients only by the patterns that it is told.
-    return stranger.Lock(f"{zoo.base}/a", extra_lock_patterns=["-lock-"])
-
-
-@pytest.mark.scenario("F68")
-def test_a_lock_of_kazoos_excludes_ours(zoo: Zoo, stranger: KazooClient) -> None:
-    """Its contender stands in the same queue."""
-    theirs = kazoo_lock(zoo, stranger)
-    assert theirs.acquire(timeout=5)
-    assert zk_lock("a").locked()
-    assert zk_lock("a").acquire(blocking=False) is None
-    ours = BackgroundCall(lambda: take(zoo))
-    zoo.wait_contenders("a", 2)
-    assert ours.is_alive()
-    theirs.release()
-    ours.result()
 
 
 def take(zoo: Zoo) -> None:
     with zk_lock("a", timeout=10) as hold:
         hold.check()
         assert hold.path.endswith(zoo.children("a")[0])
-
-
-@pytest.mark.scenario("F68")
-def test_ours_excludes_a_lock_of_kazoos(zoo: Zoo, stranger: KazooClient) -> None:
-    """And it gets its turn when ours is released, before ours that came later."""
-    theirs = kazoo_lock(zoo, stranger)
-    with zk_lock("a"):
-        assert not theirs.acquire(blocking=False)
-        waiter = BackgroundCall(lambda: theirs.acquire(timeout=10))
-        zoo.wait_contenders("a", 2)
-        later = BackgroundCall(lambda: take(zoo))
-        zoo.wait_contenders("a", 3)
-        assert waiter.is_alive()
-    assert waiter.result()
-    assert later.is_alive()
-    theirs.release()
-    later.result()
 
 
 @pytest.mark.scenario("F68")

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from support.faults import BackgroundCall
-from support.jute import EPHEMERAL, SEQUENTIAL, boolean, buffer, children, create, delete, exists, integer
+from support.jute import EPHEMERAL, boolean, buffer, create, exists, get, integer, put, sync
 from support.wire import Wire
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.locks.protocol.directory import MAX_WAITING
+from django_zklock.testing.ensemble import four_letter
 from django_zklock.testing.server import DevServer
 
-CLIENTS, WAITERS = 1000, 200
+CLIENTS = 1000
 SHORT = 300  # milliseconds, for sessions that are to expire
 Connect = Callable[[DevServer], Wire]
 
@@ -65,6 +64,7 @@ def test_a_stop_leaves_no_thread_socket_or_file() -> None:
     for number in range(5):
         server = DevServer()
         server.start()
+        server.restart()
         wires = [Wire(server.port) for _ in range(3)]
         wires[0].connect()
         wires[0].ask(create("/e", b"", EPHEMERAL))
@@ -110,50 +110,6 @@ def test_a_thousand_clients(own: DevServer, connect: Connect) -> None:
         assert own.expire(session.id)
     assert not [path for path in own.paths() if path.startswith("/client-")]
     assert own.sessions() == []
-
-
-def test_two_hundred_sessions_wait_for_one_lock(own: DevServer, connect: Connect) -> None:
-    """Each waits for the one before it, and is woken by that one alone, once."""
-    setup = connect(own)
-    setup.connect()
-    setup.ask(create("/lock"))
-    wires = [connect(own) for _ in range(WAITERS)]
-    for wire in wires:
-        assert wire.connect()
-        assert wire.ask(create("/lock/n-", b"", EPHEMERAL | SEQUENTIAL)) == 0
-    setup.ask(children("/lock"))
-    nodes = [f"/lock/{name}" for name in sorted(setup.listed)]
-    assert len(nodes) == WAITERS
-    for wire, before in zip(wires[1:], nodes, strict=False):
-        assert wire.ask(exists(before, True)) == 0
-    for number, node in enumerate(nodes):
-        assert wires[number].events == (number > 0)
-        assert wires[number].ask(delete(node)) == 0
-        if number + 1 < WAITERS:
-            wires[number + 1].wait_event()
-    assert [wire.events for wire in wires] == [0] + [1] * (WAITERS - 1)
-    for wire in [*wires, setup]:
-        wire.end()
-
-
-def test_two_hundred_threads_wait_for_one_lock(own: DevServer) -> None:
-    """The locks themselves, in a crowd: everybody is served, one at a time."""
-    inside, most = 0, 0
-
-    def wait() -> None:
-        nonlocal inside, most
-        with zk_lock("crowd", timeout=30):
-            inside += 1
-            most = max(most, inside)
-            inside -= 1
-
-    with override_settings(ZKLOCK={"URL": own.url("crowd")}):
-        with zk_lock("crowd"):
-            waiters = [BackgroundCall(wait) for _ in range(WAITERS)]
-            eventually(lambda: sum("-lock-" in path for path in own.paths()) == MAX_WAITING + 1, 20)
-        for waiter in waiters:
-            waiter.result(30)
-    assert most == 1
 
 
 GARBAGE = {
@@ -204,3 +160,51 @@ def test_half_open_connections_end_with_their_session(own: DevServer, connect: C
     eventually(lambda: own.sessions() == [], 5, "sessions of clients that say nothing stay")
     assert all(wire.until(1) == 0 and wire.read() is None for wire in wires), "not told, or not closed"
     assert not [path for path in own.paths() if path.startswith("/half-")]
+
+
+def test_half_a_request_is_no_request(own: DevServer, connect: Connect) -> None:
+    """The connection ends within a frame. Its session can be taken up again."""
+    wire = connect(own)
+    wire.connect()
+    wire.write_raw(integer(100) + integer(1) + integer(1))
+    wire.drop()
+    again = connect(own)
+    assert again.connect(session=wire.session, password=wire.password)
+    assert again.ask(sync("/")) == 0
+    assert own.paths() == ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
+
+
+def test_a_client_that_does_not_read_delays_nobody(own: DevServer, connect: Connect) -> None:
+    """All its replies wait for it, in their order."""
+    lazy, other = connect(own), connect(own)
+    lazy.connect()
+    other.connect()
+    assert other.ask(put("/", b"x" * 500_000)) == 0
+    asked = [lazy.send(*get("/")) for _ in range(40)]
+    for _ in range(20):
+        assert other.ask(sync("/")) == 0
+    assert [lazy.until(xid) for xid in asked] == [0] * 40
+
+
+def test_after_a_stall_a_client_that_sent_nothing_gets_its_events(own: DevServer, connect: Connect) -> None:
+    """On the same connection. A client that sent something is cut off, and its request is not carried out."""
+    quiet, owner, loud = connect(own), connect(own), connect(own)
+    for wire in (quiet, owner, loud):
+        wire.connect()
+    owner.ask(create("/mine", b"", EPHEMERAL))
+    quiet.ask(exists("/mine", True))
+    own.stall = True
+    loud.send(*create("/lost"))
+    own.expire(owner.session)
+    assert quiet.silent(0.1)
+    own.stall = False
+    quiet.wait_event()
+    assert quiet.events == 1
+    assert loud.read() is None
+    assert own.paths("/lost") == []
+
+
+@pytest.mark.parametrize(("word", "line"), [("conf", "tickTime=100"), ("envi", "zookeeper.version=3.8")])
+def test_four_letter_words_describe_the_server(own: DevServer, word: str, line: str) -> None:
+    """Their answers differ from the real server's, but for such lines."""
+    assert line in four_letter("127.0.0.1", own.port, word)

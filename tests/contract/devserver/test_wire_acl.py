@@ -35,15 +35,7 @@ from support.jute import (
     set_acl,
     sync,
 )
-from support.transcripts import (
-    ALICE,
-    STILL,
-    Pair,
-    Script,
-    compare,
-    scripts,
-    who_may,
-)
+from support.transcripts import ALICE, STILL, Pair, Script, compare, scripts, who_may
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper

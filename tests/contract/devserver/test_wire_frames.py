@@ -8,12 +8,7 @@ import time
 
 import pytest
 from support.jute import EPHEMERAL, acl, auth, boolean, buffer, create, exists, integer, long, part, vector
-from support.transcripts import (
-    STILL,
-    UNIMPLEMENTED,
-    Pair,
-    compare,
-)
+from support.transcripts import STILL, UNIMPLEMENTED, Pair, compare
 from support.wire import Talk
 
 from django_zklock.testing.ensemble import four_letter
@@ -76,6 +71,7 @@ REQUESTS: dict[str, bytes] = {
     "no text": integer(1) + integer(4) + buffer(b"/\xff\xfe") + b"\0",
     "create without ACL": integer(1) + integer(1) + buffer("/a") + buffer(b""),
     "create with too many ACLs": integer(1) + integer(1) + buffer("/a") + buffer(b"") + integer(2**31 - 1),
+    "half a check outside a multi": integer(1) + integer(13),
     "multi without end": integer(1) + integer(14) + part(1) + create("/a")[1],
     "multi of nothing": integer(1) + integer(14),
     "multi of something else": integer(1) + integer(14) + part(999) + part(-1, done=True),

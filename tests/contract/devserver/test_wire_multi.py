@@ -21,12 +21,7 @@ from support.jute import (
     sync,
     ttl,
 )
-from support.transcripts import (
-    Pair,
-    Script,
-    compare,
-    scripts,
-)
+from support.transcripts import Pair, Script, compare, scripts
 from support.wire import Talk, Wire
 
 pytestmark = pytest.mark.zookeeper

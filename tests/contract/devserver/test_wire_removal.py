@@ -6,13 +6,7 @@ import time
 
 import pytest
 from support.jute import buffer, children, container, create, delete, exists, multi, ttl
-from support.transcripts import (
-    REAPED,
-    Pair,
-    Script,
-    compare,
-    scripts,
-)
+from support.transcripts import REAPED, Pair, Script, compare, scripts
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper

@@ -6,16 +6,7 @@ import time
 
 import pytest
 from support.jute import CREATOR, EPHEMERAL, auth, children, create, ephemerals, exists, get
-from support.transcripts import (
-    SHORT,
-    STILL,
-    Pair,
-    Script,
-    compare,
-    scripts,
-    sort_events,
-    who_may,
-)
+from support.transcripts import SHORT, STILL, Pair, Script, compare, scripts, sort_events, who_may
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper

@@ -27,13 +27,7 @@ from support.jute import (
     set_acl,
     set_watches,
 )
-from support.transcripts import (
-    Pair,
-    Script,
-    compare,
-    scripts,
-    sort_events,
-)
+from support.transcripts import Pair, Script, compare, scripts, sort_events
 from support.wire import Talk
 
 pytestmark = pytest.mark.zookeeper

@@ -15,7 +15,7 @@ import pytest
 from django.test import override_settings
 from support.faults import BackgroundCall, connected, expire, proxied, session, within
 from support.work import lose, sleep_in_pieces
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually, next_line
 
 from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
 from django_zklock.exceptions import (
@@ -365,8 +365,7 @@ def test_a_stopped_function_may_end_by_itself_within_the_grace(zoo: Zoo) -> None
 
 def test_a_signal_handler_may_call_stop(zoo: Zoo) -> None:
     """A management command does this on SIGTERM. The process ends normally, and its place is free at once."""
-    child = zoo.spawn(
-        """
+    script = """
 import signal, threading
 from django_zklock import zk_leader
 leader = zk_leader("lead")
@@ -376,16 +375,12 @@ def work(hold):
     threading.Event().wait()
 print(leader.run(work), flush=True)
 """
-    )
-    assert child.stdout is not None
-    try:
-        assert child.stdout.readline() == "leads\n"
+    with zoo.running(script) as child:
+        assert next_line(child) == "leads"
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=10)
         assert (out, child.returncode) == ("None\n", 0), err
         zoo.wait_contenders("lead", 0, 1)
-    finally:
-        child.kill()
 
 
 def test_the_next_one_leads_after_a_kill(zoo: Zoo) -> None:
@@ -394,12 +389,10 @@ def test_the_next_one_leads_after_a_kill(zoo: Zoo) -> None:
 from django_zklock import zk_leader
 zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()))
 """
-    child = zoo.spawn(script, ZKLOCK_URL=zoo.url(session_timeout=SHORT))
-    assert child.stdout is not None
     terms = Terms()
     leader = zk_leader("lead")
-    try:
-        assert child.stdout.readline() == "leads\n"
+    with zoo.running(script, ZKLOCK_URL=zoo.url(session_timeout=SHORT)) as child:
+        assert next_line(child) == "leads"
         running = BackgroundCall(lambda: leader.run(terms))
         zoo.wait_contenders("lead", 2)
         child.kill()
@@ -408,9 +401,6 @@ zk_leader("lead").run(lambda hold: (print("leads", flush=True), hold.wait_lost()
         assert time.monotonic() - killed <= SHORT + 2 * TICK + LATER
         terms.end.set()
         assert running.result() == 1
-    finally:
-        child.kill()
-        child.communicate()
 
 
 # --- one Leader object for each ------------------------------------------------------------------------------------
@@ -448,12 +438,9 @@ with leader:
     print("parent", flush=True)
 os.waitpid(pid, 0)
 """
-    child = zoo.spawn(script)
-    try:
+    with zoo.running(script) as child:
         out, err = child.communicate(timeout=20)
         assert out == "parent\nchild\n", err
-    finally:
-        child.kill()
 
 
 def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:

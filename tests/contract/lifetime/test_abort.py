@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import within
-from support.work import compute, lose, run_in_thread, sleep_in_pieces
+from support.work import compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.exceptions import LockLost, LockLostInterrupt
@@ -118,7 +118,7 @@ def test_a_session_that_is_over_stops_all_its_work(zoo: Zoo) -> None:
     process.reset()  # what was simulated is made true
 
 
-@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+@in_each_thread
 def test_swallowed_interrupts_are_told_at_the_end(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
 ) -> None:
@@ -156,7 +156,7 @@ async def test_a_task_that_swallows_its_cancellation_is_told_at_the_end(
     assert report["receipt"].swallowed
 
 
-@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+@in_each_thread
 def test_an_abort_at_the_end_of_the_block_strikes_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
     """Whenever the loss comes around the block's end, it is LockLost or nothing; later code is never interrupted."""
     shared = Lock("edge")
@@ -170,11 +170,10 @@ def test_an_abort_at_the_end_of_the_block_strikes_no_later_code(zoo: Zoo, run: C
             lost = False
             try:
                 with shared as hold:
-                    session, grant = hold._grant.session, hold._grant
-                    session.post(lambda s=session, g=grant, m=moment: s.loop.call_later(m, lambda: g.lose("test")))
+                    lose_later(hold, moment)
                     entered = time.monotonic()
                     if count % 2:
-                        while time.monotonic() - entered < length and not grant.lost_reason:
+                        while time.monotonic() - entered < length and not hold._grant.lost_reason:
                             pass
                     else:
                         time.sleep(length)
@@ -204,9 +203,7 @@ async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) 
     for _ in range(200):
         try:
             async with lock as hold:
-                session, grant = hold._grant.session, hold._grant
-                moment = random.uniform(0, 0.002)
-                session.post(lambda s=session, g=grant, m=moment: s.loop.call_later(m, lambda: g.lose("test")))
+                lose_later(hold, random.uniform(0, 0.002))
                 await asyncio.sleep(random.uniform(0, 0.002))
         except LockLost:
             outcomes.append(True)

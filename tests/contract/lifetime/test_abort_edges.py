@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.faults import within
-from support.zoo import Zoo
+from support.work import in_each_thread, lose, lose_later, run_in_thread
+from support.zoo import Zoo, next_line
 
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.lock import Lock
@@ -50,25 +50,7 @@ def robber(zoo: Zoo) -> Iterator[Robber]:
     robber.stop()
 
 
-def in_thread(call: Callable[[], Any]) -> None:
-    """Run `call` in another thread; raise what it raises."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(40)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-
-
-@pytest.mark.parametrize("run", [lambda call: call(), in_thread], ids=["main thread", "thread"])
+@in_each_thread
 def test_a_lock_lost_as_the_block_begins_is_lost_in_order(robber: Robber, run: Callable[..., Any]) -> None:
     """An abort that strikes before the body has begun comes out as LockLost, and leaves nothing open."""
     shared = Lock("robbed")
@@ -106,7 +88,7 @@ async def test_a_lock_lost_as_the_block_of_a_task_begins_is_lost_in_order(robber
 
 # Only a signal interrupts a wait. Another thread than the main one is told when its wait for the inner lock ends.
 @pytest.mark.parametrize(
-    ("run", "timeout"), [(lambda call: call(), 30), (in_thread, 1.5)], ids=["main thread", "thread"]
+    ("run", "timeout"), [(lambda call: call(), 30), (run_in_thread, 1.5)], ids=["main thread", "thread"]
 )
 def test_an_outer_lock_lost_while_an_inner_one_is_taken_stops_that(
     zoo: Zoo, run: Callable[..., Any], timeout: float
@@ -115,7 +97,7 @@ def test_an_outer_lock_lost_while_an_inner_one_is_taken_stops_that(
 
     def work() -> None:
         with Lock("outer") as outer, zoo.hold_elsewhere("inner"):
-            threading.Timer(0.2, lambda: outer._grant.session.post(outer._grant.lose, "test")).start()
+            lose_later(outer, 0.2)
             with Lock("inner", timeout=timeout):
                 pass
 
@@ -132,12 +114,9 @@ async def test_two_losses_one_after_the_other_leave_no_cancellation(zoo: Zoo, or
         with pytest.raises(LockLost):
             async with Lock("outer") as outer, Lock("inner") as inner:
                 first, second = (outer, inner) if order == "inner last" else (inner, outer)
-                session = outer._grant.session
-                session.post(first._grant.lose, "first")
+                lose(first)
                 if order != "only inner then outer" or delay:
-                    session.post(
-                        lambda s=session, g=second._grant, d=delay: s.loop.call_later(d, lambda: g.lose("second"))
-                    )
+                    lose_later(second, delay)
                 await asyncio.sleep(1)
         await asyncio.sleep(0.002)
 
@@ -164,9 +143,8 @@ with lock as hold:
 def test_a_process_that_was_paused_learns_of_it_at_its_first_check(zoo: Zoo) -> None:
     """SIGSTOP past the lease, SIGCONT: the very first check() raises, by the clock, before any news from ZooKeeper."""
     holder = zoo.spawn(HOLDER)
-    assert holder.stdout
     assert holder.stdin
-    assert holder.stdout.readline() == "held\n"
+    assert next_line(holder) == "held"
     os.kill(holder.pid, signal.SIGSTOP)
     time.sleep(1.8)  # the lease is 0.4 of 4 seconds; this pause is what is tested
     holder.stdin.write("\n")
@@ -205,9 +183,6 @@ def test_an_abort_leaves_the_interpreter_fit_to_be_traced(zoo: Zoo) -> None:
 
     Python 3.11 runs in circles under a trace function when an asynchronous exception was called off.
     """
-    child = zoo.spawn(TRACED)
-    try:
+    with zoo.running(TRACED) as child:
         output, errors = child.communicate(timeout=10)
-    finally:
-        child.kill()
     assert output == "lost\ntraced\n", errors

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall
-from support.work import compute, lose, run_in_thread
+from support.work import compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock.conf.arguments import AbortOn
@@ -20,7 +20,7 @@ from django_zklock.locks.lock import Lock
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+@in_each_thread
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
 def test_of_nested_locks_the_lost_one_raises(zoo: Zoo, run: Callable[..., Any], which: str, raiser: str) -> None:
     """LockLost comes from the block whose lock was lost; from the outer one if both were."""
@@ -117,22 +117,6 @@ def test_the_policy_says_what_a_loss_does(
     assert ended is not raises
     (report,) = eventually(lambda: list(reports))
     assert (report["receipt"] is None) is not raises
-
-
-@pytest.mark.parametrize(("abort_on", "stopped"), [("never", False), ("lost", False), ("suspended", True)])
-def test_a_suspension_stops_by_policy(zoo: Zoo, abort_on: AbortOn, stopped: bool) -> None:
-    """A connection that breaks and comes back stops only the work whose policy says `suspended`."""
-    try:
-        with Lock("suspended", abort_on=abort_on) as hold:
-            session = hold._grant.session
-            session.post(session._client.drop_connection)  # type: ignore[union-attr]
-            eventually(lambda: hold._grant.suspect_since or hold.lost, 3)
-            eventually(lambda: session.connected and not session.suspect, 3)
-            hold.check()
-    except LockLost:
-        assert stopped
-    else:
-        assert not stopped
 
 
 def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:

@@ -7,7 +7,7 @@ import time
 import uuid
 
 import pytest
-from support.faults import BackgroundCall, connected, proxied
+from support.faults import BackgroundCall, connected, die, proxied
 from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
@@ -28,11 +28,6 @@ from django_zklock.zk import process
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
 LONG = 300.0
-
-
-def die() -> None:
-    """End this process's session and its timers, as its end would."""
-    process.reset()
 
 
 def is_over(zoo: Zoo, name: str, key: str = "k") -> bool:

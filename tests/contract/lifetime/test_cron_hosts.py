@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support.zoo import Zoo, namespace
+from support.zoo import Zoo, namespace, next_line
 
 from django_zklock import zk_lock
 from django_zklock.queue.nodes import Payload
@@ -35,13 +35,8 @@ def test_a_process_that_ends_right_after_its_work_keeps_the_lock(real: Zoo) -> N
     end = real.client.exists(f"{real.base}/k/{name}").mtime / 1000 + float(payload.about["seconds"])
     with zk_lock("k", timeout=20) as hold:
         assert end <= real.client.set(hold.path, b"x").mtime / 1000 <= end + 1.5
-    killed = real.spawn("with zk_lock('k', min_hold=300): print('work'); input()")
-    try:
-        assert killed.stdout is not None
-        assert killed.stdout.readline() == "work\n"
-    finally:
-        killed.kill()
-        killed.communicate()
+    with real.running("with zk_lock('k', min_hold=300): print('work'); input()") as killed:
+        assert next_line(killed) == "work"
     with zk_lock("k", timeout=20):
         pass
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, within
-from support.work import compute, run_in_thread, sleep_in_pieces
+from support.signalled import Sent, signalled
+from support.work import compute, in_each_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import Hold, current_hold, signals, zk_lock
+from django_zklock import Hold, current_hold, zk_lock
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost
 from django_zklock.http.transfer import TransferredHold
@@ -25,31 +26,29 @@ REASON = "it was held for longer than max_hold, 0.3 s"
 
 
 @pytest.fixture
-def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+def told() -> Iterator[Sent]:
     """The signals of a test about the life of holds."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    with signalled("lock_held_long", "lock_lost", "lock_released") as sent:
+        yield sent
 
-    def receiver(name: str) -> Callable[..., None]:
-        def receive(**kwargs: Any) -> None:
-            found.append((name, kwargs))
 
-        return receive
+def begin_to_wait(events: list[str]) -> BackgroundCall[None]:
+    """Have another thread wait for the lock, which it notes when it has it."""
 
-    receivers = {name: receiver(name) for name in ("lock_held_long", "lock_lost", "lock_released")}
-    for name, receive in receivers.items():
-        getattr(signals, name).connect(receive)
-    yield found
-    for name, receive in receivers.items():
-        getattr(signals, name).disconnect(receive)
+    def take() -> None:
+        with zk_lock("k", timeout=20):
+            events.append("next")
+
+    return BackgroundCall(take)
 
 
 # --- max_hold ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
-@pytest.mark.parametrize("run", [lambda call: call(), run_in_thread], ids=["main thread", "thread"])
+@in_each_thread
 def test_work_that_takes_too_long_is_stopped_and_told_why(
-    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, told: list[tuple[str, dict[str, Any]]]
+    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, told: Sent
 ) -> None:
     """Also where the loss of the connection would not stop it: this was asked for."""
 
@@ -70,13 +69,8 @@ def test_work_that_takes_too_long_is_stopped_and_told_why(
 def test_the_next_one_gets_the_lock_after_the_work_has_stopped_and_not_before(zoo: Zoo) -> None:
     """Work that takes a while to stop still has the lock for itself."""
     events: list[str] = []
-
-    def take() -> None:
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.3):
-        waiter = BackgroundCall(take)
+        waiter = begin_to_wait(events)
         zoo.wait_contenders("k", 2)
         try:
             sleep_in_pieces(20)
@@ -149,12 +143,7 @@ def test_a_block_under_an_acquired_hold_is_stopped_before_the_lock_goes(zoo: Zoo
     lock = zk_lock("k", max_hold=0.3)
     hold = lock.acquire()
     assert hold
-
-    def take() -> None:
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
-    waiter = BackgroundCall(take)
+    waiter = begin_to_wait(events)
     with pytest.raises(LockLost, match=REASON), lock:
         try:
             sleep_in_pieces(20)
@@ -196,15 +185,10 @@ def test_a_body_that_nobody_asks_for_keeps_no_lock_for_longer(zoo: Zoo) -> None:
 def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
     """The next one gets the lock when the part is left."""
     events: list[str] = []
-
-    def take() -> None:
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
     lock = zk_lock("k", max_hold=0.3)
     with lock as hold:
         transferred = TransferredHold(lock, hold)
-    waiter = BackgroundCall(take)
+    waiter = begin_to_wait(events)
     zoo.wait_contenders("k", 2)
     with pytest.raises(LockLost, match=REASON), transferred:
         try:
@@ -216,21 +200,19 @@ def test_a_body_that_is_being_made_is_stopped_first(zoo: Zoo) -> None:
     assert events == ["stopped", "next"]
 
 
-def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:
+def test_a_hold_that_ends_in_time_is_released_as_ever(zoo: Zoo, told: Sent) -> None:
     """And what it would have come to is forgotten."""
     for _ in range(20):
         with zk_lock("k", max_hold=0.7, warn_after=0.6):
             pass
     time.sleep(0.8)
-    assert [name for name, _ in told] == ["lock_released"] * 20
+    assert told.names == ["lock_released"] * 20
 
 
 # --- warn_after -------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_hold_is_told_once(
-    zoo: Zoo, told: list[tuple[str, dict[str, Any]]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_long_hold_is_told_once(zoo: Zoo, told: Sent, caplog: pytest.LogCaptureFixture) -> None:
     """However often it is taken again; by a log record and by the signal."""
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
@@ -246,7 +228,7 @@ def test_a_long_hold_is_told_once(
     assert "warn_after, 0.2 s" in record.getMessage()
 
 
-def test_the_hold_of_a_body_is_what_the_signal_names(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:
+def test_the_hold_of_a_body_is_what_the_signal_names(zoo: Zoo, told: Sent) -> None:
     """The block that the lock was taken for is over by then."""
     lock = zk_lock("k", warn_after=0.3)
     with lock as hold:
@@ -258,7 +240,7 @@ def test_the_hold_of_a_body_is_what_the_signal_names(zoo: Zoo, told: list[tuple[
     transferred.end()
 
 
-def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: list[tuple[str, dict[str, Any]]]) -> None:
+def test_many_holds_are_warned_and_ended_each_at_its_time(zoo: Zoo, told: Sent) -> None:
     """One timer serves them all, whichever comes first."""
     spans = [0.9, 0.3, 0.6, 1.2]
     ready = threading.Barrier(len(spans))

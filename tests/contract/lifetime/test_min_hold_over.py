@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from django_zklock.queue import guids
 from django_zklock.queue.operator_hold import is_operator
 from django_zklock.zk import process
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
 
 SHORT = 0.5  # seconds
 
@@ -32,14 +32,6 @@ def by_operator(key: str, seconds: float) -> None:
 def by_rest(key: str, seconds: float) -> None:
     with Lock(key, min_hold=seconds, what="nightly"):
         pass
-
-
-@pytest.fixture(autouse=True)
-def emptied(zoo: Zoo) -> Iterator[None]:
-    """Delete what a test put there; whose process would is dead."""
-    yield
-    for path in zoo.contenders():
-        zoo.client.delete(path)
 
 
 @pytest.fixture(params=[by_operator, by_rest])

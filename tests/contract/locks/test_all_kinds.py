@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from support.faults import BackgroundCall, connected, session, within
 from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
+from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
-from django_zklock import signals
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
+from django_zklock.locks.table import held_locks
 
 pytestmark = pytest.mark.zookeeper
 
@@ -39,13 +39,14 @@ def test_it_is_had_by_as_many_as_there_is_room_for(zoo: Zoo, primitive: Primitiv
 
 
 def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
-    """Whatever they do at the same time, no more than there is room for are inside."""
+    """However they use one lock object at the same time, no more than there is room for are inside."""
     guard, inside, most = threading.Lock(), 0, 0
+    lock = primitive.lock(timeout=30)
 
     def work() -> None:
         nonlocal inside, most
         for _ in range(4):
-            with primitive.lock(timeout=30):
+            with lock, lock:
                 with guard:
                     inside += 1
                     most = max(most, inside)
@@ -56,6 +57,8 @@ def test_threads_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
     for thread in [BackgroundCall(work) for _ in range(MOST)]:
         thread.result(30)
     assert 1 <= most <= (primitive.room if primitive.room < MANY else MOST)
+    assert not lock._blocks
+    assert not held_locks._guards
 
 
 async def test_tasks_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> None:
@@ -66,7 +69,7 @@ async def test_tasks_are_never_more_inside(zoo: Zoo, primitive: Primitive) -> No
     async def work() -> None:
         nonlocal inside, most
         for _ in range(4):
-            async with lock:
+            async with lock, lock:
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0.001)
@@ -183,30 +186,17 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
     assert tokens == sorted(set(tokens))
 
 
-@pytest.fixture
-def told(zoo: Zoo) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """The signals of a test, by name, with their arguments."""
-    names = ("lock_acquired", "lock_released", "lock_lost", "lock_contended", "lock_waiting")
-    found: list[tuple[str, dict[str, Any]]] = []
-    receivers = {name: lambda name=name, **kwargs: found.append((name, kwargs)) for name in names}
-    for name, receive in receivers.items():
-        getattr(signals, name).connect(receive, weak=False)
-    yield found
-    for name, receive in receivers.items():
-        getattr(signals, name).disconnect(receive)
-
-
-def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive, told: list[tuple[str, dict[str, Any]]]) -> None:
+def test_signals_tell_what_happened(zoo: Zoo, primitive: Primitive) -> None:
     """It was acquired and released; a caller waits; a caller did not get it."""
-    with primitive.lock() as hold:
-        pass
-    with primitive.full(zoo):
-        assert primitive.lock().acquire(timeout=0.2) is None
-    eventually(lambda: len(told) == 4)
-    names = [name for name, _ in told]
-    assert names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
-    assert {kwargs["lock"] for _, kwargs in told} == {KEY}
-    assert told[0][1]["hold"] is hold
+    with signalled("lock_acquired", "lock_released", "lock_lost", "lock_contended", "lock_waiting") as sent:
+        with primitive.lock() as hold:
+            pass
+        with primitive.full(zoo):
+            assert primitive.lock().acquire(timeout=0.2) is None
+        eventually(lambda: len(sent) == 4)
+    assert sent.names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
+    assert {kwargs["lock"] for _, kwargs in sent} == {KEY}
+    assert sent[0][1]["hold"] is hold
 
 
 def test_the_work_is_stopped_when_its_node_is_deleted(
@@ -231,15 +221,6 @@ def test_the_work_is_stopped_when_its_node_is_deleted(
         waiters[0].wait_granted()
         waiters[0].go()
     eventually(lambda: [report["lock"] for report in reports] == [KEY])
-
-
-async def test_the_work_of_a_task_is_stopped_when_its_node_is_deleted(zoo: Zoo, primitive: Primitive) -> None:
-    """It is cancelled inside the block, and free of any cancellation outside of it."""
-    with pytest.raises(LockLost):
-        async with primitive.lock() as hold:
-            await asyncio.to_thread(zoo.client.delete, hold.path)
-            await asyncio.sleep(10)
-    await asyncio.sleep(0)
 
 
 def test_no_watch_is_left_behind(zoo: Zoo, primitive: Primitive) -> None:

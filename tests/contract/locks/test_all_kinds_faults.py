@@ -197,7 +197,7 @@ def assert_never_more_inside(log: Path, primitive: Primitive, processes: list[su
 
 def test_all_that_a_dead_process_had_is_given_on_at_once(zoo: Zoo) -> None:
     """Several permits, whose end is one transaction, let in as many."""
-    with queued(zoo, *(SEMAPHORE.lock() for _ in range(1))) as (kept,):
+    with queued(zoo, SEMAPHORE.lock()) as (kept,):
         kept.wait_granted()
         script = """
 import threading, time
@@ -208,8 +208,7 @@ for _ in range(2):
     threading.Thread(target=have, daemon=True).start()
 time.sleep(60)
 """
-        process = zoo.spawn(script)
-        try:
+        with zoo.running(script) as process:
             last = zoo.wait_contenders(KEY, 3, timeout=30)[-1]
             owner = zoo.client.get(f"{zoo.base}/{KEY}/{last}")[1].ephemeralOwner
             with queued(zoo, *(SEMAPHORE.lock(timeout=30) for _ in range(3))) as waiters:
@@ -220,6 +219,3 @@ time.sleep(60)
                 assert not waiters[2].granted.is_set()
                 kept.go()
                 waiters[2].wait_granted()
-        finally:
-            process.kill()
-            process.communicate()

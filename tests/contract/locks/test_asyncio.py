@@ -24,30 +24,6 @@ from django_zklock.locks.table import held_locks
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.mark.scenario("F62")
-@pytest.mark.parametrize("shared", [True, False])
-async def test_tasks_of_one_thread_exclude_each_other(zoo: Zoo, shared: bool) -> None:
-    """On one lock object or on several of the same key, one task at a time is inside, and may reenter."""
-    one = Lock("tasks", timeout=30)
-    inside, most = 0, 0
-
-    async def work() -> None:
-        nonlocal inside, most
-        lock = one if shared else Lock("tasks", timeout=30)
-        for _ in range(5):
-            async with lock as outer, lock as inner:
-                assert inner is outer
-                inside += 1
-                most = max(most, inside)
-                await asyncio.sleep(0)
-                inside -= 1
-
-    await asyncio.gather(*(work() for _ in range(10)))
-    assert most == 1
-    assert not one._blocks
-    assert not held_locks._guards
-
-
 @pytest.mark.scenario("F61", "F62")
 async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
     """Tasks made by gather and create_task inside the block are other owners, though they share its context."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import threading
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, session
+from support.faults import BackgroundCall, queue_up, session
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -25,29 +24,6 @@ LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 def requests(warm_proxy: Proxy) -> dict[int, int]:
     """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
     return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
-
-
-def test_an_uncontended_lock_takes_two_round_trips(warm_proxy: Proxy) -> None:
-    """One to take it, the create and the list together, and one to release it."""
-    warm_proxy.reset()
-    with zk_lock(KEY):
-        pass
-    assert requests(warm_proxy) == {CREATE2: 1, GET_CHILDREN: 1, DELETE: 1}
-    assert warm_proxy.requests == 3
-    assert warm_proxy.round_trips() == 2
-
-
-def test_a_try_that_fails_is_two_reads(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """
-    The queue, and the payload of the holder for the error.
-
-    It writes nothing, as a write would cost a quorum, and wake the waiter behind it.
-    """
-    with zoo.hold_elsewhere(KEY):
-        warm_proxy.reset()
-        assert zk_lock(KEY).acquire(blocking=False) is None
-        assert warm_proxy.requests == 2
-        assert requests(warm_proxy) == {GET_CHILDREN: 1, GET_DATA: 1}
 
 
 def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
@@ -73,26 +49,6 @@ def test_a_try_that_fails_names_the_holder(zoo: Zoo) -> None:
         holder.result()
 
 
-def test_a_hand_over_costs_one_watch_event(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """The one who waits first in line asks for nothing more when it is its turn."""
-    granted, leave = threading.Event(), threading.Event()
-
-    def take() -> None:
-        with zk_lock(KEY):
-            granted.set()
-            leave.wait(5)
-
-    with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(take)
-        warm_proxy.wait_for(lambda: any(frame.opcode == GET_DATA and not frame.request for frame in warm_proxy.frames))
-        warm_proxy.reset()
-    assert granted.wait(5)
-    assert requests(warm_proxy) == {}
-    assert warm_proxy.watch_events == 1
-    leave.set()
-    waiter.result()
-
-
 def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Proxy) -> None:
     """Whoever else leaves the queue, or the lock, costs a waiter nothing."""
 
@@ -115,17 +71,8 @@ def test_a_waiter_is_woken_by_the_one_before_it_alone(zoo: Zoo, warm_proxy: Prox
 
 def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> None:
     """One watch event each: no herd."""
-    order: list[int] = []
-
-    def take(number: int) -> None:
-        with zk_lock(KEY, timeout=20):
-            order.append(number)
-
     with zoo.hold_elsewhere(KEY):
-        waiters = []
-        for number in range(20):
-            waiters.append(BackgroundCall(functools.partial(take, number)))
-            zoo.wait_contenders(KEY, number + 2)
+        waiters, order = queue_up(zoo, KEY, 20)
         warm_proxy.reset()
     for waiter in waiters:
         waiter.result()

@@ -58,7 +58,7 @@ def directories() -> list[Directory]:
 
 async def in_line(count: int) -> None:
     """Wait until so many contenders are in the line of this process."""
-    await until(lambda: sum(directory.in_line for directory in directories()) == count)
+    await until(lambda: sum(directory.in_local_queue for directory in directories()) == count)
 
 
 @pytest.fixture
@@ -90,13 +90,14 @@ async def test_a_crowd_has_few_nodes_and_is_served_in_order(zoo: Zoo) -> None:
     assert not directories()
 
 
-async def test_permits_that_are_free_are_not_kept_back_by_the_line(zoo: Zoo) -> None:
+@pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
+async def test_those_that_need_not_wait_are_not_kept_back_by_the_line(zoo: Zoo, options: dict[str, Any]) -> None:
     """Only those that wait are counted: a process may have any number of permits, or of readers."""
     inside: list[int] = []
     everybody = asyncio.Event()
 
     async def take(number: int) -> None:
-        async with zk_lock(KEY, limit=MANY, timeout=30):
+        async with zk_lock(KEY, timeout=30, **options):
             inside.append(number)
             if len(inside) == MANY:
                 everybody.set()
@@ -313,21 +314,6 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
     leave.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
     assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
-
-
-async def test_max_waiters_refuses_no_reader_where_all_read(zoo: Zoo) -> None:
-    """However many begin together."""
-    inside: list[int] = []
-    everybody = asyncio.Event()
-
-    async def take(number: int) -> None:
-        async with zk_lock(KEY, kind="read", timeout=30, max_waiters=0):
-            inside.append(number)
-            if len(inside) == MANY:
-                everybody.set()
-            await everybody.wait()
-
-    await asyncio.wait_for(asyncio.gather(*(take(number) for number in range(MANY))), 30)
 
 
 def read_many(count: int, answers: list[object]) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, expire, proxied, within
-from support.primitives import KEY, Taker, end_session, foreign, queued, signs, watched
+from support.primitives import KEY, Taker, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.conf.arguments import Compat
@@ -79,7 +79,7 @@ def test_the_writer_may_read_too(zoo: Zoo) -> None:
             assert again is inner
         assert len(zoo.children(KEY)) == 1
     assert zoo.children(KEY) == []
-    assert signs(zoo) == []
+    assert zoo.reading(KEY) == []
 
 
 def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
@@ -160,7 +160,7 @@ def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: Co
         for reader in (first, second):
             reader.wait_granted()
         hold.check()
-        assert signs(zoo)
+        assert zoo.reading(KEY)
         first.go()
         second.go()
         assert not writer.granted.is_set()
@@ -169,7 +169,7 @@ def test_readers_just_behind_are_let_in_and_a_writer_is_not(zoo: Zoo, compat: Co
         assert not last.granted.is_set()
         writer.go()
         last.wait_granted()
-    eventually(lambda: signs(zoo) == [])
+    eventually(lambda: zoo.reading(KEY) == [])
 
 
 def test_a_writer_just_behind_waits_for_one_that_reads(zoo: Zoo) -> None:
@@ -181,7 +181,7 @@ def test_a_writer_just_behind_waits_for_one_that_reads(zoo: Zoo) -> None:
     ):
         hold = own.read_on()
         with queued(zoo, lock.read()):  # who comes now, waits as well
-            eventually(lambda: signs(zoo))
+            eventually(lambda: zoo.reading(KEY))
             hold.check()
             assert not writer.granted.is_set()
             assert not reader.granted.is_set()
@@ -197,7 +197,7 @@ def test_readers_that_come_later_join(zoo: Zoo) -> None:
     lock = both()
     with lock.write() as hold:
         hold.downgrade()
-        eventually(lambda: signs(zoo))
+        eventually(lambda: zoo.reading(KEY))
 
         def read() -> None:
             with zk_lock(KEY, kind="read", timeout=0):
@@ -225,7 +225,7 @@ async def test_a_task_goes_on_as_a_reader(zoo: Zoo) -> None:
         await reader
         hold.check()
         assert hold.kind == "read"
-    await asyncio.to_thread(eventually, lambda: signs(zoo) == [])
+    await asyncio.to_thread(eventually, lambda: zoo.reading(KEY) == [])
 
 
 def test_what_cannot_be_downgraded_says_so(zoo: Zoo) -> None:
@@ -259,8 +259,8 @@ def test_a_downgrade_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
         assert fired.wait(5)
         reader.wait_granted()
         hold.check()
-        assert len(signs(zoo)) == 1
-    eventually(lambda: signs(zoo) == [])
+        assert len(zoo.reading(KEY)) == 1
+    eventually(lambda: zoo.reading(KEY) == [])
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
@@ -270,11 +270,11 @@ def test_the_release_of_one_that_reads_survives_a_cut(zoo: Zoo, proxy: Proxy, wh
     hold = lock.acquire()
     assert hold
     hold.downgrade()
-    eventually(lambda: signs(zoo))
+    eventually(lambda: zoo.reading(KEY))
     fired = getattr(proxy, when)(DELETE)
     lock.release()
     assert fired.wait(5)
-    eventually(lambda: signs(zoo) == [] and zoo.children(KEY) == [])
+    eventually(lambda: zoo.reading(KEY) == [] and zoo.children(KEY) == [])
 
 
 def test_a_session_that_is_lost_in_a_downgrade_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
@@ -289,7 +289,7 @@ def test_a_session_that_is_lost_in_a_downgrade_leaves_nothing(zoo: Zoo, proxy: P
         assert hold.wait_lost(10)
         stopped.set()
     proxy.heal()
-    eventually(lambda: zoo.children(KEY) == [] and signs(zoo) == [], 10)
+    eventually(lambda: zoo.children(KEY) == [] and zoo.reading(KEY) == [], 10)
     with zk_lock(KEY, kind="write", timeout=10):
         pass
 
@@ -298,30 +298,29 @@ def test_who_reads_now_and_loses_its_node_takes_its_sign_along(zoo: Zoo) -> None
     """Also when somebody else deletes the node: nothing says that it reads any more."""
     with pytest.raises(LockLost), zk_lock(KEY, kind="write") as hold:
         hold.downgrade()
-        eventually(lambda: signs(zoo))
+        eventually(lambda: zoo.reading(KEY))
         zoo.client.delete(hold.path)
         threading.Event().wait(10)
-    eventually(lambda: signs(zoo) == [])
+    eventually(lambda: zoo.reading(KEY) == [])
 
 
 def test_a_dead_process_leaves_no_sign(zoo: Zoo) -> None:
     """It goes with the session, in one transaction with the node, so that no reader is taken for alone too early."""
-    process = zoo.spawn(
-        'import time\nwith zk_lock("warm/a", kind="write") as hold:\n'
-        "    hold.downgrade()\n    print(hold.path)\n    time.sleep(60)"
-    )
-    try:
-        assert process.stdout
-        path = process.stdout.readline().strip()
-        eventually(lambda: signs(zoo))
+    script = """
+import time
+with zk_lock("warm/a", kind="write") as hold:
+    hold.downgrade()
+    print(hold.path)
+    time.sleep(60)
+"""
+    with zoo.running(script) as process:
+        path = next_line(process)
+        eventually(lambda: zoo.reading(KEY))
         with queued(zoo, zk_lock(KEY, kind="write", timeout=20)) as (writer,):
             process.kill()
             end_session(zoo, zoo.client.get(path)[1].ephemeralOwner)
             writer.wait_granted()
-            assert signs(zoo) == []
-    finally:
-        process.kill()
-        process.communicate()
+            assert zoo.reading(KEY) == []
 
 
 # --- costs -------------------------------------------------------------------------------------------------------

@@ -7,15 +7,13 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from kazoo.client import KazooClient
 from support.faults import BackgroundCall
-from support.primitives import KEY, foreign, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.primitives import KEY, foreign, queued
+from support.proxy import GET_CHILDREN, GET_DATA, Proxy
+from support.zoo import Zoo
 
 from django_zklock import Lock, zk_lock
 from django_zklock.exceptions import LockBusy
-from django_zklock.queue.markers import limit_marker
 from django_zklock.queue.nodes import Kind
 
 pytestmark = pytest.mark.zookeeper
@@ -73,97 +71,12 @@ def test_each_knows_its_own_limit_where_none_is_set(zoo: Zoo) -> None:
             pass
 
 
-def set_limit(zoo: Zoo, client: KazooClient, before: str, limit: int | None) -> str:
-    """Change the limit for all, as operators do: the marker, and the data of the directory, in one transaction."""
-    directory = f"{zoo.base}/{KEY}"
-    change = client.transaction()
-    if before:
-        change.delete(f"{directory}/{before}")
-    if limit is not None:
-        change.create(f"{directory}/{limit_marker(limit)}", b"")
-    change.set_data(directory, b"changed")
-    assert not [each for each in change.commit() if isinstance(each, Exception)]
-    return limit_marker(limit) if limit is not None else ""
-
-
-def test_a_limit_that_is_raised_lets_more_in_at_once(zoo: Zoo) -> None:
-    """Those who wait learn of it, first come, first served, though no holder has released."""
-    with holders(zoo, 2), queued(zoo, *(permit(2) for _ in range(3))) as (first, second, third):
-        eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
-        marker = set_limit(zoo, zoo.client, "", 4)
-        first.wait_granted()
-        second.wait_granted()
-        assert not third.granted.is_set()
-        marker = set_limit(zoo, zoo.client, marker, 5)
-        third.wait_granted()
-        set_limit(zoo, zoo.client, marker, None)
-
-
-def test_a_limit_that_is_lowered_takes_nobodys_permit_and_gives_out_fewer(zoo: Zoo) -> None:
-    """Those who hold go on; the next is let in when there are fewer than the new limit."""
-    with holders(zoo, 3) as paths, queued(zoo, permit(), permit()) as (first, second):
-        eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
-        marker = set_limit(zoo, zoo.client, "", 1)
-        for path in paths[1:]:
-            zoo.client.delete(path)
-            zoo.client.sync(f"{zoo.base}/{KEY}")
-            assert not first.granted.is_set()
-        with pytest.raises(LockBusy), permit(3, timeout=0):
-            pass
-        zoo.client.delete(paths[0])
-        first.wait_granted()
-        assert not second.granted.is_set()
-        first.go()
-        second.wait_granted()
-        set_limit(zoo, zoo.client, marker, None)
-
-
-def test_a_limit_that_is_taken_back_leaves_each_its_own(zoo: Zoo) -> None:
-    """Who waits learns of that, too."""
-    with holders(zoo, 1), queued(zoo, permit(2)) as (first,):
-        first.wait_granted()
-        marker = set_limit(zoo, zoo.client, "", 1)
-        with queued(zoo, permit(3)) as (second,):
-            eventually(lambda: f"{zoo.base}/{KEY}" in watched(zoo))
-            set_limit(zoo, zoo.client, marker, None)
-            second.wait_granted()
-
-
-def test_a_lock_and_a_permit_keep_each_other_out(zoo: Zoo) -> None:
-    """On one path all take their turn."""
-    with queued(zoo, permit(), permit(), zk_lock(KEY, timeout=20), permit()) as (first, second, lock, third):
-        first.wait_granted()
-        second.wait_granted()
-        first.go()
-        assert not lock.granted.is_set()
-        second.go()
-        lock.wait_granted()
-        assert not third.granted.is_set()
-        lock.go()
-        third.wait_granted()
-
-
 # --- costs -------------------------------------------------------------------------------------------------------
 
 
 def answered(warm_proxy: Proxy, opcode: int) -> int:
     """Count the answers to requests of a kind."""
     return sum(frame.opcode == opcode and not frame.request for frame in warm_proxy.frames)
-
-
-def test_a_waiter_watches_as_many_as_there_are_permits(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """It lists twice, as the limit may change in between, and reads the directory and those just ahead."""
-    with holders(zoo, 5):
-        warm_proxy.reset()
-        waiter = BackgroundCall(lambda: permit(3).acquire(timeout=1))
-        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == 4)
-        assert {code: warm_proxy.counts[code] for code in (CREATE2, GET_CHILDREN, GET_DATA, DELETE)} == {
-            CREATE2: 1,
-            GET_CHILDREN: 2,
-            GET_DATA: 1 + 3,
-            DELETE: 0,
-        }
-        assert waiter.result() is None
 
 
 @pytest.mark.parametrize(("which", "woken"), [(0, 1), (1, 2), (2, 3)])

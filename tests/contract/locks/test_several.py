@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, expire, within
+from support.work import in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
@@ -265,9 +266,10 @@ def take_by_aacquire(lock: MultiLock) -> None:
     asyncio.run(take())
 
 
+@in_each_thread
 @pytest.mark.parametrize("take", [take_by_block, take_by_acquire, take_by_async_block, take_by_aacquire])
 def test_one_that_is_lost_before_the_last_is_acquired_is_acquired_again(
-    zoo: Zoo, take: Callable[[MultiLock], None], where: Callable[[Callable[[], object]], object]
+    zoo: Zoo, take: Callable[[MultiLock], None], run: Callable[[Callable[[], object]], object]
 ) -> None:
     """At once, and not only when the wait for the other ends; nobody need hear of it, as nothing was done under it."""
 
@@ -283,16 +285,8 @@ def test_one_that_is_lost_before_the_last_is_acquired_is_acquired_again(
     held = threading.Event()
     thief = BackgroundCall(lose_and_let_go)
     assert held.wait(10)
-    where(lambda: take(zk_locks("a", "b", timeout=10)))
+    run(lambda: take(zk_locks("a", "b", timeout=10)))
     thief.result()
-
-
-@pytest.fixture(params=["in the main thread", "in another thread"])
-def where(request: pytest.FixtureRequest) -> Callable[[Callable[[], object]], object]:
-    """Who makes a call; each is stopped in a way of its own."""
-    if request.param == "in the main thread":
-        return lambda call: call()
-    return lambda call: BackgroundCall(call).result()
 
 
 def test_a_session_that_ends_on_the_way_is_no_end(zoo: Zoo) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.faults import within
+from support.signalled import Sent, signalled
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import signals
@@ -16,40 +17,22 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.zk import process
-from django_zklock.zk.session import Session
 
 pytestmark = pytest.mark.zookeeper
-NAMES = ("connection_state_changed", "lock_acquired", "lock_released", "lock_lost", "lock_contended")
-
-
-class Log(list[tuple[str, dict[str, Any]]]):
-    @property
-    def names(self) -> list[str]:
-        return [name for name, _ in self]
+NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
 
 
 @pytest.fixture
-def log(zoo: Zoo) -> Iterator[Log]:
-    """All signals of a test about locks, as (name, arguments)."""
-    process.current()
+def log(zoo: Zoo) -> Iterator[Sent]:
+    """All signals of a test about locks."""
     with Lock("warm/up"):
         pass
     eventually(lambda: process.current().connected)
-    log = Log()
-    receivers = {}
-    for name in NAMES:
-
-        def receive(name: str = name, **kwargs: Any) -> None:
-            log.append((name, kwargs | {"thread": threading.current_thread().name}))
-
-        receivers[name] = receive
-        getattr(signals, name).connect(receive, weak=False)
-    yield log
-    for name, receive in receivers.items():
-        getattr(signals, name).disconnect(receive)
+    with signalled(*NAMES) as sent:
+        yield sent
 
 
-def test_a_lock_that_is_taken_and_let_go_is_told_once(log: Log) -> None:
+def test_a_lock_that_is_taken_and_let_go_is_told_once(log: Sent) -> None:
     """Acquired and released, each once per grant whatever the reentrancy, with the arguments that are documented."""
     lock = Lock("item/{pk}", fields={"pk": 7})
     with lock as hold, lock:
@@ -66,7 +49,7 @@ def test_a_lock_that_is_taken_and_let_go_is_told_once(log: Log) -> None:
     assert 0.01 <= released["held"] < 5
 
 
-def test_the_order_of_signals_is_that_of_the_events(log: Log) -> None:
+def test_the_order_of_signals_is_that_of_the_events(log: Sent) -> None:
     """One after the other, never two at once."""
     for _ in range(20):
         with Lock("order/1"), Lock("order/2"):
@@ -80,7 +63,7 @@ def test_the_order_of_signals_is_that_of_the_events(log: Log) -> None:
     ]
 
 
-def test_contention_is_told(zoo: Zoo, log: Log) -> None:
+def test_contention_is_told(zoo: Zoo, log: Sent) -> None:
     """Each attempt that ends without the lock is told, with the time it waited."""
     lock = Lock("busy", timeout=0.2)
     with zoo.hold_elsewhere("busy"):
@@ -98,7 +81,7 @@ def test_contention_is_told(zoo: Zoo, log: Log) -> None:
     assert {kwargs["sender"] for _, kwargs in log} == {Lock}
 
 
-def test_a_loss_is_told_instead_of_a_release(log: Log) -> None:
+def test_a_loss_is_told_instead_of_a_release(log: Sent) -> None:
     """lock_lost once for each hold, with the reason; there is no lock_released after it."""
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
         hold._grant.session.post(hold._grant.lose, "taken away")
@@ -112,14 +95,7 @@ def test_a_loss_is_told_instead_of_a_release(log: Log) -> None:
     with Lock("after"):
         pass
     eventually(lambda: log.names[-1] == "lock_released")
-    assert log.names == [
-        "lock_acquired",
-        "lock_lost",
-        "lock_acquired",
-        "lock_lost",
-        "lock_acquired",
-        "lock_released",
-    ]
+    assert log.names == ["lock_acquired", "lock_lost", "lock_acquired", "lock_lost", "lock_acquired", "lock_released"]
     first, second = (kwargs for name, kwargs in log if name == "lock_lost")
     assert first["reason"] == second["reason"] == "taken away"
     assert first["hold"] is hold
@@ -127,7 +103,7 @@ def test_a_loss_is_told_instead_of_a_release(log: Log) -> None:
     assert second["receipt"] is None
 
 
-def test_acquire_around_a_block_that_is_lost_is_told_with_the_receipt(log: Log) -> None:
+def test_acquire_around_a_block_that_is_lost_is_told_with_the_receipt(log: Sent) -> None:
     """A hold that has a block is told of at the block's end, when it is known what became of the work."""
     lock = Lock("around")
     lock.acquire()
@@ -139,22 +115,8 @@ def test_acquire_around_a_block_that_is_lost_is_told_with_the_receipt(log: Log) 
     assert log[-1][1]["receipt"].delivered
 
 
-def test_the_state_of_the_connection_is_told(log: Log) -> None:
-    """The states follow each other, each with the one before, from the Session class."""
-    session = process.current()
-    number = session.session_id
-    session.post(session._client.drop_connection)  # type: ignore[union-attr]
-    eventually(lambda: len(log) == 2)
-    assert [(kwargs["previous"], kwargs["state"]) for _, kwargs in log] == [
-        ("connected", "suspended"),
-        ("suspended", "connected"),
-    ]
-    assert {kwargs["session_id"] for _, kwargs in log} == {number}
-    assert {kwargs["sender"] for _, kwargs in log} == {Session}
-
-
 @pytest.mark.scenario("F64")
-def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Log) -> None:
+def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
     """Locks are taken, and work is stopped, while a receiver sleeps; the others hear of it when it is done."""
     gate = threading.Event()
 
@@ -185,7 +147,7 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Log) -> None:
     eventually(lambda: log.names.count("lock_released") == 5 and "lock_lost" in log.names)
 
 
-def test_a_receiver_may_take_locks_itself(log: Log) -> None:
+def test_a_receiver_may_take_locks_itself(log: Sent) -> None:
     """It runs on a thread that no lock waits for."""
     taken: list[Hold] = []
 

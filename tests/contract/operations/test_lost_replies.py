@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, connected, expire, within
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.operations import break_lock, end_hold, hold_lock
-from django_zklock.queue import nodes
 from django_zklock.zk import process
 
 pytestmark = pytest.mark.zookeeper
@@ -33,9 +32,7 @@ CUTS = [
 
 def named(path: str, zoo: Zoo) -> dict[str, Any]:
     """What a break is told of a holder."""
-    child = nodes.parse(path.rpartition("/")[2])
-    assert child is not None
-    return {"guid": child.guid, "token": zoo.client.exists(path).czxid}
+    return {"guid": guid_of(path), "token": zoo.client.exists(path).czxid}
 
 
 @pytest.mark.parametrize(("opcode", "when"), CUTS)

@@ -45,3 +45,13 @@ def test_an_argument_that_means_nothing_is_named(zoo: Zoo, call: Callable[..., A
                 call("k", **{**CALLS[call], name: value})
             assert str(caught.value).endswith(f", not {value!r}.")
     assert zoo.contenders() == []
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if "by" in CALLS[call]], ids=lambda call: call.__name__)
+def test_a_name_and_a_reason_are_needed(zoo: Zoo, call: Callable[..., Any]) -> None:
+    """Others will ask. Only the end of one's own hold needs no reason."""
+    for name in ("by",) if call is end_hold else ("by", "reason"):
+        for value in ("", " "):
+            with pytest.raises(ValueError, match=f"^{name} .*empty"):
+                call("k", **{**CALLS[call], name: value})
+    assert zoo.contenders() == []

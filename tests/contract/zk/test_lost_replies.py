@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.faults import BackgroundCall, connected, expire, session, within
 from support.primitives import KEY
-from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -23,16 +23,6 @@ def take_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
         stat = zoo.client.exists(hold.path)
         assert (stat.czxid, stat.ephemeralOwner) == (hold.token, session().session_id)
     assert zoo.children(key) == []
-
-
-@pytest.mark.scenario("F6")
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
-def test_entering_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """Whether the create was carried out or not, there is one node, and it is granted the lock once."""
-    fired = getattr(proxy, when)(opcode)
-    take_and_count(zoo)
-    assert fired.is_set()
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
@@ -75,49 +65,6 @@ def test_a_create_in_doubt_is_not_waited_for_after_expiry(zoo: Zoo, proxy: Proxy
     waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=8))
     assert lost.wait(5)
     expire(zoo)
-    proxy.heal()
-    waiter.result()
-
-
-@pytest.mark.scenario("F9")
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """The node is deleted in the end, and the caller does not wait for it."""
-    lock = zk_lock(KEY)
-    lock.acquire()
-    fired = getattr(proxy, when)(DELETE)
-    with within(1):
-        lock.release()
-    assert fired.wait(20)
-    eventually(lambda: zoo.children(KEY) == [], 2, "the node of a release that was cut stays")
-    take_and_count(zoo)
-
-
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("others", [1, 3])
-def test_waiting_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, others: int) -> None:
-    """A waiter keeps its place when the read of its predecessor is cut, and is woken all the same."""
-    holders = [zoo.hold_elsewhere(KEY) for _ in range(others)]
-    for holder in holders:
-        holder.__enter__()
-    fired = getattr(proxy, when)(GET_DATA)
-    waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=12))
-    assert fired.wait(5)
-    proxy.wait_for(lambda: proxy.counts[GET_DATA] == 2)
-    assert len(zoo.children(KEY)) == others + 1
-    for holder in holders:
-        holder.__exit__(None, None, None)
-    waiter.result()
-
-
-def test_the_predecessor_may_go_during_the_cut(zoo: Zoo, proxy: Proxy) -> None:
-    """A watch that was lost with its connection does not delay the waiter."""
-    with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(lambda: take_and_count(zoo, timeout=12))
-        proxy.wait_for(lambda: proxy.counts[GET_DATA])
-        proxy.refuse = True
-        proxy.cut_all()
-    assert zoo.wait_contenders(KEY, 1)
     proxy.heal()
     waiter.result()
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from kazoo.protocol.serialization import Create2
 from support.faults import BackgroundCall, connected, proxied
+from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
-from django_zklock import signals, zk_lock
+from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.spec import Caller
 from django_zklock.zk import process
+from django_zklock.zk.session import Session
 
 pytestmark = pytest.mark.zookeeper
 
@@ -36,29 +36,22 @@ def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
 
 def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     """`connection_state_changed` is sent for every change, with the session id, never on the protocol's thread."""
-    seen: list[tuple[str, str, int | None, str]] = []
-
-    def receiver(state: str, previous: str, session_id: int | None, **_: object) -> None:
-        seen.append((previous, state, session_id, threading.current_thread().name))
-
-    signals.connection_state_changed.connect(receiver)
-    try:
+    with signalled("connection_state_changed") as sent:
         with zk_lock("a"):
             pass
         session = process.current()
         session_id = session.session_id
         session.post(session._client.drop_connection)  # type: ignore[union-attr]
-        eventually(lambda: len(seen) >= 3)
+        eventually(lambda: len(sent) >= 3)
         process.reset()
-        eventually(lambda: len(seen) >= 4)
-    finally:
-        signals.connection_state_changed.disconnect(receiver)
-    assert seen == [
-        ("connecting", "connected", session_id, "zklock-signals"),
-        ("connected", "suspended", session_id, "zklock-signals"),
-        ("suspended", "connected", session_id, "zklock-signals"),
-        ("connected", "lost", None, "zklock-signals"),
+        eventually(lambda: len(sent) >= 4)
+    assert [(kwargs["previous"], kwargs["state"], kwargs["session_id"]) for _, kwargs in sent] == [
+        ("connecting", "connected", session_id),
+        ("connected", "suspended", session_id),
+        ("suspended", "connected", session_id),
+        ("connected", "lost", None),
     ]
+    assert {(kwargs["sender"], kwargs["thread"]) for _, kwargs in sent} == {(Session, "zklock-signals")}
 
 
 def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:
@@ -76,20 +69,9 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
 
 def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> None:
     """The waiter gets `ZooKeeperUnavailable`."""
-    errors: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            with zk_lock("a", timeout=None):
-                pass
-        except ZooKeeperUnavailable as error:
-            errors.append(error)
-
     with zoo.hold_elsewhere("a"):
-        thread = threading.Thread(target=wait)
-        thread.start()
+        waiter = BackgroundCall(lambda: zk_lock("a").acquire())
         zoo.wait_contenders("a", 2)
         process.reset()
-        thread.join(5)
-        assert not thread.is_alive()
-    assert len(errors) == 1
+        with pytest.raises(ZooKeeperUnavailable):
+            waiter.result(5)

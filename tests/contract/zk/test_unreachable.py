@@ -26,11 +26,7 @@ pytestmark = pytest.mark.zookeeper
 def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0, **settings: Any) -> str:
     """Return the error of an acquire that tries these servers for `connect_timeout` seconds."""
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout, **settings}
-    with (
-        override_settings(ZKLOCK=zklock),
-        pytest.raises(ZooKeeperUnavailable) as told,
-        zk_lock("a", timeout=0),
-    ):
+    with override_settings(ZKLOCK=zklock), pytest.raises(ZooKeeperUnavailable) as told, zk_lock("a", timeout=0):
         raise AssertionError("there is no ZooKeeper there")
     return re.sub(r"within \d\.\d s", "within N s", str(told.value))
 

@@ -94,31 +94,22 @@ def test_a_group(worker: Worker) -> None:
     assert outcomes(worker, parts) == OF_ITS_OWN
 
 
-def test_a_chord(worker: Worker) -> None:
-    """The body of a chord gets the result of every part, or the chord fails. It never waits for a skipped part."""
+@pytest.mark.parametrize("last", [True, False], ids=["task", "chain"])
+def test_a_chord(worker: Worker, last: bool) -> None:
+    """
+    The body of a chord gets the result of every part, or the chord fails. It never waits for a skipped part.
+
+    The same holds if the task is not the last step of its part, which is the step that the chord counts.
+    """
 
     def parts(name: str, key: str) -> AsyncResult[Any]:
-        header = [task(worker, name, key), task(worker, name, f"{key}-free")]
+        step = task(worker, name, key)
+        part = step if last else chain(step, task(worker, "policy.next"), app=worker.app)
+        header = [part, task(worker, name, f"{key}-free")]
         result: AsyncResult[Any] = chord(header, app=worker.app)(task(worker, "policy.body"))
         return result
 
-    assert outcomes(worker, parts) == {
-        "raise": "ChordError",
-        "skip": "ChordError",
-        "value": [VALUE, "done"],
-        **{policy: ["done", "done"] for policy in ("retry", "coalesce", "wait")},
-    }
-
-
-def test_a_chain_in_a_chord(worker: Worker) -> None:
-    """The same holds if the task is not the last step of its part, which is the step that the chord counts."""
-
-    def parts(name: str, key: str) -> AsyncResult[Any]:
-        step = chain(task(worker, name, key), task(worker, "policy.next"), app=worker.app)
-        header = [step, task(worker, name, f"{key}-free")]
-        result: AsyncResult[Any] = chord(header, app=worker.app)(task(worker, "policy.body"))
-        return result
-
+    parts.__name__ = f"parts-of-a-chord-{last}"
     assert outcomes(worker, parts) == {
         "raise": "ChordError",
         "skip": "ChordError",

@@ -65,20 +65,6 @@ def test_a_copy_of_a_task_is_no_conflict(worker: Worker) -> None:
     assert len(journal.read_text().splitlines()) == 1
 
 
-def test_a_task_that_lost_one_of_its_locks_may_run_again(worker: Worker) -> None:
-    """With `on_lost="retry"` it is sent again, which does not count as its own retry."""
-    gate = worker.gate()
-    result = worker.send("several.unlucky", "unlucky", str(gate))
-    for key in ("unlucky/a", "unlucky/b"):
-        gate.wait_entered()
-        (gate.path / "entered").unlink()
-        (name,) = worker.zoo.children(key)
-        worker.zoo.client.delete(f"{worker.zoo.base}/{key}/{name}")
-    gate.wait_entered()
-    gate.open()
-    assert worker.get(result)["retries"] == 0
-
-
 @pytest.fixture
 def publisher(worker: Worker) -> Iterator[Worker]:
     """The worker, with a client that knows its tasks and its locks."""

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from celery.result import AsyncResult
-from support.policytasks import POLICIES, VALUE
 from support.sharingtasks import SHARES
 from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
-
-from django_zklock import zk_lock
 
 pytestmark = pytest.mark.zookeeper
 
@@ -49,23 +43,6 @@ def test_tasks_of_one_process_share_their_lock(zoo: Zoo, tmp_path: Path, pool: s
         for gate in gates:
             gate.open()
         assert [outcome(each) for each in sent] == ["done", "done"]
-
-
-@pytest.mark.parametrize("kind", SHARES)
-def test_each_policy_counts_where_the_lock_cannot_be_shared(worker: Worker, kind: str) -> None:
-    """A reader behind a writer, and a task without a permit, act by their policy."""
-    sent: dict[str, AsyncResult[Any]] = {}
-    with worker.zoo.configured(), contextlib.ExitStack() as busy:
-        for policy in POLICIES:  # "wait" is the last, as it occupies a process
-            busy.enter_context(zk_lock(f"{kind}-{policy}"))
-            sent[policy] = worker.send(f"sharing.{kind}.{policy}", f"{kind}-{policy}")
-        found = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
-        assert found == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
-        for policy in ("retry", "coalesce"):
-            eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
-        worker.zoo.wait_contenders(f"{kind}-wait", 2)
-    for policy in ("retry", "coalesce", "wait"):
-        assert outcome(sent[policy]) == "done"
 
 
 @pytest.mark.parametrize("policy", ["retry", "skip", "wait"])

@@ -84,17 +84,6 @@ def test_a_killed_process_loses_the_lock(worker: Worker) -> None:
     assert isinstance(worker.wait_failed(holder), WorkerLostError)
 
 
-@pytest.mark.scenario("F40")
-def test_a_task_of_a_killed_process_runs_again(worker: Worker) -> None:
-    """With `acks_late` and `reject_on_worker_lost` the task is redelivered, and waits for the lock of its first run."""
-    gate = worker.gate()
-    result = worker.send("late", "late", "linger", str(gate))
-    pid = gate.wait_entered()
-    os.kill(pid, signal.SIGKILL)
-    gate.open()  # for the second run
-    assert worker.get(result, timeout=CRASH + 10)["pid"] != pid
-
-
 @pytest.mark.scenario("F44")
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_waiter_leaves_the_queue(worker: Worker, kind: str) -> None:

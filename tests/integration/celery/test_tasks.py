@@ -175,17 +175,6 @@ def test_a_task_outside_a_worker_raises(zoo: Zoo, eager: bool) -> None:
         assert run(celeryapp.skipping) is None
 
 
-def test_always_eager_raises(zoo: Zoo) -> None:
-    """The same holds with `task_always_eager`, as in many test suites."""
-    app = celeryapp.app
-    app.conf.task_always_eager = True
-    try:
-        with zoo.hold_elsewhere("eager"), pytest.raises(LockBusy):
-            celeryapp.plain.delay("eager").get()
-    finally:
-        app.conf.task_always_eager = False
-
-
 def test_a_task_object_is_refused() -> None:
     """The worker would skip a lock above `@app.task`. The error shows the right order."""
     with pytest.raises(TypeError, match=r"@shared_task\n.*@zk_locked"):

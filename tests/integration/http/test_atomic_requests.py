@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from django.http import HttpRequest
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import ledgersite
 from support.ledger import Ledger
+from support.ledgersite import lose_unnoticed
 from support.zoo import Zoo
 
 from django_zklock.exceptions import LockInTransaction, LockLost
@@ -34,18 +34,6 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
         ledger.settings["ATOMIC_REQUESTS"] = True
         yield ledger
         ledgersite.then.clear()
-
-
-def lose_unnoticed(hold: Hold) -> None:
-    """Mark the hold as lost in a way that the work does not notice."""
-    done = threading.Event()
-    try:
-        hold._grant.session.post(hold._grant.lose, "taken away")
-        hold._grant.session.post(done.set)
-        assert done.wait(5)
-        threading.Event().wait(1)
-    except BaseException:
-        pass
 
 
 @pytest.mark.scenario("F53")

@@ -12,13 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from django.contrib.contenttypes.models import ContentType
-from django.db import transaction
 from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import bodysite
-from support.bodysite import FILE, PARTS
+from support.bodysite import FILE, PARTS, is_free
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
@@ -61,23 +59,6 @@ def ends() -> Iterator[list[str]]:
     signals.lock_lost.disconnect(lost)
 
 
-def is_free(key: str = KEY) -> bool:
-    """Return whether another thread can acquire the lock at once."""
-    answers: list[bool] = []
-
-    def look() -> None:
-        try:
-            with zk_lock(key, timeout=0):
-                answers.append(True)
-        except LockBusy:
-            answers.append(False)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    return answers[0]
-
-
 def delete_node(zoo: Zoo, key: str = KEY) -> None:
     """Delete the znode of the holder, so that it loses the lock."""
     (name,) = zoo.children(key)
@@ -105,9 +86,9 @@ def three() -> Iterator[bytes]:
 def test_a_streamed_response_keeps_the_lock_until_its_body_is_done(zoo: Zoo, client: Client, view: str) -> None:
     """The lock is released after the last part, not before, for every kind of view and body."""
     response = client.get(f"/{view}/7/")
-    assert not is_free()
+    assert not is_free(KEY)
     assert b"".join(response) == b"".join(PARTS)
-    assert is_free()
+    assert is_free(KEY)
     assert bodysite.events == ([] if view == "buffer" else ["part"] * 3 + ["end"])
 
 
@@ -124,11 +105,11 @@ async def test_an_async_client_reads_a_body_under_the_lock(zoo: Zoo, view: str) 
 def test_a_file_is_sent_under_the_lock_by_django_itself(zoo: Zoo, client: Client) -> None:
     """The file sending of a server would continue after a loss. Headers do not change."""
     response: Any = client.get("/file/7/")
-    assert not is_free()
+    assert not is_free(KEY)
     assert int(response["Content-Length"]) == FILE.stat().st_size
     assert response.file_to_stream is None
     assert b"".join(response) == FILE.read_bytes()
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_function_that_is_no_view_transfers_its_lock_too(zoo: Zoo) -> None:
@@ -139,9 +120,9 @@ def test_a_function_that_is_no_view_transfers_its_lock_too(zoo: Zoo) -> None:
         return StreamingHttpResponse(three())
 
     response: Any = make("7")
-    assert not is_free()
+    assert not is_free(KEY)
     assert list(response) == PARTS
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_the_next_request_in_the_thread_does_not_own_the_lock_of_the_body(zoo: Zoo, client: Client) -> None:
@@ -166,7 +147,7 @@ def test_a_body_read_in_another_thread_owns_its_lock_there(zoo: Zoo, client: Cli
     thread.join()
     assert got == PARTS
     assert bodysite.events == ["part"] * 3 + ["end"]
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_body_outlives_the_block_around_its_view(zoo: Zoo, ends: list[str]) -> None:
@@ -177,14 +158,14 @@ def test_a_body_outlives_the_block_around_its_view(zoo: Zoo, ends: list[str]) ->
         assert next(iter(first)) == PARTS[0]
         with zk_lock(KEY, timeout=0):
             pass
-    assert not is_free()
+    assert not is_free(KEY)
     hold.check()
     assert hold.lease_remaining > 0
     assert len(list(first)) == 2
-    assert not is_free()
+    assert not is_free(KEY)
     assert ends == []
     assert list(second) == PARTS
-    assert is_free()
+    assert is_free(KEY)
     with pytest.raises(LockNotHeld):
         hold.check()
 
@@ -194,9 +175,9 @@ def test_a_body_that_is_complete_leaves_the_lock_to_the_block_around_it(zoo: Zoo
     with zk_lock(KEY) as hold:
         response: Any = view_of(three)
         assert list(response) == PARTS
-        assert not is_free()
+        assert not is_free(KEY)
         hold.check()
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_the_release_is_signalled_once_and_after_the_body(zoo: Zoo, ends: list[str]) -> None:
@@ -207,30 +188,9 @@ def test_the_release_is_signalled_once_and_after_the_body(zoo: Zoo, ends: list[s
     assert ends == []
     assert list(response) == PARTS
     eventually(lambda: ends)
-    assert is_free()  # whose own release is told after
+    assert is_free(KEY)  # whose own release is told after
     eventually(lambda: len(ends) > 1)
     assert ends == ["released"] * 2
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_view_s_transaction_is_committed_before_its_body(zoo: Zoo, client: Client) -> None:
-    """Lock, BEGIN, view, COMMIT, body, release."""
-    seen: list[bool] = []
-
-    def rows() -> Iterator[bytes]:
-        seen.append(transaction.get_connection().in_atomic_block)
-        seen.append(ContentType.objects.filter(app_label="streamed").exists())
-        yield b"row"
-
-    @zk_locked(KEY)
-    @transaction.atomic
-    def view(request: HttpRequest) -> HttpResponseBase:
-        ContentType.objects.create(app_label="streamed", model="row")
-        return StreamingHttpResponse(rows())
-
-    response: Any = view(RequestFactory().get("/"))
-    assert list(response) == [b"row"]
-    assert seen == [False, True]
 
 
 # --- a body that ends early -------------------------------------------------------------------------------------
@@ -247,7 +207,7 @@ def test_a_body_that_fails_releases_its_lock(zoo: Zoo) -> None:
     assert next(iter(response)) == b"first"
     with pytest.raises(ZeroDivisionError):
         next(iter(response))
-    assert is_free()
+    assert is_free(KEY)
 
 
 @pytest.mark.parametrize("view", STREAMS)
@@ -256,7 +216,7 @@ def test_a_response_that_is_closed_releases_its_lock(zoo: Zoo, client: Client, v
     response = client.get(f"/{view}/7/")
     next(iter(response))
     response.close()
-    assert is_free()
+    assert is_free(KEY)
     assert bodysite.events == ([] if view == "buffer" else ["part", "end"])
 
 
@@ -267,26 +227,26 @@ def test_a_response_that_was_closed_is_not_sent_without_its_lock(zoo: Zoo) -> No
     response.close()
     with pytest.raises(LockNotHeld):
         next(iter(response))
-    assert is_free()
+    assert is_free(KEY)
 
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS)
 def test_a_response_that_is_not_read_releases_its_lock_when_closed(zoo: Zoo, client: Client, view: str) -> None:
     """This happens with HEAD requests."""
     response = client.get(f"/{view}/7/")
-    assert not is_free()
+    assert not is_free(KEY)
     response.close()
-    assert is_free()
+    assert is_free(KEY)
 
 
 @pytest.mark.parametrize("view", STREAMS + ASTREAMS + ["render", "arender"])
 def test_a_response_that_is_deleted_releases_its_lock(zoo: Zoo, rf: RequestFactory, view: str) -> None:
     """A middleware may answer something else and close nothing."""
     response = Client().get(f"/{view}/7/") if "render" not in view else bodysite.render(rf.get("/"), "7")
-    assert not is_free()
+    assert not is_free(KEY)
     del response
     gc.collect()
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_response_is_read_once(zoo: Zoo, client: Client) -> None:
@@ -317,12 +277,12 @@ def test_closing_a_body_lets_the_running_step_finish(zoo: Zoo) -> None:
     try:
         assert bodysite.inside.wait(10)
         response.close()
-        assert not is_free()
+        assert not is_free(KEY)
     finally:
         bodysite.go_on.set()
         thread.join()
     assert got == [b"second"]
-    assert is_free()
+    assert is_free(KEY)
     assert bodysite.events == ["end"]
 
 
@@ -337,7 +297,7 @@ def test_a_call_that_fails_after_the_function_transfers_nothing(zoo: Zoo) -> Non
     ):
         responses.append(response_lock.keep(hold, StreamingHttpResponse(three())))
         raise ZeroDivisionError
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_view_that_lost_its_lock_sends_no_body(zoo: Zoo) -> None:
@@ -351,7 +311,7 @@ def test_a_view_that_lost_its_lock_sends_no_body(zoo: Zoo) -> None:
         return StreamingHttpResponse(three())
 
     assert view(RequestFactory().get("/")).status_code == 503
-    assert is_free()
+    assert is_free(KEY)
 
 
 # --- middleware -------------------------------------------------------------------------------------------------
@@ -363,15 +323,15 @@ def test_a_middleware_may_wrap_the_body(zoo: Zoo) -> None:
         client = Client(headers={"accept-encoding": "gzip"})
         response: Any = client.get("/stream/7/")
         assert response["Content-Encoding"] == "gzip"
-        assert not is_free()
+        assert not is_free(KEY)
         assert b"".join(response)[:2] == b"\x1f\x8b"
-        assert is_free()
+        assert is_free(KEY)
         other: Any = client.get("/stream/7/")
         zipped = iter(other)
         while len(bodysite.events) == 4:
             next(zipped)  # which begins with a header of its own
         other.close()
-    assert is_free()
+    assert is_free(KEY)
     assert bodysite.events[-1] == "end"
     assert bodysite.events.count("end") == 2
 
@@ -380,7 +340,7 @@ def test_an_answer_without_a_body_keeps_no_lock(zoo: Zoo, client: Client) -> Non
     """For HEAD, the test client and servers drop the body."""
     response = client.head("/stream/7/")
     assert b"".join(response) == b""
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_response_that_replaces_that_of_the_view_keeps_no_lock(zoo: Zoo, rf: RequestFactory) -> None:
@@ -388,10 +348,10 @@ def test_a_response_that_replaces_that_of_the_view_keeps_no_lock(zoo: Zoo, rf: R
     from django.utils.cache import get_conditional_response
 
     response: Any = view_of(three)
-    assert not is_free()
+    assert not is_free(KEY)
     response = get_conditional_response(rf.get("/", headers={"if-none-match": '"a"'}), etag='"a"', response=response)
     assert response.status_code == 304
-    assert is_free()
+    assert is_free(KEY)
 
 
 # --- a lock that is lost under the body -------------------------------------------------------------------------
@@ -417,26 +377,9 @@ def test_no_part_is_sent_after_the_loss(zoo: Zoo, reports: list[dict[str, Any]])
     with pytest.raises(LockLost):
         next(body)
     assert computed == []
-    assert is_free()
+    assert is_free(KEY)
     eventually(lambda: reports)
     assert [report["lock"] for report in reports] == [KEY]
-
-
-def test_a_client_that_stops_reading_keeps_the_lock_for_max_hold_at_most(zoo: Zoo) -> None:
-    """Then the lock is free, the response is still open, and the next part is not computed."""
-
-    def parts() -> Iterator[bytes]:
-        yield PARTS[0]
-        computed.append("too late")
-        yield PARTS[1]
-
-    computed: list[str] = []
-    body = iter(view_of(parts, max_hold=0.5))
-    assert next(body) == PARTS[0]
-    eventually(is_free)
-    with pytest.raises(LockLost, match="max_hold"):
-        next(body)
-    assert computed == []
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -469,7 +412,7 @@ def test_a_part_is_aborted_when_its_lock_is_lost(zoo: Zoo, reports: list[dict[st
     else:
         read()
     assert ended == ["first", "stopped", KEY]
-    assert is_free()
+    assert is_free(KEY)
     eventually(lambda: reports)
     (report,) = reports
     assert report["receipt"].delivered
@@ -513,7 +456,7 @@ def test_a_part_that_went_on_after_the_loss_is_not_sent(zoo: Zoo) -> None:
     assert next(body) == b"first"
     with pytest.raises(LockLost):
         next(body)
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_body_that_is_never_aborted_is_sent_to_its_end(zoo: Zoo, ends: list[str]) -> None:
@@ -527,7 +470,7 @@ def test_a_body_that_is_never_aborted_is_sent_to_its_end(zoo: Zoo, ends: list[st
 
     response: Any = view_of(lossy, abort_on="never")
     assert list(response) == [b"first", b"second"]
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_code_between_two_parts_is_not_aborted(zoo: Zoo) -> None:
@@ -537,7 +480,7 @@ def test_code_between_two_parts_is_not_aborted(zoo: Zoo) -> None:
     delete_node(zoo)
     threading.Event().wait(0.3)  # longer than an abort takes; it would be raised here
     response.close()
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_lock_released_in_its_body_ends_the_body(zoo: Zoo) -> None:
@@ -550,7 +493,7 @@ def test_a_lock_released_in_its_body_ends_the_body(zoo: Zoo) -> None:
     response: Any = view_of(hasty)
     with pytest.raises(LockNotHeld, match="inside the body"):
         next(iter(response))
-    assert is_free()
+    assert is_free(KEY)
 
 
 # --- rendered later ---------------------------------------------------------------------------------------------
@@ -562,20 +505,20 @@ def test_a_template_is_rendered_under_the_lock(zoo: Zoo, client: Client, view: s
     response = client.get(f"/{view}/7/")
     assert response.content == b"row 1"
     assert bodysite.events == ["rendered"]
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_the_lock_is_held_from_the_view_to_the_end_of_the_rendering(zoo: Zoo, rf: RequestFactory) -> None:
     """Post-render callbacks run under the lock, too. The response can be pickled afterwards."""
     response: Any = bodysite.render(rf.get("/"), "7")
-    assert not is_free()
+    assert not is_free(KEY)
     with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
         pass
     during: list[bool] = []
-    response.add_post_render_callback(lambda _: during.append(is_free()))
+    response.add_post_render_callback(lambda _: during.append(is_free(KEY)))
     assert response.render() is response
     assert during == [False]
-    assert is_free()
+    assert is_free(KEY)
     assert response.content == b"row 1"
     assert response.render() is response
     assert pickle.loads(pickle.dumps(_plain(response))).content == b"row 1"
@@ -595,7 +538,7 @@ def test_a_response_that_is_rendered_already_keeps_no_lock(zoo: Zoo, rf: Request
         return bodysite.page(request, "7").render()
 
     response = view(rf.get("/"))
-    assert is_free()
+    assert is_free(KEY)
     assert response.render  # type: ignore[attr-defined]
 
 
@@ -609,7 +552,7 @@ def test_a_response_that_cannot_be_rendered_releases_its_lock(zoo: Zoo, rf: Requ
     response: Any = view(rf.get("/"))
     with pytest.raises(Exception, match=r"missing\.html"):
         response.render()
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFactory) -> None:
@@ -625,7 +568,7 @@ def test_a_rendering_that_loses_its_lock_is_answered_503(zoo: Zoo, rf: RequestFa
     answer = response.render()
     assert answer.status_code == 503
     assert answer["Retry-After"]
-    assert is_free()
+    assert is_free(KEY)
 
 
 def test_nested_locks_both_keep_the_response(zoo: Zoo, rf: RequestFactory) -> None:
@@ -641,11 +584,11 @@ def test_nested_locks_both_keep_the_response(zoo: Zoo, rf: RequestFactory) -> No
 
     for view in (render, stream):
         response: Any = view(rf.get("/"))
-        assert not is_free()
+        assert not is_free(KEY)
         assert not is_free("outer")
         if view is render:
             assert response.render() is response
         else:
             assert list(response) == PARTS
-        assert is_free()
+        assert is_free(KEY)
         assert is_free("outer")

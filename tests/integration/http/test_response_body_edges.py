@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.http import HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
-from support.strike import first_line, strides, struck
+from support.strike import strides, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import signals, zk_lock, zk_locked
@@ -103,26 +103,21 @@ def render(key: str) -> None:
 @pytest.mark.parametrize("work", [read, close, render])
 def test_an_exception_at_any_line_of_a_body_leaves_nothing(zoo: Zoo, work: Callable[[str], None], stride: int) -> None:
     """No hold, owner or abort is left, whichever line the exception interrupts."""
-    functions = functions_of_a_body()
-    work("warm/up")
-    first, leaks = first_line(stride), []
-    end = first
-    for at, where, key in struck(functions, work, first, stride):
-        end = at + stride
-        try:
-            zoo.assert_empty()
-            assert not table.held_locks._kept
-            assert not list(table.held_locks._weak.values())
-            assert not table.held_locks._guards
-            assert not abort._main_thread_aborts
-            with Lock(key, timeout=20):
-                pass
-        except Exception as error:
-            leaks.append((at, where, repr(error)))
-            table.held_locks._guards.clear()
-            abort._main_thread_aborts.clear()
-    assert end > 100
-    assert not leaks, leaks
+
+    def check(key: str) -> None:
+        zoo.assert_empty()
+        assert not table.held_locks._kept
+        assert not list(table.held_locks._weak.values())
+        assert not table.held_locks._guards
+        assert not abort._main_thread_aborts
+        with Lock(key, timeout=20):
+            pass
+
+    def clean() -> None:
+        table.held_locks._guards.clear()
+        abort._main_thread_aborts.clear()
+
+    sweep(functions_of_a_body(), work, check, stride, clean=clean, least=100)
 
 
 def test_a_block_and_bodies_that_end_at_the_same_time_release_once(zoo: Zoo) -> None:

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of, long_strides
+from support.strike import Struck, alarm, functions_of, long_strides, sweep
 from support.zoo import Zoo
 
 from django_zklock.exceptions import LockLost
@@ -105,37 +105,29 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
 ) -> None:
     """Afterwards the database and the lock are free, and failed work is not committed."""
     options, functions = WORK[work]
-    work(ledger, Lock("warm/up", **options))
-    at, leaks = first_line(stride), []
-    while True:
-        key, before = f"sweep/{at}", len(ledger.seen())
-        strike = LineStrike(functions, at)
-        mutex = Lock(key, **options)  # which lives on, as one in a module's global does
-        try:
-            with strike:
-                work(ledger, mutex)
-        except Struck:
+
+    def check(key: str) -> None:
+        ledger.assert_idle()
+        audit.assert_idle()
+        zoo.assert_empty()
+        assert not list(table.held_locks._weak.values())
+        assert not table.held_locks._guards
+        assert work is not failing or not ledger.seen(), "half its work was committed"
+        with Lock(key, timeout=20, atomic="ledger"):
             pass
-        if not strike.where:
-            break
-        try:
-            gc.collect()
-            ledger.assert_idle()
-            audit.assert_idle()
-            zoo.assert_empty()
-            assert not list(table.held_locks._weak.values())
-            assert not table.held_locks._guards
-            assert work is not failing or len(ledger.seen()) == before, "half its work was committed"
-            with Lock(key, timeout=20, atomic="ledger"):
-                pass
-        except Exception as error:
-            leaks.append((at, strike.where, repr(error)))
-            connections["ledger"].in_atomic_block = False
-            connections["ledger"].close()
-            gc.collect()
-        at += stride
-    assert at > 40
-    assert not leaks, f"{len(leaks)} of {at}: {leaks[0]}"
+
+    def clean() -> None:
+        connections["ledger"].in_atomic_block = False
+        connections["ledger"].close()
+
+    sweep(
+        functions,
+        lambda mutex: work(ledger, mutex),
+        check,
+        stride,
+        make=lambda key: Lock(key, **options),
+        clean=clean,
+    )
 
 
 @pytest.mark.chaos

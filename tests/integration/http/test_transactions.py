@@ -325,26 +325,6 @@ def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger
     assert not held_locks._kept
 
 
-def test_the_next_holder_sees_the_committed_work(zoo: Zoo, ledger: Ledger) -> None:
-    """A waiter gets the lock after COMMIT."""
-    seen: list[list[str]] = []
-
-    def next_holder() -> None:
-        with zk_lock("kept", timeout=None):
-            seen.append(ledger.seen())
-
-    thread = threading.Thread(target=next_holder)
-    with transaction.atomic(using="ledger"):
-        with zk_lock("kept", release_on="commit"):
-            thread.start()
-            zoo.wait_contenders("kept", 2)
-            ledger.write("a")
-        assert len(zoo.children("kept")) == 2
-        assert not seen
-    thread.join()
-    assert seen == [["a"]]
-
-
 def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
     """With two databases, the end of the first transaction is not enough."""
     with transaction.atomic(using="ledger"):
@@ -608,16 +588,6 @@ def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
     assert zk_lock("byhand").acquire()
     assert current_hold("byhand").key == "byhand"
     zk_lock("byhand").release()
-
-
-async def test_current_hold_in_an_async_function(zoo: Zoo) -> None:
-    """Each task has its own."""
-
-    @zk_locked("async/{key}")
-    async def work(key: int) -> str:
-        return current_hold().key
-
-    assert await work(1) == "async/1"
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])

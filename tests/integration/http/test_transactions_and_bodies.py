@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from support import bodysite
 from support.ledger import Ledger
+from support.ledgersite import lose_unnoticed
 from support.zoo import Zoo, eventually
 
 from django_zklock import current_hold, zk_lock, zk_locked
@@ -122,15 +122,7 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 
 
 def lose() -> None:
-    """Mark the newest hold as lost in a way that the work does not notice."""
-    done = threading.Event()
-    try:
-        holds[-1]._grant.session.post(holds[-1]._grant.lose, "taken away")
-        holds[-1]._grant.session.post(done.set)
-        assert done.wait(5)
-        threading.Event().wait(0.5)
-    except BaseException:
-        pass
+    lose_unnoticed(holds[-1])
 
 
 def fail() -> None:

@@ -153,17 +153,6 @@ def test_a_class_is_refused() -> None:
         zk_locked("x")(Order)
 
 
-def test_a_task_object_is_refused() -> None:
-    """The worker would skip a decorator above @shared_task. The error says to swap them."""
-    from celery import shared_task
-
-    with pytest.raises(TypeError, match="below"):
-
-        @zk_locked("x")
-        @shared_task
-        def work() -> None: ...
-
-
 def test_generators_are_refused() -> None:
     """The body of a generator would run after the release. The error says what to do."""
 

@@ -194,38 +194,6 @@ print(process.peek() is not None)
     assert run(zoo, script) == ["[0, 0, 0]", "True"]
 
 
-@pytest.mark.scenario("F39")
-@pytest.mark.chaos
-def test_forks_from_a_thread_under_load_never_hang(zoo: Zoo) -> None:
-    """Whatever the other threads are in the middle of, the first use of the child answers, every time."""
-    script = """
-stop = []
-def load(number):
-    while not stop:
-        with zk_lock(f"load/{number % 2}", timeout=20):
-            pass
-threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
-[thread.start() for thread in threads]
-slowest = 0
-def child():
-    began = time.monotonic()
-    with zk_lock("child", timeout=4):
-        pass
-    assert time.monotonic() - began < 5
-codes = []
-def fork_often():
-    for _ in range(200):
-        codes.append(forked(child))
-forker = threading.Thread(target=fork_often)
-forker.start()
-forker.join()
-stop.append(1)
-[thread.join() for thread in threads]
-print(set(codes), len(codes))
-"""
-    assert run(zoo, script, timeout=58) == ["{0} 200"]
-
-
 @pytest.mark.scenario("F37")
 def test_multiprocessing_children_take_turns_with_their_parent(zoo: Zoo) -> None:
     """Processes forked by multiprocessing, from inside a block, exclude each other and their parent."""

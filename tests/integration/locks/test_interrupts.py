@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import random
 import signal
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 from support.faults import within
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of, strides
+from support.strike import LineStrike, Struck, alarm, functions_of, strides, strike_at_any_moment, sweep
 from support.zoo import Zoo
 
 from django_zklock.execution import waiters
-from django_zklock.execution.owner import current_owner
 from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
 from django_zklock.locks.lock import Lock
 
@@ -57,31 +54,20 @@ def work_acquire_around_with(mutex: Lock) -> None:
 @pytest.mark.parametrize("work", [work_nested, work_acquire_around_with])
 def test_an_exception_at_any_line_leaves_nothing(zoo: Zoo, work: Callable[[Lock], None], stride: int) -> None:
     """Whatever line of the package the caller is struck in, no contender and no listed hold is left behind."""
-    functions = package_functions()
-    work(Lock("warm/up"))
-    at, leaks = first_line(stride), []
-    while True:
-        key = f"sweep/{at}"
-        strike = LineStrike(functions, at)
-        mutex = Lock(key, max_hold=90, warn_after=80)  # which lives on, as one in a module's global does
-        try:
-            with strike:
-                work(mutex)
-        except Struck:
+
+    def check(key: str) -> None:
+        assert_nothing_held(zoo)
+        with Lock(key, timeout=20):
             pass
-        if not strike.where:
-            break
-        try:
-            assert_nothing_held(zoo)
-            with Lock(key, timeout=20):
-                pass
-        except Exception as error:
-            leaks.append((at, strike.where, repr(error)))
-            table.held_locks._kept.clear()
-            gc.collect()
-        at += stride
-    assert at > 40
-    assert not leaks, leaks[0]
+
+    sweep(
+        package_functions(),
+        work,
+        check,
+        stride,
+        make=lambda key: Lock(key, max_hold=90, warn_after=80),
+        clean=table.held_locks._kept.clear,
+    )
 
 
 @pytest.mark.scenario("F13")
@@ -121,46 +107,16 @@ def test_an_exception_at_the_very_entry_of_the_end_leaves_nothing(zoo: Zoo) -> N
 SHARED = Lock("alarm")
 
 
-@pytest.mark.scenario("F13")
-@pytest.mark.chaos
-def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo) -> None:
-    """A signal's handler that raises at a random moment of `with`, also of a shared object, leaves no contender."""
-    struck = 0
-    with SHARED:
-        pass
-    for _ in range(1500):
-        try:
-            with alarm(random.uniform(1e-5, 3e-3)):
-                end = time.monotonic() + 5
-                while time.monotonic() < end:
-                    with SHARED, SHARED:
-                        pass
-        except Struck:
-            struck += 1
-        assert not SHARED._blocks
-    assert struck == 1500
-    assert_nothing_held(zoo)
-    with SHARED:
-        pass
-
-
 @pytest.mark.scenario("F12", "F13")
+@pytest.mark.parametrize("way", ["with", "acquire"])
 @pytest.mark.chaos
-def test_an_exception_at_any_moment_of_acquire_and_release_leaves_nothing(zoo: Zoo) -> None:
-    """An interrupted release still releases; an interrupted acquire has not acquired."""
-    for _ in range(1500):
-        mutex = Lock("alarm")
-        entered = False
-        with contextlib.suppress(Struck), alarm(random.uniform(1e-5, 3e-3)):
-            while True:
-                entered = False
-                mutex.acquire()
-                entered = True  # an exception between these two lines would be its caller's to deal with
-                mutex.release()
-        if entered and table.held_locks.find(current_owner(), "alarm"):
-            mutex.release()
+def test_an_exception_at_any_moment_leaves_nothing(zoo: Zoo, way: str) -> None:
+    """A release that is struck still lets go, and an acquire that is struck has not acquired."""
+    with SHARED:
+        pass
+    strike_at_any_moment(SHARED, "alarm", way, 1500)
     assert_nothing_held(zoo)
-    with Lock("alarm"):
+    with SHARED:
         pass
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.strike import first_line, functions_of, long_strides, struck
+from support.strike import functions_of, long_strides, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
@@ -84,19 +83,11 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
     zoo: Zoo, work: Callable[[str], None], stride: int
 ) -> None:
     """Whatever line the caller is struck in; what stays of a hold that is to last a time ends as ever."""
-    work("warm/up")
-    first, leaks = first_line(stride), []
-    end = first
-    for at, where, key in struck(FUNCTIONS, work, first, stride):
-        end = at + stride
-        try:
-            eventually(lambda key=key: not is_left(zoo, key), 2, "something is left")  # type: ignore[misc]
-            assert not table.held_locks._kept
-            assert not list(table.held_locks._weak.values())
-            assert not table.held_locks._guards
-        except AssertionError as error:
-            leaks.append((at, where, repr(error)))
-            table.held_locks._kept.clear()
-            gc.collect()
-    assert end > 40
-    assert not leaks, leaks[0]
+
+    def check(key: str) -> None:
+        eventually(lambda: not is_left(zoo, key), 2, "something is left")
+        assert not table.held_locks._kept
+        assert not list(table.held_locks._weak.values())
+        assert not table.held_locks._guards
+
+    sweep(FUNCTIONS, work, check, stride, clean=table.held_locks._kept.clear)

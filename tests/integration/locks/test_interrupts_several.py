@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import random
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 import pytest
 from django.db import connections
 from support.ledger import Ledger
-from support.strike import LineStrike, Struck, alarm, first_line, functions_of, long_strides
+from support.strike import LineStrike, Struck, functions_of, long_strides, strike_at_any_moment, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.execution import transactions
-from django_zklock.execution.owner import current_owner
 from django_zklock.locks import acquisition, base, blocks, held, hold, lock, multi, table
 from django_zklock.locks.lock import zk_lock
 from django_zklock.locks.multi import MultiLock, zk_locks
@@ -72,7 +70,7 @@ def work_in_vain(locks: MultiLock) -> None:
 def test_an_exception_at_any_line_leaves_none_taken(zoo: Zoo, work: Callable[[MultiLock], None], stride: int) -> None:
     """Whatever line the caller is struck in, of taking and of letting go, no contender and no listed hold is left."""
     with zoo.hold_elsewhere("busy"):
-        sweep(zoo, work, stride, {})
+        sweep_all(zoo, work, stride, {})
 
 
 @pytest.mark.scenario("F13")
@@ -85,7 +83,7 @@ def test_an_exception_at_any_line_leaves_no_transaction(zoo: Zoo, ledger: Ledger
         assert not connection.in_atomic_block
 
     with zoo.hold_elsewhere("busy"):
-        sweep(zoo, work_simple, stride, {"atomic": "ledger"}, check)
+        sweep_all(zoo, work_simple, stride, {"atomic": "ledger"}, check)
 
 
 @pytest.mark.chaos
@@ -130,39 +128,27 @@ def work_simple(locks: MultiLock) -> None:
         pass
 
 
-def sweep(
+def sweep_all(
     zoo: Zoo,
     work: Callable[[MultiLock], None],
     stride: int,
     options: dict[str, Any],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    functions = FUNCTIONS + (functions_of(transactions) if options else [])
-    work(zk_locks("warm", "up", **options))
-    at, leaks = first_line(stride), []
-    while True:
-        keys = f"sweep/{at}/b", f"sweep/{at}/a"
-        strike = LineStrike(functions, at)
-        locks = zk_locks(*keys, **options)  # which live on, as those in a module's global do
-        try:
-            with strike:
-                work(locks)
-        except Struck:
+    def check_all(key: str) -> None:
+        check()
+        assert_nothing_held(zoo)
+        with zk_locks(f"{key}/b", f"{key}/a", "c", timeout=20):
             pass
-        if not strike.where:
-            break
-        try:
-            check()
-            assert_nothing_held(zoo)
-            with zk_locks(*keys, "c", timeout=20):
-                pass
-        except BaseException as error:
-            leaks.append((at, strike.where, repr(error)))
-            table.held_locks._kept.clear()
-            gc.collect()
-        at += stride
-    assert at > 40
-    assert not leaks, leaks[:3]
+
+    sweep(
+        FUNCTIONS + (functions_of(transactions) if options else []),
+        work,
+        check_all,
+        stride,
+        make=lambda key: zk_locks(f"{key}/b", f"{key}/a", **options),
+        clean=table.held_locks._kept.clear,
+    )
 
 
 SHARED = zk_locks("alarm/b", "alarm/a")
@@ -175,22 +161,7 @@ def test_an_exception_at_any_moment_leaves_none_taken(zoo: Zoo, way: str) -> Non
     """A signal's handler that raises at a random moment, also of a shared object, leaves no contender."""
     with SHARED:
         pass
-    for _ in range(600):
-        entered = False
-        with contextlib.suppress(Struck), alarm(random.uniform(1e-5, 4e-3)):
-            end = time.monotonic() + 5
-            while time.monotonic() < end:
-                if way == "with":
-                    with SHARED, SHARED:
-                        pass
-                else:
-                    entered = False
-                    SHARED.acquire()
-                    entered = True  # an exception between these two lines would be its caller's to deal with
-                    SHARED.release()
-        if entered and table.held_locks.find(current_owner(), "alarm/a"):
-            SHARED.release()
-        assert not SHARED._blocks
+    strike_at_any_moment(SHARED, "alarm/a", way, 600)
     assert_nothing_held(zoo)
     with SHARED:
         pass

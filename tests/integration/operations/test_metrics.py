@@ -109,22 +109,6 @@ def test_readers_writers_and_permits_are_told_apart(collected: Collected) -> Non
     assert collected("holds", "k", "read") == 0
 
 
-def test_permits_of_several_threads_add_up(collected: Collected) -> None:
-    """Each permit is one hold."""
-
-    def take() -> None:
-        with zk_lock("p", limit=2):
-            pass
-
-    with zk_lock("p", limit=2):
-        BackgroundCall(take).result()
-        collected.becomes(1, "hold_seconds_count", "p", "semaphore")
-        assert collected("holds", "p", "semaphore") == 1
-    collected.becomes(0, "holds", "p", "semaphore")
-    assert collected("acquired_total", "p", "semaphore") == 2
-    assert set(re.findall(r'kind="(.*?)"', collected.text)) == {"semaphore"}
-
-
 def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
     """Of a block, and of what was taken by `acquire` and is released after the loss; the session's end is told, too."""
     lock = zk_lock("kept")
@@ -301,11 +285,7 @@ print("added up")
 
 def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
     """In the library's mode for them, of which each process may be asked."""
-    process = zoo.spawn(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
-    try:
-        said, problems = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    said, problems = told(zoo, SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
     assert said == "added up\n", problems
 
 
@@ -317,9 +297,9 @@ WHAT_TO_DO = (
 )
 
 
-def told(zoo: Zoo, script: str, first: str) -> tuple[str, str]:
+def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
     """Return what a process says, and its complaints."""
-    process = zoo.spawn(script, first=first)
+    process = zoo.spawn(script, first=first, **env)
     try:
         return process.communicate(timeout=60)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -233,15 +234,28 @@ def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ens
     assert process.returncode == ExitCode.LOST
 
 
+@contextlib.contextmanager
+def on_a_terminal(zoo: Zoo, *arguments: str) -> Iterator[tuple[int, int]]:
+    """Start `manage.py zklock run` on a terminal of its own; yield its process id and the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(environment(zoo))
+        os.execvp(RUN[0], [*RUN, *arguments])
+    try:
+        yield pid, terminal
+    finally:
+        with contextlib.suppress(ChildProcessError):  # the test has waited for its end
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        os.close(terminal)
+
+
 def test_the_command_has_the_terminal(zoo: Zoo) -> None:
     """It reads from it and gets Ctrl-C."""
     again = 'while [ -z "$two" ]; do read two; done; echo "<$two>"; exit 4'
     script = f'trap "echo caught" INT; read one; echo "<$one>"; {again}'
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update(environment(zoo))
-        os.execvp(RUN[0], [*RUN, "k", "--", "bash", "-c", script])
-    try:
+    with on_a_terminal(zoo, "k", "--", "bash", "-c", script) as (pid, terminal):
         zoo.wait_contenders("k", 1, 20)
         os.write(terminal, b"hello\n")
         text = seen(terminal, "<hello>")
@@ -250,13 +264,7 @@ def test_the_command_has_the_terminal(zoo: Zoo) -> None:
         os.write(terminal, b"again\n")
         seen(terminal, "<again>")
         _, status = os.waitpid(pid, 0)
-        pid = 0
         assert os.waitstatus_to_exitcode(status) == 4, text
-    finally:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        os.close(terminal)
 
 
 def seen(terminal: int, wanted: str) -> str:
@@ -272,11 +280,8 @@ def seen(terminal: int, wanted: str) -> str:
 
 def test_ctrl_z_stops_the_command_as_a_job_of_the_shell(zoo: Zoo) -> None:
     """SIGCONT, as of `fg`, continues it."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update(environment(zoo))
-        os.execvp(RUN[0], [*RUN, "k", "--abort-on=lost", "--", "sh", "-c", 'echo up; read one; echo "<$one>"'])
-    try:
+    script = 'echo up; read one; echo "<$one>"'
+    with on_a_terminal(zoo, "k", "--abort-on=lost", "--", "sh", "-c", script) as (pid, terminal):
         seen(terminal, "up")
         os.write(terminal, b"\x1a")
         _, status = os.waitpid(pid, os.WUNTRACED)
@@ -287,13 +292,7 @@ def test_ctrl_z_stops_the_command_as_a_job_of_the_shell(zoo: Zoo) -> None:
         os.write(terminal, b"hello\n")
         text = seen(terminal, "<hello>")
         _, status = os.waitpid(pid, 0)
-        pid = 0
         assert os.waitstatus_to_exitcode(status) == 0, text
-    finally:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        os.close(terminal)
 
 
 def test_a_key_from_the_list_is_not_escaped_again(zoo: Zoo) -> None:

@@ -84,21 +84,6 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
         assert ending("show", "goods")[2] == told
 
 
-def test_an_action_is_reported_once(zoo: Zoo) -> None:
-    """Also without LOGGING, when Python itself prints warnings."""
-    process = subprocess.run(
-        [*MANAGE, "hold", "k", "--for=1m", "--reason=deploy"],
-        env=environment(zoo),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert process.stderr == ""
-    assert process.stdout.count("k") >= 1
-    assert "1 lock held" in zklock("status")
-    zoo.client.delete(f"{zoo.base}/k/{zoo.children('k')[0]}")
-
-
 def test_without_a_connection_the_number_of_locks_is_unknown(zoo: Zoo) -> None:
     """It is not 0."""
     (port,) = free_ports(1)

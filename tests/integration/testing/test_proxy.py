@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from support.proxy import (
     CONNECT,
@@ -25,10 +23,10 @@ from support.proxy import (
     count_round_trips,
 )
 
-from django_zklock.testing.ensemble import Ensemble, Server, free_ports
+from django_zklock.testing.ensemble import Ensemble, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.zookeeper
 
@@ -70,17 +68,6 @@ def path(request: pytest.FixtureRequest, direct: KazooClient) -> str:
     path = f"/{request.node.name}"
     assert not direct.exists(path)
     return path
-
-
-def states(client: KazooClient) -> Callable[[str], threading.Event]:
-    """Return a function that gives the event of a state: set once the client is told of it."""
-    events = {state: threading.Event() for state in (KazooState.CONNECTED, KazooState.SUSPENDED, KazooState.LOST)}
-
-    def listen(state: str) -> None:
-        events[state].set()
-
-    client.add_listener(listen)
-    return lambda state: events[state]
 
 
 def test_requests_are_counted_by_opcode(proxy: Proxy, client: KazooClient, path: str) -> None:
@@ -131,15 +118,6 @@ def test_round_trips_ignore_pings_and_other_connections() -> None:
     assert count_round_trips([*frames, frame(1, False, 1, CREATE), frame(1, True, 5, DELETE)]) == 3
 
 
-def test_watch_events_are_counted(proxy: Proxy, client: KazooClient, direct: KazooClient, path: str) -> None:
-    """A watch that fires passes as one event."""
-    fired = threading.Event()
-    client.exists(path, watch=lambda _: fired.set())
-    direct.create(path)
-    assert fired.wait(10)
-    assert proxy.watch_events == 1
-
-
 def test_a_delay_is_kept_each_way_and_does_not_add_up(proxy: Proxy, client: KazooClient) -> None:
     """Ten requests sent together arrive together: the delay is the length of a line, not a queue."""
     proxy.delay = 0.1
@@ -148,68 +126,6 @@ def test_a_delay_is_kept_each_way_and_does_not_add_up(proxy: Proxy, client: Kazo
         request.get(timeout=10)
     took = time.monotonic() - started
     assert 0.2 <= took < 1.9  # one after the other, they would take two seconds
-
-
-def test_cut_connections_are_reset_and_made_again(proxy: Proxy, client: KazooClient) -> None:
-    """Everybody is cut off at once; the session survives on a new connection."""
-    session, seen = client.client_id, states(client)
-    assert proxy.cut_all() == 1
-    assert seen(KazooState.SUSPENDED).wait(10)
-    assert seen(KazooState.CONNECTED).wait(10)
-    assert client.client_id == session
-    assert proxy.connected == 2
-
-
-def test_a_refusing_proxy_lets_nobody_in(proxy: Proxy, client: KazooClient) -> None:
-    """Nobody listens; open connections stay until they are cut, and the same port serves again later."""
-    seen = states(client)
-    proxy.refuse = True
-    assert client.exists("/zookeeper")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
-    proxy.cut_all()
-    assert seen(KazooState.SUSPENDED).wait(10)
-    assert proxy.connections == 0
-    proxy.refuse = False
-    assert seen(KazooState.CONNECTED).wait(10)
-
-
-@pytest.mark.chaos
-def test_a_hanging_proxy_accepts_and_passes_nothing_on(
-    proxy: Proxy, client: KazooClient, direct: KazooClient, path: str
-) -> None:
-    """What was sent meanwhile arrives late, as after a stall of the network, and is not lost."""
-    proxy.hang = True
-    created = client.create_async(path)
-    proxy.wait_for(lambda: proxy.counts[CREATE])
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=5):
-        proxy.wait_for(lambda: proxy.connections == 2)
-    assert not direct.exists(path)
-    assert not created.ready()
-    proxy.hang = False
-    assert created.get(timeout=10) == path
-
-
-def test_dropped_requests_never_arrive(proxy: Proxy, client: KazooClient, direct: KazooClient, path: str) -> None:
-    """Half-open towards the server: the client sends, nothing happens, nobody is told."""
-    proxy.drop_requests = True
-    created = client.create_async(path)
-    proxy.wait_for(lambda: proxy.counts[CREATE])
-    proxy.heal()
-    proxy.cut_all()
-    with pytest.raises(ConnectionLoss):
-        created.get(timeout=10)
-    assert not direct.exists(path)
-
-
-def test_dropped_replies_leave_the_deed_done(proxy: Proxy, client: KazooClient, direct: KazooClient, path: str) -> None:
-    """Half-open towards the client: the server does it, and the client waits."""
-    appeared = threading.Event()
-    direct.exists(path, watch=lambda _: appeared.set())
-    proxy.drop_replies = True
-    created = client.create_async(path)
-    assert appeared.wait(10)
-    assert not created.ready()
 
 
 def test_killed_after_an_op_the_deed_is_done_and_its_ack_lost(
@@ -251,44 +167,3 @@ def test_only_the_chosen_op_is_delayed(proxy: Proxy, client: KazooClient, path: 
     proxy.delay_op(CREATE, 0)
     created = client.create_async(f"{path}/quick")
     created.get(timeout=10)
-
-
-def test_the_next_connection_goes_to_the_new_upstream(proxy: Proxy, client: KazooClient, path: str) -> None:
-    """Open connections stay where they are, later ones meet the other server."""
-    client.create(path)
-    with Ensemble() as other:
-        proxy.upstream = other.servers[0].address
-        for later in connected(proxy.address):
-            assert not later.exists(path)
-        assert client.exists(path)
-
-
-def test_without_a_server_behind_it_connections_are_reset(proxy: Proxy) -> None:
-    """Clients see a server that is gone, not one that hangs."""
-    (port,) = free_ports(1)
-    proxy.upstream = f"127.0.0.1:{port}"
-    with (
-        pytest.raises(ConnectionResetError),
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as connection,
-    ):
-        connection.recv(1)
-
-
-def test_waiting_for_what_does_not_come_says_what_was_seen(proxy: Proxy, client: KazooClient) -> None:
-    """A failing test prints the traffic."""
-    client.exists("/zookeeper")
-    with pytest.raises(TimeoutError, match=r"3: 1.*1 of 1 connections open"):
-        proxy.wait_for(lambda: proxy.counts[DELETE], timeout=0.05)
-
-
-def test_a_connection_that_is_just_being_accepted_is_cut_with_the_others(server: Server) -> None:
-    """One that lived on would escape all later cuts, too, and outlive the proxy."""
-    with Proxy(server.address) as proxy:
-        end = proxy._run(proxy._accept)
-        proxy.cut_all()
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            asyncio.run_coroutine_threadsafe(proxy._loop.connect_accepted_socket(lambda: end, ours), proxy._loop)
-            theirs.settimeout(5)
-            assert theirs.recv(1) == b""

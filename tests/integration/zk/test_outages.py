@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.faults import BackgroundCall, connected, proxied, session, within
+from support.faults import BackgroundCall, client, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
 from django_zklock.testing.ensemble import Ensemble, Server, free_ports
+from django_zklock.zk.lease import LEASE_SHARE
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
 
@@ -206,3 +208,57 @@ def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> Non
         connected()
     with zk_lock("a", timeout=1) as hold:
         hold.check()
+
+
+# --- hosts, and the timeout that is granted ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a host that takes connections and says nothing, as a stopped one does."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.scenario("F19")
+@pytest.mark.chaos
+def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) -> None:
+    """Each host has its share of the session timeout, so one that is dead costs half of it at most."""
+    for _ in range(3):  # the order of the hosts is drawn anew
+        hosts = f"{silent},{zoo.hosts},127.0.0.1:1"
+        with zoo.configured(hosts, session_timeout=4), within(4 / 2), zk_lock("a", timeout=4):
+            pass
+
+
+@pytest.mark.scenario("F19")
+@pytest.mark.chaos
+def test_a_dead_host_does_not_cost_the_lease(zoo: Zoo, silent: str) -> None:
+    """A cut is survived by finding the live one in time, whichever is tried first."""
+    with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=10), zk_lock("a", abort_on="lost") as hold:
+        for _ in range(3):
+            lease = session().lease.until
+            client().drop_connection()
+            eventually(functools.partial(lease_goes_on, lease))
+        hold.check()
+
+
+def lease_goes_on(after: float) -> bool:
+    return session().lease.until > after and not session().suspect
+
+
+@pytest.mark.scenario("F18")
+@pytest.mark.chaos
+def test_pauses_are_measured_by_the_session_timeout_that_was_granted() -> None:
+    """With 60 s asked for and 2 s granted, a pause of a quarter of the former would outlast the session many times."""
+    with Ensemble(tick=0.1) as ensemble:
+        zoo = Zoo(ensemble.hosts, ensemble)
+        with proxied(zoo, session_timeout=60) as proxy:
+            with zk_lock("a") as hold:
+                assert session().timeout == 2
+                assert hold.lease_remaining <= LEASE_SHARE * 2
+            proxy.upstream = "127.0.0.1:1"
+            before = proxy.connected
+            proxy.cut_all()
+            proxy.wait_for(lambda: proxy.connected >= before + 9, 9 * 2 / 4)  # they begin with shorter ones
+            proxy.upstream = ensemble.servers[0].address
+        zoo.close()

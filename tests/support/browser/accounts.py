@@ -6,9 +6,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.backends.db import SessionStore
 
-VISITORS: dict[str, list[str] | None] = {
-    "stranger": None,  # no member of the staff
-    "clerk": [],
+VISITORS = {
     "viewer": ["view_lock"],
     "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"],
 }
@@ -30,10 +28,9 @@ def enrol() -> dict[str, str]:
     """Make the accounts; return their sessions by user name."""
     sessions = {}
     for name, permissions in VISITORS.items():
-        user = User.objects.create_user(name, is_staff=permissions is not None)
-        found = Permission.objects.filter(codename__in=permissions or [])
-        assert len(found) == len(permissions or []), f"no such permissions: {permissions}"
+        user = User.objects.create_user(name, is_staff=True)
+        found = Permission.objects.filter(codename__in=permissions)
+        assert len(found) == len(permissions), f"no such permissions: {permissions}"
         user.user_permissions.set(found)
         sessions[name] = log_in(user)
-    sessions["root"] = log_in(User.objects.create_superuser("root"))
     return sessions

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from support.zoo import TESTS
@@ -53,9 +52,7 @@ class Site:
         self.url, self.sessions = said["url"], said["sessions"]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.process.terminate()
         self.process.wait(10)
         assert self.process.stdout is not None

@@ -27,7 +27,7 @@ import itertools
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +57,6 @@ class Verdict:
     def ok(self) -> bool:
         """Whether every promise was kept, and the history makes sense."""
         return not self.violations
-
-    @property
-    def malformed(self) -> bool:
-        """Whether the history makes no sense, which says something about the harness and nothing about the lock."""
-        return any(violation.rule == "malformed" for violation in self.violations)
 
     @property
     def rules(self) -> frozenset[str]:
@@ -98,16 +93,13 @@ def check_history(
     events: Sequence[Event],
     *,
     left: Mapping[str, Sequence[str]] | None = None,
-    known: Collection[str] = (),
     final: Mapping[str, int] | None = None,
-    room: float = ROOM,
 ) -> Verdict:
     """
     Judge a history: events as they were written down, in any order.
 
-    `left` are the contenders that ZooKeeper has when all is quiet, by key; `known` those of them, or their guids, that
-    a live process answers for. `final` are the values that the fenced counters have come to: each is incremented by
-    one from 0, by nobody but those who write it down.
+    `left` are the contenders, by key, that ZooKeeper has when all is quiet, and nobody answers for. `final` are what
+    the fenced counters have come to: each is incremented by one from 0, by nobody but those who write it down.
     """
     run = read_run(events)
     violations = [
@@ -116,11 +108,11 @@ def check_history(
         *permits(run),
         *checked_in_vain(run),
         *upgrades(run),
-        *told_late(run, room),
+        *told_late(run),
         *tokens(run),
         *order(run),
-        *deadlines(run, room),
-        *orphans(left or {}, known),
+        *deadlines(run),
+        *orphans(left or {}),
         *fenced(run, final),
         *stale(run),
         *unsettled(run),
@@ -151,9 +143,9 @@ def malformed(run: Run) -> Iterator[Violation]:
         yield Violation("malformed", key, message, events)
 
 
-def told_late(run: Run, room: float) -> Iterator[Violation]:
+def told_late(run: Run) -> Iterator[Violation]:
     """
-    Who lost a lock by force is told so by a check within `room` seconds, pauses and deaf times left out.
+    Who lost a lock by force is told so by a check within `ROOM` seconds, pauses and deaf times left out.
 
     Only a check that passes later shows that it was not, as who never asks need not know; and only if the force did
     succeed: it says so itself, or somebody else was granted the lock.
@@ -166,11 +158,11 @@ def told_late(run: Run, room: float) -> Iterator[Violation]:
                 continue
             base, last = max(force.felt, hold.granted), hold.valids[-1]
             late = time_of(last) - base
-            if late > room:
+            if late > ROOM:
                 late -= pauses.within(hold.process, base, time_of(last))
                 late -= silences.within(hold.process, base, time_of(last))
             later = (other for other in holds[index + 1 :] if force.start < other.granted < time_of(last))
-            if late > room and (force.finished is not None or any(excludes(hold, other) for other in later)):
+            if late > ROOM and (force.finished is not None or any(excludes(hold, other) for other in later)):
                 message = f"check() passed for {hold.owner} {late:.3f} s after it had lost the lock by force"
                 events = [hold.grant, force.event, last, hold.told]
                 yield Violation("told", key, message, tuple(event for event in events if event is not None))
@@ -218,17 +210,17 @@ def _greater(one: Hold, other: Hold) -> Hold:
     return other if other.token > one.token else one
 
 
-def deadlines(run: Run, room: float) -> Iterator[Violation]:
-    """Each call of acquire is answered within its timeout and `room` seconds, the pauses of its process left out."""
+def deadlines(run: Run) -> Iterator[Violation]:
+    """Each call of acquire is answered within its timeout and `ROOM` seconds, the pauses of its process left out."""
     pauses = paused(run.nemesis)
     for call in run.calls:
         if call.deadline == math.inf:
             continue
         answered = run.stop if call.answer is None else time_of(call.answer)
-        if answered <= call.deadline + room:
+        if answered <= call.deadline + ROOM:
             continue
         overrun = answered - call.deadline - pauses.within(call.process, call.start, answered)
-        if overrun <= room or run.ended(call.process, call.start, answered - overrun + room):
+        if overrun <= ROOM or run.ended(call.process, call.start, answered - overrun + ROOM):
             continue
         if call.answer is None:
             message = f"{call.owner} had no answer {overrun:.3f} s after its deadline of {call.timeout:g} s"
@@ -237,12 +229,11 @@ def deadlines(run: Run, room: float) -> Iterator[Violation]:
         yield Violation("deadline", call.key, message, tuple(e for e in (call.events[0], call.answer) if e is not None))
 
 
-def orphans(left: Mapping[str, Sequence[str]], known: Collection[str]) -> Iterator[Violation]:
-    """Every contender that is left in ZooKeeper is one that a live process answers for."""
+def orphans(left: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
+    """No contender is left in ZooKeeper that no live process answers for."""
     for key, names in left.items():
-        lost = [name.rpartition("/")[2] for name in names if not any(each in name for each in known)]
-        if lost:
-            yield Violation("orphan", key, f"nobody answers for {', '.join(sorted(lost))}")
+        if names:
+            yield Violation("orphan", key, f"nobody answers for {', '.join(sorted(names))}")
 
 
 def fenced(run: Run, final: Mapping[str, int] | None) -> Iterator[Violation]:

@@ -11,9 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -49,12 +48,6 @@ class ClockShim:
             self._map = mmap.mmap(file.fileno(), SHIFTS.size)
         self.env = {**preloading(library), "CLOCKSHIFT": str(shifts)}
 
-    @property
-    def shifts(self) -> tuple[float, float]:
-        """How far the wall clock and the boot-time clock are off, in seconds."""
-        realtime, boottime = SHIFTS.unpack(self._map[:])
-        return realtime / 1e9, boottime / 1e9
-
     def jump(self, *, realtime: float = 0.0, boottime: float = 0.0) -> None:
         """Move clocks by so many seconds, from where they are. The boot-time clock cannot go back."""
         if boottime < 0:
@@ -84,9 +77,7 @@ class ClockShim:
         self._prove()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self._map.close()
         self._folder.cleanup()
 
@@ -106,15 +97,3 @@ class ClockShim:
         true = [time.time() + 1e6, time.clock_gettime(time.CLOCK_BOOTTIME) + 1e7, time.monotonic()]
         if len(read) != 3 or any(abs(one - other) > 1000 for one, other in zip(read, true, strict=True)):
             raise ToolFailed(f"the clocks of {sys.executable} cannot be moved: {said.stdout}{said.stderr}")
-
-
-def started_at(inner: Sequence[str], *, monotonic: int = 0, boottime: int = 0) -> list[str]:
-    """
-    Return the command that runs another with clocks that began so many seconds earlier, as on another machine.
-
-    A time namespace does it; its offsets are fixed once a process is in it. Times in that process's history are not
-    to be compared with those of others.
-    """
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    offsets = [f"--monotonic={monotonic}", f"--boottime={boottime}"]
-    return ["unshare", *user, "--time", *offsets, "--fork", "--kill-child", *inner]

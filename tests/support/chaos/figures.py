@@ -21,16 +21,11 @@ class Figures:
     """What a history measures; times in seconds, each tuple sorted."""
 
     grants: int
-    reentrant: int
     refusals: int
     unknown: int
     """Calls that were interrupted, or whose process ended: nobody can say what became of them."""
     losses: int
     """Holds that ended because their holder was told of a loss."""
-    forced: int
-    """Holds that were taken away by force."""
-    waits: tuple[float, ...]
-    """From the call to the grant."""
     handoffs: tuple[float, ...]
     """From a release to the grant of one who waited."""
     told: tuple[float, ...]
@@ -39,8 +34,6 @@ class Figures:
     """For how long a holder continued, unaware, while the next one held: the risk of work without a fence."""
     overrun: float | None
     """The latest answer after its deadline; negative if each was before."""
-    release: float | None
-    """The longest release."""
     lost_updates: int
     """Of the counters without a fence: allowed, as no lock prevents them, and counted."""
     together: Mapping[str, int]
@@ -70,24 +63,15 @@ def measure(run: Run) -> Figures:
         for call in answered
         if call.answer is not None and call.deadline < math.inf
     ]
-    releases = [
-        time_of(hold.released) - time_of(hold.release)
-        for hold in holds
-        if hold.release is not None and hold.released is not None
-    ]
     return Figures(
         grants=len(holds),
-        reentrant=sum(len(hold.grants) - 1 for hold in holds),
         refusals=len(definite),
         unknown=len(run.calls) - len(answered) + len(refused) - len(definite),
         losses=sum(hold.lost is not None for hold in holds),
-        forced=sum(hold.force is not None for hold in holds),
-        waits=tuple(sorted(hold.granted - hold.start for hold in holds)),
         handoffs=_sorted(_handoff(before, after) for before, after in _neighbours(run)),
         told=_sorted(_told(hold) for hold in holds),
         overlaps=_sorted(_overlap(run, before, after) for before, after in _neighbours(run)),
         overrun=max(overruns, default=None),
-        release=max(releases, default=None),
         lost_updates=_lost_updates(run),
         together=_together(run),
         downgrades=sum(len(hold.downgraded) for hold in holds),

@@ -17,7 +17,6 @@ import subprocess
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -80,9 +79,7 @@ class Fault:
         self.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.end()
 
 
@@ -96,19 +93,15 @@ def blackhole(port: int) -> Fault:
     return Fault(f"blackhole of port {port}", f"-p tcp --sport {port} -j DROP", f"-p tcp --dport {port} -j DROP")
 
 
-def cut_link(follower: Server, leader: Server, *, lasting: bool = False) -> Fault:
+def cut_link(follower: Server, leader: Server) -> Fault:
     """
     Lose what a follower and its leader send each other, over the connection that they have now.
 
-    The follower finds out after syncLimit ticks, drops its clients and connects again, which ends the fault. With
-    `lasting`, new connections to the leader's quorum port are lost too, those of other followers included; connections
-    that other followers have are left alone.
+    The follower finds out after syncLimit ticks, drops its clients and connects again, which ends the fault.
     """
     quorum = _quorum_port(leader)
     port = connection_of(follower.pid, [quorum])
     rules = [f"-p tcp --sport {port} --dport {quorum} -j DROP", f"-p tcp --sport {quorum} --dport {port} -j DROP"]
-    if lasting:
-        rules.append(f"-p tcp --syn --dport {quorum} -j DROP")
     return Fault(f"cut between follower {follower.number} and leader {leader.number}", *rules)
 
 
@@ -118,24 +111,6 @@ def dead_host(address: str) -> Fault:
     if not parsed.is_loopback or parsed.version != 4 or address == "127.0.0.1":
         raise ValueError(f"{address} is not an address of a dead host: take one like 127.9.9.1")
     return Fault(f"dead host {address}", f"-d {address} -j DROP")
-
-
-def lossy(port: int, probability: float) -> Fault:
-    """Lose packets from and to a port at random, each with this probability."""
-    chance = f"-m statistic --mode random --probability {probability:.6f} -j DROP"
-    rules = [f"-p tcp --sport {port} {chance}", f"-p tcp --dport {port} {chance}"]
-    return Fault(f"loss of {probability:.0%} at port {port}", *rules)
-
-
-def reset(port: int) -> Fault:
-    """Answer what goes to a port, or comes from it, with a reset: whoever sends next finds the connection broken."""
-    answered = "! --tcp-flags RST RST -j REJECT --reject-with tcp-reset"  # the resets themselves have to get through
-    return Fault(f"resets at port {port}", f"-p tcp --dport {port} {answered}", f"-p tcp --sport {port} {answered}")
-
-
-def flush() -> None:
-    """Take all rules away, whoever placed them."""
-    _iptables("-F", "INPUT")
 
 
 # --- whose port it is -------------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from support.chaos.namespaces import require_inside
@@ -29,42 +27,31 @@ class FullDisk:
     Only the server's data are on it. Its log is elsewhere, and shows what happened.
     """
 
-    def __init__(self, directory: Path, *, server: int = 1, megabytes: int = 16) -> None:
+    def __init__(self, directory: Path) -> None:
         require_inside()
-        self.path = directory / f"server-{server}" / "data"
-        self._megabytes = megabytes
+        self.path = directory / "server-1" / "data"
         self._ballast = self.path / "ballast"
 
-    def fill(self) -> int:
-        """Fill it to the last byte, and return how many bytes that took."""
-        taken = 0
+    def fill(self) -> None:
+        """Fill it to the last byte."""
         with self._ballast.open("ab", buffering=0) as ballast:
             try:
                 while True:
-                    taken += ballast.write(CHUNK)
+                    ballast.write(CHUNK)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-        return taken
 
     def free(self) -> None:
         """Give back what `fill` took."""
         self._ballast.unlink(missing_ok=True)
 
-    @property
-    def left(self) -> int:
-        """How many bytes are free."""
-        status = os.statvfs(self.path)
-        return status.f_bavail * status.f_frsize
-
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True)
-        _run("mount", "-t", "tmpfs", "-o", f"size={self._megabytes}m", "tmpfs", str(self.path))
+        _run("mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.path))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         _run("umount", str(self.path))
 
 

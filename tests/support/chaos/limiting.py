@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from support.chaos.worker_pool import WorkerPool
 
 TIMEOUT = 60.0  # seconds, while servers are killed and paused
+EVERY = 2.0  # seconds between two changes, on average
 
 
 def set_limit(client: KazooClient, directory: str, limit: int | None) -> None:
@@ -46,22 +47,19 @@ def _done(client: KazooClient, directory: str, limit: int | None) -> bool:
 class Operator(threading.Thread):
     """Somebody who sets and clears limits at random; `with` it, until the end of the block."""
 
-    def __init__(
-        self, pool: WorkerPool, keys: Sequence[str], own: int, *, chance: random.Random, every: float = 2.0
-    ) -> None:
+    def __init__(self, pool: WorkerPool, keys: Sequence[str], own: int, *, chance: random.Random) -> None:
         super().__init__(name="operator", daemon=True)
         self.changes = 0
         self._pool = pool
         self._keys = keys
         self._own = own
         self._chance = chance
-        self._every = every  # seconds, on average
         self._over = threading.Event()
         self._error: Exception | None = None
 
     def run(self) -> None:
         try:
-            while not self._over.wait(self._chance.uniform(0, 2 * self._every)):
+            while not self._over.wait(self._chance.uniform(0, 2 * EVERY)):
                 limit = self._chance.choice([None, *range(1, self._own + 3)])
                 self._pool.set_limit(self._chance.choice(self._keys), limit)
                 self.changes += 1

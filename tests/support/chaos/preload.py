@@ -55,8 +55,3 @@ def preloading(library: Path) -> dict[str, str]:
     """Return the environment variable that makes a program load a library before those that are preloaded."""
     before = os.environ.get("LD_PRELOAD", "")
     return {"LD_PRELOAD": f"{library}:{before}" if before else str(library)}
-
-
-def loads(pid: int, library: Path) -> bool:
-    """Tell whether a process has loaded a library."""
-    return str(library) in Path(f"/proc/{pid}/maps").read_text()

@@ -8,13 +8,11 @@ to be bad, by the assertion of a test, and a run that convicts too little fails.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
@@ -36,7 +34,6 @@ _FIGURES = pytest.StashKey[list[dict[str, Any]]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos", "locks under faults")
     group.addoption("--chaos", action="store_true", help="end with a table of the scenarios and what they measured")
-    group.addoption("--chaos-table", metavar="FILE", help="write that table to a file; as JSON if it is named *.json")
     group.addoption(
         "--lock",
         choices=["zklock", "kazoo"],
@@ -227,9 +224,6 @@ class Trial:
         judged = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         if self.lock != "zklock" and session.exitstatus in judged and not self._config.option.collectonly:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if self.not_convicted() else pytest.ExitCode.OK
-        if path := self._config.option.chaos_table:
-            text = self.json() if path.endswith(".json") else "\n".join(self.lines()) + "\n"
-            Path(path).write_text(text)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._config.option.chaos or (self.lock != "zklock" and not self._config.option.collectonly):
@@ -292,13 +286,6 @@ class Trial:
         for each in SCENARIOS:
             if each.waits_for:
                 yield f"{each.id} does not apply yet: it needs {each.waits_for}"
-
-    def json(self) -> str:
-        """Return the table for programs."""
-        seed = self._config.option.soak_seed
-        not_convicted = self.not_convicted() if self.lock != "zklock" else {}
-        table = {"lock": self.lock, "seed": seed, "rows": [asdict(row) for row in self.rows()]}
-        return json.dumps({**table, "not_convicted": not_convicted}, indent=1, default=str)
 
 
 def _cells(scenario: str, holds: str, verdict: str, *last: str) -> Iterator[str]:

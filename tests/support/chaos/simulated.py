@@ -1,34 +1,30 @@
 """
-Histories of an imaginary lock that keeps its promises, while its holders are paused, killed, expired and robbed.
+Histories of an imaginary queue of readers, writers, plain locks and permits, which keeps its promises.
 
-They test the checker: it may find nothing in them, however suspicious they look, and must find what is broken on
+They test the checker: it may find nothing in them, while holders are paused, killed and expired, while writers become
+readers, and while the limit of the permits is changed, cleared, or perhaps changed; and must find what is broken on
 purpose.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
+import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from support.chaos.kinds import EXCLUSIVE, LOCK, READ, SEMAPHORE, WRITE, share
 
 SESSION: Final = 4.0  # seconds
 LEASE: Final = 0.4 * SESSION
-FATES: Final = ("release", "release", "release", "reenter", "kill", "pause", "expire", "delete", "suspend", "strike")
+KINDS: Final = (LOCK, READ, READ, READ, WRITE, SEMAPHORE, SEMAPHORE, SEMAPHORE)
+FATES: Final = ("release", "release", "release", "downgrade", "read on", "reenter", "kill", "pause", "expire", "late")
 
 Event = dict[str, Any]
-
-
-@dataclass
-class Owner:
-    """One process with one thread, that wants the lock again and again."""
-
-    process: str
-    op: int = 0
-    invoked: float = 0.0
-    created: float = 0.0
-    timeout: float = 0.0
 
 
 def written(text: str) -> list[Event]:
@@ -57,165 +53,263 @@ def _value(text: str) -> object:
         return text
 
 
-class Simulation:
-    """One lock, its queue, and what its users write down; `events` are sorted by time."""
+@dataclass(eq=False)
+class Node:
+    """A contender in the queue, and what its owner writes down of it."""
 
-    def __init__(self, seed: int, *, holds: int, owners: int = 4, fates: Sequence[str] = FATES, key: str = "k") -> None:
-        self.events: list[Event] = []
-        self.counter = 0
-        self._chance = random.Random(seed)
-        self._key = key
-        self._free = 100.0  # from when on the lock may be granted; the clock begins anywhere
+    process: str
+    op: int
+    kind: str
+    limit: int
+    start: float
+    deadline: float
+    token: int = 0
+    due: bool = False
+
+
+@dataclass
+class Family:
+    """One key, its queue, and its users; `events` are sorted by time."""
+
+    seed: int
+    holds: int = 40  # and those that come of what had been asked for by then
+    owners: int = 6
+    kinds: Sequence[str] = KINDS
+    fates: Sequence[str] = FATES
+    own_limits: Sequence[int] = (2,)
+    limits_change: bool = True
+    known: float = 0.9
+    """How often whoever sets the limit learns whether that was done."""
+    key: str = "k"
+    events: list[Event] = field(default_factory=list)
+    queue: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._heap: list[tuple[float, int, Callable[[float], object]]] = []
+        self._numbers = itertools.count()
+        self._ops = itertools.count(1)
         self._token = 1000
-        self._fates: dict[str, Callable[[Owner, float, int], float]] = {
-            "release": self._release,
-            "reenter": self._reenter,
-            "kill": self._kill,
-            "pause": self._pause,
-            "expire": self._expire,
-            "delete": self._delete,
-            "suspend": self._suspend,
-            "strike": self._strike,
-        }
-        self._owners = [Owner(f"P{number}") for number in range(owners)]
-        for owner in self._owners:
-            self._want(owner, self._free)
-        granted = 0
-        while granted < holds:
-            granted += self._serve(self._chance.choice(fates))
-        for owner in self._owners:
-            self._write("refused", owner.invoked + self._short(), owner, error="stopped", definite=False)
+        self._limit = 0
+        self._counter = 0
+        self._granted = 0
+        for number in range(self.owners):
+            self._at(100 + self._short(), lambda t, name=f"P{number}": self._want(t, name))  # type: ignore[misc]
+        if self.limits_change:
+            self._at(100.5, self._change_limit)
+        while self._heap:
+            t, _, do = heapq.heappop(self._heap)
+            do(t)
         self.events.sort(key=lambda event: float(event["t"]))
+
+    # --- the clock and the pen ------------------------------------------------------------------------------------
 
     def _short(self) -> float:
         return self._chance.uniform(0.0005, 0.01)
 
-    def _write(self, kind: str, t: float, owner: Owner | None, **about: object) -> None:
-        process = "driver" if owner is None else owner.process
-        event = {"t": t, "p": process, "o": f"{process}/main", "e": kind, **about}
-        if owner is not None:
-            event = {"op": owner.op, "key": self._key, **event}
-        self.events.append(event)
+    def _at(self, t: float, do: Callable[[float], object]) -> None:
+        heapq.heappush(self._heap, (t, next(self._numbers), do))
 
-    def _harm(self, what: str, t: float, **about: object) -> None:
-        self._write("nemesis", t, None, what=what, **about)
+    def _write(self, what: str, t: float, node: Node, **about: object) -> None:
+        who = {"p": node.process, "o": f"{node.process}/main", "op": node.op, "key": self.key}
+        self.events.append({"t": t, "e": what, **who, **about})
 
-    def _want(self, owner: Owner, after: float) -> None:
-        """Call acquire some time after this; the node is created a little later."""
-        owner.op += 1
-        owner.invoked = after + self._short() + self._chance.choice([0.0, 0.0, self._chance.uniform(0, 2)])
-        owner.created = owner.invoked + self._short()
-        owner.timeout = self._chance.choice([0.0, 0.5, 5.0, 30.0])
-        self._write("invoke", owner.invoked, owner, timeout=owner.timeout)
+    def _harm(self, what: str, t: float, process: str) -> None:
+        self.events.append({"t": t, "p": "driver", "e": "nemesis", "what": what, "target": process})
 
-    def _serve(self, fate: str) -> bool:
-        """Grant the lock to the first in the queue, or refuse it; tell whether it was granted."""
-        owner = min(self._owners, key=lambda owner: owner.created)
-        grant = max(owner.created, self._free) + self._short()
-        if grant > owner.invoked + owner.timeout + 0.1:
-            answered = owner.invoked + owner.timeout + self._short()
-            interrupted = self._chance.random() < 0.3
-            self._write("refused", answered, owner, error="Struck" if interrupted else "Busy", definite=not interrupted)
-            if interrupted and self._chance.random() < 0.5:
-                # Its contender came first in the queue before it was cleared away, and nobody knew.
-                self._free = max(self._free, answered) + self._chance.uniform(0, 0.5)
-            self._want(owner, answered)
-            return False
+    # --- the queue ------------------------------------------------------------------------------------------------
+
+    def _want(self, t: float, process: str) -> None:
+        if self._granted >= self.holds:
+            return
+        timeout = self._chance.choice([0.0, 0.5, 5.0, 30.0])
+        kind = self._chance.choice(list(self.kinds))
+        limit = self._chance.choice(list(self.own_limits))
+        node = Node(process, next(self._ops), kind, limit, t, t + timeout)
+        about: dict[str, object] = {"limit": limit} if kind == SEMAPHORE else {}
+        self._write("invoke", t, node, timeout=timeout, kind=kind, **about)
+        self._at(t + self._short(), lambda t: self._enter(t, node))
+
+    def _enter(self, t: float, node: Node) -> None:
         self._token += self._chance.randint(1, 9)
-        self._free, back = self._hold(owner, grant, fate)
-        self._want(owner, back)
-        return True
+        node.token = self._token
+        self.queue.append(node)
+        self._judge(t)
+        self._at(max(t, node.deadline) + self._short(), lambda t: self._give_up(t, node))
 
-    def _hold(self, owner: Owner, grant: float, fate: str) -> tuple[float, float]:
-        """Play one hold; return when the lock is free, and when the owner goes on."""
-        moment = grant + self._short()
-        token = self._token if self._chance.random() < 0.9 else 0
-        self._write("granted", moment, owner, token=token, until=moment + self._chance.uniform(0.5, 1) * LEASE)
-        self._write("claimed", moment + 1e-4, owner, token=self._token, ok=True)
-        for _ in range(self._chance.randint(0, 4)):
-            moment += self._short()
-            self._write("valid", moment, owner, until=moment + self._chance.uniform(0.5, 1) * LEASE)
-        self._increment(owner, moment)
-        free = self._fates[fate](owner, moment + 3e-4, token)
-        mine = [event["t"] for event in self.events[-12:] if event["p"] == owner.process]
-        return free, max([moment, *mine]) if fate != "kill" else free
+    def _give_up(self, t: float, node: Node) -> None:
+        if node.due:
+            return
+        self._gone(t, node)
+        interrupted = self._chance.random() < 0.3
+        self._write("refused", t, node, error="Struck" if interrupted else "Busy", definite=not interrupted)
+        self._again(t, node)
 
-    def _increment(self, owner: Owner, moment: float) -> None:
-        self.counter += 1
-        about = {"token": self._token, "value": self.counter}
-        self._write("writing", moment + 1e-4, owner, **about)
-        if self._chance.random() < 0.95:
-            self._write("fenced", moment + 2e-4, owner, ok=self._chance.choice([True, True, None]), **about)
+    def _again(self, t: float, node: Node) -> None:
+        pause = self._chance.choice([0.0, 0.0, self._chance.uniform(0, 2)])
+        self._at(t + self._short() + pause, lambda t: self._want(t, node.process))
 
-    # --- how a hold ends: each returns when the lock is free ----------------------------------------------------------
+    def _gone(self, t: float, node: Node) -> None:
+        if node in self.queue:
+            self.queue.remove(node)
+            self._judge(t)
 
-    def _give_back(self, owner: Owner, moment: float, answer: str = "released") -> float:
-        gone = moment + self._short()
-        self._write("release", moment, owner)
-        self._write(answer, gone + self._short(), owner)
-        return gone
+    def _judge(self, t: float) -> None:
+        for place, node in enumerate(self.queue):
+            if not node.due and self._may(node, self.queue[:place]):
+                node.due = True
+                fate = self._chance.choice(list(self.fates))
+                self._at(t + self._short(), lambda t, node=node, fate=fate: self._grant(t, node, fate))  # type: ignore[misc]
 
-    def _release(self, owner: Owner, moment: float, token: int) -> float:
-        return self._give_back(owner, moment)
+    def _may(self, node: Node, ahead: Sequence[Node]) -> bool:
+        if any(not share(other.kind, node.kind) for other in ahead):
+            return False
+        return node.kind != SEMAPHORE or len(ahead) < (self._limit or node.limit)
 
-    def _reenter(self, owner: Owner, moment: float, token: int) -> float:
-        outer = owner.op
-        owner.op += 1
-        self._write("invoke", moment, owner, timeout=0)
-        moment += self._short()
-        self._write("granted", moment, owner, token=token, until=moment + LEASE / 2, again=True)
-        moment = self._give_back(owner, moment + self._short()) + 0.02
-        inner, owner.op = owner.op, outer
-        self._write("valid", moment, owner, until=moment + LEASE / 2)
-        gone = self._give_back(owner, moment + self._short())
-        owner.op = inner
-        return gone
-
-    def _kill(self, owner: Owner, moment: float, token: int) -> float:
-        self._harm("kill", moment, target=owner.process)
-        if self._chance.random() < 0.5:
-            owner.op = 0  # its successor has its name, and counts from 0
+    def _change_limit(self, t: float) -> None:
+        """Somebody sets the limit, or clears it; mostly it is known whether that was done."""
+        if self._granted >= self.holds:
+            return
+        node = Node("O", next(self._ops), "", 0, t, math.inf)
+        limit = self._chance.choice([0, 1, 2, 3, 4])
+        self._write("set_limit", t, node, limit=limit or None)
+        done, known = t + self._short(), self._chance.random() < self.known
+        happens = known or self._chance.random() < 0.5
+        if happens:
+            self._at(done, lambda t: self._set_limit(t, limit))
+        if known:
+            self._write("limit_set", done + self._short(), node)
         else:
-            owner.process += "'"
-        return moment + self._chance.uniform(LEASE + 0.1, SESSION)
+            self._write("limit_failed", done + self._short(), node, definite=False)
+        self._at(done + self._chance.uniform(0.1, 3), self._change_limit)
 
-    def _pause(self, owner: Owner, moment: float, token: int) -> float:
+    def _set_limit(self, t: float, limit: int) -> None:
+        self._limit = limit
+        self._judge(t)
+
+    # --- a hold -----------------------------------------------------------------------------------------------------
+
+    def _grant(self, t: float, node: Node, fate: str) -> None:
+        self._granted += 1
+        if fate == "late":
+            # Paused before it could write the grant down, until its session was over.
+            self._harm("pause", t, node.process)
+            self._at(t + self._chance.uniform(LEASE + 0.1, SESSION), lambda t: self._gone(t, node))
+            until, back = t + LEASE, t + SESSION + self._short()
+            self._harm("resume", back, node.process)
+            self._write("granted", back + 1e-3, node, token=node.token, until=until)
+            self._write("lost", back + 2e-3, node, reason="the lease is over")
+            self._give_back(back + 3e-3, node, "release_failed")
+            return
+        self._write("granted", t, node, token=node.token, until=t + self._chance.uniform(0.5, 1) * LEASE)
+        for _ in range(self._chance.randint(0, 3)):
+            t += self._short()
+            self._work(t, node)
+            self._write("valid", t + 1e-4, node, until=t + self._chance.uniform(0.5, 1) * LEASE)
+        t += self._short()
+        if fate in ("downgrade", "read on") and node.kind not in EXCLUSIVE:
+            fate = "release"
+        ends: dict[str, Callable[[float, Node], None]] = {
+            "release": self._release,
+            "downgrade": self._downgrade,
+            "read on": self._read_on,
+            "reenter": self._reenter,
+            "kill": self._kill,
+            "pause": self._pause,
+            "expire": self._expire,
+        }
+        ends[fate](t, node)
+
+    def _work(self, t: float, node: Node) -> None:
+        """Write the counter, or read it; as what the owner is at that moment."""
+
+        def do(t: float) -> None:
+            if node.kind == READ:
+                self._write("observed", t, node, value=self._counter)
+            elif node.kind in EXCLUSIVE:
+                self._counter += 1
+                for kind, after in (("writing", 0.0), ("fenced", 1e-5)):
+                    self._write(kind, t + after, node, token=node.token, value=self._counter, ok=True)
+
+        self._at(t, do)
+
+    def _give_back(self, t: float, node: Node, answer: str = "released") -> None:
+        gone = t + self._short()
+        self._write("release", t, node)
+        self._write(answer, gone + self._short(), node)
+        self._at(gone, lambda t: self._gone(t, node))
+        self._again(gone + 0.02, node)
+
+    def _release(self, t: float, node: Node) -> None:
+        self._give_back(t, node)
+
+    def _downgrade(self, t: float, node: Node) -> None:
+        self._write("downgrade", t, node)
+        done = t + self._short()
+        self._at(done, lambda t: self._reads(t, node))
+        self._write("downgraded", done + 1e-4, node)
+        self._read_and_release(done + 2e-4, node)
+
+    def _reads(self, t: float, node: Node) -> None:
+        node.kind = READ if node.kind in EXCLUSIVE else node.kind
+        self._judge(t)
+
+    def _read_and_release(self, t: float, node: Node) -> None:
+        t += self._chance.uniform(0, 0.5)
+        self._work(t, node)
+        self._write("valid", t + 1e-4, node, until=t + LEASE)
+        self._give_back(t + self._short(), node)
+
+    def _read_on(self, t: float, node: Node) -> None:
+        """Take the lock to read as well, and let go of writing first."""
+        inner = self._take_again(t, node, READ)
+        self._write("release", t + 0.02, node)
+        done = t + 0.02 + self._short()
+        self._at(done, lambda t: self._reads(t, node))
+        self._write("released", done + 1e-4, node)
+        self._write("valid", done + 2e-4, inner, until=done + LEASE)
+        t = done + self._chance.uniform(0.01, 0.5)
+        self._write("release", t, inner)
+        self._write("released", t + 0.02, inner)
+        self._at(t + 0.01, lambda t: self._gone(t, node))
+        self._again(t + 0.03, node)
+
+    def _take_again(self, t: float, node: Node, kind: str) -> Node:
+        inner = Node(node.process, next(self._ops), kind, node.limit, t, t, node.token, due=True)
+        self._write("invoke", t, inner, timeout=0, kind=kind)
+        self._write("granted", t + 0.01, inner, token=node.token, until=t + LEASE / 2, again=True)
+        return inner
+
+    def _reenter(self, t: float, node: Node) -> None:
+        inner = self._take_again(t, node, node.kind)
+        self._write("release", t + 0.02, inner)
+        self._write("released", t + 0.03, inner)
+        self._give_back(t + 0.04, node)
+
+    def _kill(self, t: float, node: Node) -> None:
+        self._harm("kill", t, node.process)
+        self._at(t + self._chance.uniform(LEASE + 0.1, SESSION), lambda t: self._gone(t, node))
+        self._at(t + 1, lambda t: self._want(t, node.process + "'"))
+
+    def _pause(self, t: float, node: Node) -> None:
         length = self._chance.uniform(0.1, 2 * SESSION)
-        self._harm("pause", moment, target=owner.process)
-        self._harm("resume", moment + length, target=owner.process)
-        moment += length + self._short()
+        self._harm("pause", t, node.process)
+        self._harm("resume", t + length, node.process)
+        if length > SESSION:
+            self._at(t + SESSION, lambda t: self._gone(t, node))
+        t += length + self._short()
         if length < LEASE / 2:
-            self._write("valid", moment, owner, until=moment + LEASE / 2)
-            return self._give_back(owner, moment + self._short())
-        if self._chance.random() < 0.7:
-            self._write("lost", moment, owner, reason="the lease is over")
-        self._give_back(owner, moment + self._short(), self._chance.choice(["released", "release_failed"]))
-        return moment - length + SESSION if length > SESSION else moment + 0.1
+            self._write("valid", t, node, until=t + LEASE / 2)
+        elif self._chance.random() < 0.7:
+            self._write("lost", t, node, reason="the lease is over")
+        self._give_back(t + self._short(), node, "released" if length < LEASE / 2 else "release_failed")
 
-    def _expire(self, owner: Owner, moment: float, token: int) -> float:
-        return self._rob(owner, moment, "expire", target=owner.process)
-
-    def _delete(self, owner: Owner, moment: float, token: int) -> float:
-        return self._rob(owner, moment, "delete", key=self._key, token=self._token)
-
-    def _rob(self, owner: Owner, moment: float, what: str, **about: object) -> float:
-        self._harm(what, moment, **about)
-        gone = moment + self._chance.uniform(0, 0.05)
-        if self._chance.random() < 0.5:
-            self._harm("done", gone + 1e-4, of=what, **about)
+    def _expire(self, t: float, node: Node) -> None:
+        self._harm("expire", t, node.process)
+        gone = t + self._chance.uniform(0, 0.05)
+        self._at(gone, lambda t: self._gone(t, node))
         told = gone + self._chance.uniform(0.001, 0.9)
-        while (moment := moment + self._chance.uniform(0.01, 0.3)) < told:
-            self._write("valid", moment, owner, until=moment + LEASE)
-        self._write("lost", told, owner, reason="gone")
-        self._give_back(owner, told + self._short(), "release_failed")
-        return gone
-
-    def _suspend(self, owner: Owner, moment: float, token: int) -> float:
-        self._harm("cut", moment, target=owner.process)
-        self._write("lost", moment + 0.01, owner, reason="suspended")
-        return self._give_back(owner, moment + 0.02)
-
-    def _strike(self, owner: Owner, moment: float, token: int) -> float:
-        """A signal ends the block; when it was left is not known, only that it was after the last check."""
-        self._write("release", moment - 2e-4, owner)
-        return moment + self._short()
+        while (t := t + self._chance.uniform(0.01, 0.3)) < told:
+            self._write("valid", t, node, until=t + LEASE)
+        self._write("lost", told, node, reason="gone")
+        self._give_back(told + self._short(), node, "release_failed")

@@ -1,8 +1,7 @@
-/* A disk that is slow at will: fsync and fdatasync wait, before they do their work, while a flag file exists.
+/* A disk that is slow at will: fsync and fdatasync wait, before they do their work, while the file $SLOWFSYNC exists.
 
-   Two files are looked at: $SLOWFSYNC, which is everybody's, and "slow-fsync" in the working directory, which is this
-   process's own. What is in them is how long to wait, in seconds. To remove the file ends the wait. Each call that
-   waited is noted in $SLOWFSYNC.log as a line with the process id, so that a test can tell that it happened. */
+   What is in it is how long to wait, in seconds. To remove the file ends the wait. Each call that waited is noted in
+   $SLOWFSYNC.log as a line with the process id, so that a test can tell that it happened. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,23 +12,16 @@
 #include <time.h>
 #include <unistd.h>
 
-static double asked_of(const char *path)
+static double asked(void)
 {
     char text[64] = "";
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    const char *path = getenv("SLOWFSYNC");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0)
         return 0;
     ssize_t length = read(file, text, sizeof text - 1);
     close(file);
     return length > 0 ? atof(text) : 0;
-}
-
-static double asked(void)
-{
-    const char *everybodys = getenv("SLOWFSYNC");
-    double all = everybodys ? asked_of(everybodys) : 0;
-    double own = asked_of("slow-fsync");
-    return all > own ? all : own;
 }
 
 static double now(void)
@@ -42,8 +34,8 @@ static double now(void)
 static void note(void)
 {
     char path[4096], line[32];
-    const char *everybodys = getenv("SLOWFSYNC");
-    if (!everybodys || snprintf(path, sizeof path, "%s.log", everybodys) >= (int)sizeof path)
+    const char *flag = getenv("SLOWFSYNC");
+    if (!flag || snprintf(path, sizeof path, "%s.log", flag) >= (int)sizeof path)
         return;
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file < 0)

@@ -8,7 +8,6 @@ import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -109,9 +108,7 @@ class Website:
             return False
         return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         # The master first: it would put others into their places.
         ending = [psutil.Process(self.process.pid), *self._children()] if self.process.poll() is None else []
         for process in ending:

@@ -251,9 +251,6 @@ class Worker:
         session_id, password, timeout = self.lock.session()
         return {"id": session_id, "password": password, "timeout": timeout}
 
-    def do_port(self) -> int:
-        return self.lock.local_port()
-
     def do_known(self) -> list[str]:
         return self.lock.known()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,36 +22,26 @@ MAGIC: Final = 0x5A4B534E  # "ZKSN"
 VERSION: Final = 2
 NO_DATABASE: Final = -1
 ANYBODY: Final = -1  # OPEN_ACL_UNSAFE, which needs no entry in the table of ACLs
-CONTAINER: Final = -(2**63)  # the owner of a container node
+NOBODY: Final = 0  # the owner of a node that is not ephemeral
 NEVER: Final = 0  # the transaction that made the nodes; the server goes on with 1
 
 
-def prepare(
-    directory: Path,
-    sequences: Mapping[str, int],
-    *,
-    servers: int = 1,
-    containers: Collection[str] = (),
-    data: bytes = b"",
-) -> None:
+def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
     """
-    Write the data that the servers of `Ensemble(servers, directory=directory)` start with.
+    Write the data that the server of `Ensemble(directory=directory)` starts with.
 
     `sequences` says for each path what number its next sequential child gets, from -2**31 to 2**31 - 1; what is above
-    these paths is made too. Those in `containers` are container nodes, as the parents of contenders are.
+    these paths is made too.
     """
     nodes: dict[str, bytes] = {}
     for path in ("/zookeeper/config", "/zookeeper/quota"):
-        nodes.update((above, _node(b"", 0)) for above in _ancestors(path))
+        nodes.update((above, _node(0)) for above in _ancestors(path))
     for path, following in sequences.items():
-        if not SMALLEST <= following <= LARGEST:
-            raise ValueError(f"{following} is not a number of 32 bits")
-        nodes.update((above, _node(b"", 1)) for above in _ancestors(path) if above != path and above not in sequences)
-        nodes[path] = _node(data, following, owner=CONTAINER if path in containers else 0)
-    for number in range(1, servers + 1):
-        folder = directory / f"server-{number}" / "data" / "version-2"
-        folder.mkdir(parents=True)
-        (folder / "snapshot.0").write_bytes(_snapshot(nodes))
+        nodes.update((above, _node(1)) for above in _ancestors(path) if above != path and above not in sequences)
+        nodes[path] = _node(following)
+    folder = directory / "server-1" / "data" / "version-2"
+    folder.mkdir(parents=True)
+    (folder / "snapshot.0").write_bytes(_snapshot(nodes))
 
 
 def _ancestors(path: str) -> Iterator[str]:
@@ -71,9 +61,9 @@ def _snapshot(nodes: Mapping[str, bytes]) -> bytes:
     return content + long(zlib.adler32(content)) + buffer("/")
 
 
-def _node(data: bytes, children_ever: int, owner: int = 0) -> bytes:
-    """A DataNode: its data, who may do what, and its StatPersisted."""
+def _node(children_ever: int) -> bytes:
+    """A DataNode without data: who may do what, and its StatPersisted."""
     now = long(int(time.time() * 1000))
     transactions = long(NEVER) * 2  # czxid, mzxid
     versions = integer(0) + integer(children_ever) + integer(0)  # version, cversion, aversion
-    return buffer(data) + long(ANYBODY) + transactions + now * 2 + versions + long(owner) + long(NEVER)
+    return buffer(b"") + long(ANYBODY) + transactions + now * 2 + versions + long(NOBODY) + long(NEVER)

@@ -16,12 +16,7 @@ from typing import Any
 from support.neighbours.protocol import GLANCE, TIMEOUT, Neighbour
 from support.zoo import TESTS, Zoo
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "lock": {},
-    "read": {"kind": "read"},
-    "write": {"kind": "write"},
-    "leader": {},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"lock": {}, "read": {"kind": "read"}, "write": {"kind": "write"}, "leader": {}}
 """Of `zk_lock`, for each kind that a command may name; a value of `compat` may be joined to it by a plus."""
 
 

@@ -14,13 +14,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from support import debian
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 TIMEOUT = 30.0  # seconds that a busy machine may take
 GLANCE = 0.15  # seconds after which who waits is taken to wait; it is never granted wrongly, if the test holds
@@ -47,7 +42,7 @@ class Neighbour:
         self._process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Neighbour:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [*debian.tied("KILL"), *self._command],
@@ -70,9 +65,7 @@ class Neighbour:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     @property

@@ -45,14 +45,7 @@ HOLDER = ScannedContender(
     waits_behind="",
 )
 INFO = LockInfo(
-    key="k",
-    path="/zklock/k",
-    kind="lock",
-    holders=(HOLDER,),
-    waiters=(),
-    waiting=3,
-    longest_wait=1.0,
-    problem="",
+    key="k", path="/zklock/k", kind="lock", holders=(HOLDER,), waiters=(), waiting=3, longest_wait=1.0, problem=""
 )
 
 
@@ -140,10 +133,7 @@ def test_the_reasons_for_waiting_are_sentences() -> None:
 def test_the_values_of_links_are_escaped() -> None:
     templates = {"Flower": "https://flower/task/{id}", "Logs": "/logs?host={host}&pid={pid}", "None": "/x/{queue}"}
     with override_settings(ZKLOCK={"URL": "zk://h", "ADMIN_LINKS": templates}):
-        assert links("k", HOLDER) == [
-            ("Flower", "https://flower/task/a%2Fb%3Fc"),
-            ("Logs", "/logs?host=web-1&pid=7"),
-        ]
+        assert links("k", HOLDER) == [("Flower", "https://flower/task/a%2Fb%3Fc"), ("Logs", "/logs?host=web-1&pid=7")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.chaos.checker import Verdict, check_history, keep
-from support.chaos.simulated import Event, Simulation, written
+from support.chaos.simulated import Event, Family, written
 
 SEEDS = st.integers(0, 2**32)
 
@@ -325,9 +325,8 @@ def test_a_paused_process_answers_nobody() -> None:
 
 
 def test_a_contender_that_nobody_answers_for_is_an_orphan() -> None:
-    left = {"k": ["/zklock/k/_c_abc-lock-0000000001", "_c_def-lock-0000000002"]}
-    assert one(check_history([], left=left, known={"abc"})) == "nobody answers for _c_def-lock-0000000002"
-    assert check_history([], left=left, known=["_c_abc-lock-0000000001", "def"]).ok
+    left = {"k": ["_c_def-lock-0000000002"]}
+    assert one(check_history([], left=left)) == "nobody answers for _c_def-lock-0000000002"
     assert check_history([], left={"k": []}).ok
 
 
@@ -398,16 +397,12 @@ def test_lost_updates_without_a_fence_are_counted_and_allowed() -> None:
 )
 def test_a_history_without_sense_is_malformed(text: str) -> None:
     """Which says that the harness is wrong, not the lock."""
-    verdict = check_history(written(text))
-    assert verdict.malformed
-    assert not verdict.ok
-    assert verdict.rules == {"malformed"}
+    assert check_history(written(text)).rules == {"malformed"}
 
 
 def test_events_without_the_least_are_malformed() -> None:
-    assert check_history(
-        [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
-    ).malformed
+    events: list[Event] = [{"t": 1.0}, {"t": "soon", "p": "A", "e": "invoke"}, {"t": 1, "p": "A", "e": "nemesis"}]
+    assert check_history(events).rules == {"malformed"}
 
 
 def test_the_successor_of_a_killed_process_may_have_its_name() -> None:
@@ -444,11 +439,10 @@ def test_figures_are_measured() -> None:
             """
         )
     ).figures
-    assert (figures.grants, figures.refusals, figures.unknown, figures.losses, figures.forced) == (3, 1, 2, 1, 1)
+    assert (figures.grants, figures.refusals, figures.unknown, figures.losses) == (3, 1, 2, 1)
     assert figures.handoffs == pytest.approx((0.4,))
     assert figures.told == pytest.approx((0.7,))
     assert figures.overlaps == pytest.approx((0.4,))
-    assert figures.waits == pytest.approx((0.1, 0.1, 1.9))
     assert figures.overrun == pytest.approx(0.1)
     assert "3 grants, 1 refusals, 2 unknown, 1 losses; handoffs: 1, median 0.400" in str(figures)
 
@@ -467,7 +461,7 @@ def test_a_verdict_is_printed_short_with_the_events_round_it() -> None:
 @given(SEEDS)
 @settings(max_examples=20)
 def test_whatever_is_wrong_the_text_is_short(seed: int) -> None:
-    events = Simulation(seed, holds=60).events
+    events = Family(seed, kinds=["lock"], holds=60).events
     random.Random(seed).shuffle(events)
     confused = [{**event, "t": float(t)} for t, event in enumerate(events)]
     lines = check_history(confused).short().splitlines()
@@ -489,22 +483,11 @@ def test_a_failed_history_is_kept_out_of_the_way_of_the_next(tmp_path: Path) -> 
 # --- all at once ------------------------------------------------------------------------------------------------------
 
 
-@given(SEEDS, st.integers(1, 6))
-@settings(max_examples=100)
-def test_a_lock_that_keeps_its_promises_is_never_accused(seed: int, owners: int) -> None:
-    """Whatever happens to its holders, and in whatever order the files of the processes are read."""
-    simulation = Simulation(seed, holds=30, owners=owners)
-    random.Random(seed).shuffle(simulation.events)
-    verdict = check_history(simulation.events)
-    assert verdict.ok, verdict.short()
-    assert verdict.figures.grants >= 30
-
-
 @given(SEEDS, st.randoms(use_true_random=False))
 @settings(max_examples=100)
 def test_an_overlap_is_always_found(seed: int, chance: random.Random) -> None:
     """One release is made later, or one grant earlier, in a history that is right apart from that."""
-    events = Simulation(seed, holds=15, fates=["release", "reenter"]).events
+    events = Family(seed, kinds=["lock"], holds=15, fates=["release", "reenter"]).events
     holds = outermost(events)
     index = chance.randrange(len(holds) - 1)
     holder, follower = holds[index], holds[index + 1]
@@ -543,7 +526,7 @@ def never_heard_of_again(hold: dict[str, Event], events: list[Event]) -> bool:
 @given(SEEDS, st.randoms(use_true_random=False))
 @settings(max_examples=50)
 def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, chance: random.Random) -> None:
-    events = Simulation(seed, holds=15, fates=["kill", "pause"]).events
+    events = Family(seed, kinds=["lock"], holds=15, fates=["kill", "pause"]).events
     # Drawn from those that will do: nearly all seeds have some, so that hardly an example is thrown away.
     unfinished = [pair for pair in itertools.pairwise(outermost(events)) if never_heard_of_again(pair[0], events)]
     assume(unfinished)
@@ -556,7 +539,7 @@ def test_a_check_that_passes_beside_the_next_holder_is_always_found(seed: int, c
 @given(SEEDS, st.randoms(use_true_random=False))
 @settings(max_examples=50)
 def test_a_token_that_falls_is_always_found(seed: int, chance: random.Random) -> None:
-    events = Simulation(seed, holds=10, fates=["release"]).events
+    events = Family(seed, kinds=["lock"], holds=10, fates=["release"]).events
     grants = [event for event in events if event["e"] == "granted" and event["token"]]
     assume(len(grants) > 1)
     index = chance.randrange(1, len(grants))
@@ -566,6 +549,6 @@ def test_a_token_that_falls_is_always_found(seed: int, chance: random.Random) ->
 
 def test_ten_thousand_events_are_judged_in_reasonable_time() -> None:
     """That is what a soak writes; the runner's timeout is the limit."""
-    events = Simulation(1, holds=1500, owners=20).events
+    events = Family(1, holds=1500, owners=20).events
     assert len(events) > 10_000
     assert check_history(events).ok

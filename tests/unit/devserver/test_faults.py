@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
+from support.zoo import eventually
 
 from django_zklock.testing.server import DevServer
 
@@ -74,13 +75,6 @@ def watched(server: DevServer, **kwargs: Any) -> Iterator[Watched]:
 def client(server: DevServer) -> Iterator[Watched]:
     with watched(server) as client:
         yield client
-
-
-def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watched) -> None:

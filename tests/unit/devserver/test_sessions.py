@@ -1,4 +1,4 @@
-"""The dev server's sessions: when they end, and who gets them back."""
+"""The dev server's sessions: when they end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 from django_zklock.testing.server.database import Sessions
 
 
-def some(tick: float = 0.5) -> Sessions:
-    return Sessions(tick=tick, shortest=2 * tick, longest=20 * tick, first_id=1)
-
-
-def test_a_timeout_is_kept_within_limits() -> None:
-    """A client gets what it asked for, or the nearest that is allowed."""
-    sessions = some()
-    assert [sessions.negotiate(wish) for wish in (-1, 0.2, 4, 99)] == [1.0, 1.0, 4, 10.0]
+def some() -> Sessions:
+    return Sessions(tick=0.5, shortest=1, longest=10, first_id=1)
 
 
 @given(st.floats(1, 10), st.floats(0, 10_000))
@@ -46,22 +40,3 @@ def test_no_session_is_forgotten_or_kept(touches: list[tuple[int, float]]) -> No
     assert sessions.overdue(now + 100) == []
     assert sessions.next_deadline() is None
     assert len(sessions) == 0
-
-
-def test_only_the_password_gives_a_session_back() -> None:
-    """Each session has its own."""
-    sessions = some()
-    one, other = sessions.open(1, 0), sessions.open(1, 0)
-    assert one.has_password(one.password)
-    assert not one.has_password(other.password)
-    assert not one.has_password(None)
-    assert one.id != other.id
-
-
-def test_timers_can_start_again() -> None:
-    """After a pause nobody is late."""
-    sessions = some()
-    session = sessions.open(1.0, 0.0)
-    sessions.touch_all(100.0)
-    assert sessions.overdue(101.0) == []
-    assert sessions.overdue(101.5) == [session]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import io
-import unicodedata
 
 import pytest
 from django.test import override_settings
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_zklock.management import output
 from django_zklock.management.arguments import key_of, seconds
-from django_zklock.queue.escaping import printable
 
 LOCKS = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"inventory": {"path": "inventory/{sku}"}}}
 
@@ -37,16 +33,6 @@ def test_a_wrong_span_of_time_is_refused(text: str) -> None:
 )
 def test_a_span_of_time_is_written_in_two_units(span: float, text: str) -> None:
     assert output.duration(span) == text
-
-
-@given(st.text(), st.integers(min_value=1, max_value=300))
-def test_no_text_steers_a_terminal(text: str, limit: int) -> None:
-    """Whatever it is, the rest prints, can be encoded, and is capped before it is escaped."""
-    cleaned = printable(text, limit)
-    assert not {unicodedata.category(char) for char in cleaned} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
-    assert len(cleaned) <= limit
-    if text.isascii() and text.isprintable() and len(text) <= limit:
-        assert cleaned == text
 
 
 def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:

@@ -16,22 +16,11 @@ IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
 
 
 @pytest.mark.parametrize("error", IN_THE_TREE)
-def test_message_defaults_to_first_line_of_docstring(error: type[ZkLockError]) -> None:
-    """An error that is raised without a message still says what happened."""
-    assert str(error()) == (inspect.getdoc(error) or "").splitlines()[0]
-
-
-@pytest.mark.parametrize("error", IN_THE_TREE)
-def test_message_and_lock_are_kept(error: type[ZkLockError]) -> None:
-    """An error carries the words it was given, and the key of its lock."""
-    raised = error("gone", lock="inventory/1")
+def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError]) -> None:
+    """In the words that it was given, or else in the first line of its docstring."""
+    raised, bare = error("gone", lock="inventory/1"), error()
     assert (str(raised), raised.lock) == ("gone", "inventory/1")
-
-
-@pytest.mark.parametrize("error", IN_THE_TREE)
-def test_lock_is_none_where_there_is_none(error: type[ZkLockError]) -> None:
-    """The attribute can be read from every error."""
-    assert error().lock is None
+    assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
 
 
 def test_interrupt_alone_stands_outside_the_tree() -> None:

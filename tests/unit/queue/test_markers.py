@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.queue import markers, nodes, order
+from django_zklock.queue.escaping import MAX_BY, MAX_REASON
 from django_zklock.queue.markers import LimitRecord
 
 
@@ -20,7 +21,7 @@ def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int
     assert found is not None
     assert found.limit == value
     assert (found.by + found.reason).isprintable()
-    assert (len(found.by), len(found.reason)) <= (markers.MAX_BY, markers.MAX_REASON)
+    assert (len(found.by), len(found.reason)) <= (MAX_BY, MAX_REASON)
     assert found.when is not None
     decoded = LimitRecord.decode(record.encode())
     assert (decoded.before, decoded.id) == (before, record.id)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from django_zklock.queue import guids, nodes, operator_hold, order
 from django_zklock.queue.break_record import BreakRecord
+from django_zklock.queue.escaping import MAX_BY, MAX_REASON
 from django_zklock.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.queue.operator_hold import LONGEST, MAX_BY, MAX_REASON
+from django_zklock.queue.operator_hold import LONGEST
 
 TEXT = st.text(max_size=600)
 
@@ -45,7 +46,7 @@ def test_what_is_written_is_read_whatever_the_words(
     """No client could end a hold without an end; a text with several lines becomes one line."""
     by = by or "x"
     guid = guids.new(guids.Mark.OPERATOR)
-    data = operator_hold.written(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
+    data = operator_hold.hold_data(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
     assert hold is not None
@@ -60,7 +61,7 @@ def test_what_is_written_is_read_whatever_the_words(
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     """And never taken for a person's; it is no less sure to end."""
     guid = guids.new(guids.Mark.OPERATOR)
-    data = operator_hold.written(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
+    data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
     assert hold is not None
@@ -70,7 +71,7 @@ def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
 
 def test_short_words_are_kept() -> None:
     guid = guids.new(guids.Mark.OPERATOR)
-    hold = read(operator_hold.written(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
+    hold = read(operator_hold.hold_data(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
     assert hold is not None
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
     assert (hold.token, hold.key, hold.path) == (5, "k", node(guid))
@@ -114,7 +115,7 @@ def test_what_says_no_end_is_no_hold(about: dict[str, str]) -> None:
 def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
     """Whoever runs a task could write such a payload; the end of its session ends it, and nothing else."""
     guid = guids.new(guids.Mark.OPERATOR)
-    data = operator_hold.written(payload(guid=guid), by="a", reason="r", seconds=1)
+    data = operator_hold.hold_data(payload(guid=guid), by="a", reason="r", seconds=1)
     assert read(data, node(guid)) is not None
     assert read(data, node(guid), owner=1) is None
     assert read(data, node(str(uuid.uuid4()))) is None

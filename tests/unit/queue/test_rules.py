@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from django_zklock.queue import guids
 from django_zklock.queue.nodes import Child, Kind, prefix
 from django_zklock.queue.order import LAST_SEQUENCE, Queue, ordered
-from django_zklock.queue.rules import (
-    Absent,
-    Granted,
-    Permits,
-    Rule,
-    Verdict,
-    WaitFor,
-    exclusive,
-    rule_for,
-    shared,
-)
+from django_zklock.queue.rules import Absent, Granted, Permits, Rule, Verdict, WaitFor, exclusive, rule_for, shared
 
 PLAIN = st.just(Kind.LOCK)
 KINDS = st.sampled_from(Kind)

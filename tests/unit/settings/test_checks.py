@@ -103,10 +103,7 @@ def test_options_that_cannot_be_had_together_are_errors(raw: dict[str, object], 
 def test_a_lock_may_undo_a_default() -> None:
     """As the hint says; and who says its kind has said that the limit of others is not its own."""
     defaults = {"limit": 3, "max_hold": 5}
-    locks = {
-        "a": {"path": "a", "kind": "read"},
-        "b": {"path": "b", "max_hold": None, "min_hold": 9},
-    }
+    locks = {"a": {"path": "a", "kind": "read"}, "b": {"path": "b", "max_hold": None, "min_hold": 9}}
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
 
 
@@ -152,10 +149,7 @@ def test_table_lists_every_id() -> None:
     assert documented == errors | warnings
 
 
-@pytest.mark.parametrize(
-    ("raw", "deploy"),
-    [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)],
-)
+@pytest.mark.parametrize(("raw", "deploy"), [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)])
 def test_every_message_has_a_hint(raw: dict[str, object], deploy: bool) -> None:
     """Who reads a warning learns what to do."""
     assert all(message.hint for message in run(raw, deploy=deploy))

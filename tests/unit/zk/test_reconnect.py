@@ -12,7 +12,7 @@ from django_zklock.zk.client import Client, SessionOptions
 def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, longest: float) -> None:
     """Most processes are idle during an outage, and their attempts must not flood the servers when these return."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=20))
-    client.in_a_hurry = lambda: hurry
+    client.lease_lasts = lambda: hurry
     client._connection.negotiated_timeout = 20.0
     retry = KazooRetry()
     client._connection._connect_loop(retry)  # it does not connect, because the client was never started

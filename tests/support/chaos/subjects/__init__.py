@@ -63,9 +63,6 @@ class Subject(Protocol):
     def connected(self) -> bool:
         """Tell whether there is a connection, as far as the client knows."""
 
-    def local_port(self) -> int:
-        """Return the local port of the connection to ZooKeeper."""
-
     def chatter(self) -> None:
         """Send some read to ZooKeeper, as a busy application does, and do not wait for the answer."""
 

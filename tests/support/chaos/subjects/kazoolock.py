@@ -96,9 +96,6 @@ class KazooSubject:
     def connected(self) -> bool:
         return bool(self.client.connected)
 
-    def local_port(self) -> int:
-        return int(self.client._connection._socket.getsockname()[1])
-
     def chatter(self) -> None:
         self.client.exists_async(self._base)
 

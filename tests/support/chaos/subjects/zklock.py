@@ -114,11 +114,6 @@ class ZkLockSubject:
     def connected(self) -> bool:
         return process.current().connected
 
-    def local_port(self) -> int:
-        client = process.current()._client
-        assert client is not None
-        return int(client._connection._socket.getsockname()[1])
-
     def chatter(self) -> None:
         session = process.current()
 
