@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 @dataclass(frozen=True, slots=True)
 class Owner:
     """
-    One task, greenlet or thread; or a message of Celery, whose work has not begun. Two owners are equal if they are the same one.
+    One task, greenlet or thread; or a message of Celery, before its work begins. Two owners are equal if they are the
+    same one.
 
     It refers to the object itself, because the ids of objects are reused. The context of `contextvars` is no owner: the
     children of `asyncio.gather` inherit it.

@@ -52,7 +52,7 @@ def find_copy(task: Task[..., Any], queue: Iterable[ContenderInfo]) -> Contender
     return copy_of(task.request.id, queue)
 
 
-def copy_of(task_id: str, queue: Iterable[ContenderInfo]) -> ContenderInfo | None:
+def copy_of(task_id: object, queue: Iterable[ContenderInfo]) -> ContenderInfo | None:
     """Return the contender in a queue that is a task with this id; None if there is none."""
     own = printable(short_id(task_id))
     return next((each for each in queue if each.about.get("id") == own), None)

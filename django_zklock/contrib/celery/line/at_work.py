@@ -38,7 +38,8 @@ class GrantRecord(GrantObserver):
         self._page = page
         self._held = held
         self._number = number
-        self._news: dict[str, Any] = {}
+        self._news: dict[str, Any] = {}  # protocol's thread only
+        self._shown = False
 
     def facts(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
@@ -55,6 +56,14 @@ class GrantRecord(GrantObserver):
             "template": grant.template,
             "waited": waited,
         }
+
+    def begun_by(self) -> int:
+        """Return the process that works under the grant, and show it to others; 0 if none does."""
+        pid = self._page.begun_by(self.place)
+        if pid and not self._shown:
+            self._shown = True  # only now: short work costs no write
+            self._held.contender.set_process(pid)
+        return pid
 
     def share_if_asked(self) -> None:
         """Let other readers in if the pool process goes on as one."""
@@ -93,7 +102,7 @@ class PoolGrants:
             self._share_lease()
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
             self._watcher.start()
-        records = []
+        records: list[GrantRecord] = []
         for held in task.entry.held:
             added = self._page.add()
             if added is None:
@@ -103,13 +112,19 @@ class PoolGrants:
             records.append(record)
         for held, record in zip(task.entry.held, records, strict=True):
             held.grant.begun = True
-            held.grant.take_end()  # the pool process reports it
+            # The pool process reports what happens.
+            held.grant.claim_end()
+            held.grant.on_release_request = None
             held.grant.session.post(held.grant.attach, record)
         self._records[task] = records
         if len(self._records) == 1:
             self._page.ring()
         waited = time.time() - task.since
         return [record.facts(waited) for record in records]
+
+    def has(self, task_id: str) -> bool:
+        """Return whether a task with this id is among them."""
+        return any(task.request.id == task_id for task in list(self._records))
 
     def _share_lease(self) -> None:
         session = process.current()
@@ -143,8 +158,8 @@ class PoolGrants:
             return True
         if not thorough:
             return False
-        begun = {pid for place in places if (pid := page.begun_by(place))}
-        if not begun and not _has_ended(task.request):
+        begun = {pid for record in records if (pid := record.begun_by())}
+        if not begun and not has_ended(task.request):
             return False
         if not begun:
             begun = {pid for place in places if (pid := page.cancel(place))}
@@ -155,7 +170,7 @@ class PoolGrants:
             self._page.remove(record.place)
 
 
-def _has_ended(request: Any) -> bool:
+def has_ended(request: Any) -> bool:
     """Return whether Celery has dropped a request, or is done with it."""
     return request not in state.reserved_requests and request not in state.active_requests
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.line.page import GrantPage
@@ -145,7 +145,10 @@ class BorrowedContender:
         else:
             self.grant.confirmed()
         if "request" in news and self.grant.release_request is None:
-            self.grant.request_release(ReleaseRequest(**news["request"]))
+            request = ReleaseRequest(**news["request"])
+            self.grant.request_release(request)
+            if self.grant.on_release_request is not None:
+                self.grant.on_release_request(self.grant, request)
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; `left` is called with True when the main process knows."""
@@ -167,6 +170,18 @@ class BorrowedContender:
         self.grant.kind = Kind.READ
 
 
+class GrantedTask(Protocol):
+    """A message whose task has its locks."""
+
+    request: Any
+
+    def hand_over(self, owner: Owner) -> list[HeldLock]:
+        """Give the locks to this owner, which takes them once more."""
+
+    def leave(self) -> None:
+        """Give the locks back."""
+
+
 _session: BorrowedSession | None = None
 
 
@@ -178,8 +193,8 @@ def _session_of(page: GrantPage) -> BorrowedSession:
     return _session
 
 
-own_grants: dict[int, Callable[[Owner], list[HeldLock]]] = {}
-"""What gives the grants of a message to a thread or greenlet of the main process itself."""
+own_grants: dict[int, GrantedTask] = {}
+"""The tasks that have locks, and go to a thread or greenlet of the main process itself."""
 
 page: GrantPage | None = None  # made by the main process before it forks
 
@@ -187,7 +202,7 @@ page: GrantPage | None = None  # made by the main process before it forks
 def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
     """Return the locks that the main process has taken for the task that runs, for the caller to take once more."""
     if not isinstance(granted, list):
-        return own_grants.pop(granted)(current_owner())
+        return own_grants.pop(granted).hand_over(current_owner())
     specs = {each.key: each.spec for each in locks_of(lock)}
     held: list[HeldLock] = []
     for facts in granted:

@@ -19,7 +19,7 @@ from celery.worker import state
 
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.line import borrowed
-from django_zklock.contrib.celery.line.at_work import PoolGrants
+from django_zklock.contrib.celery.line.at_work import PoolGrants, has_ended
 from django_zklock.contrib.celery.line.borrowed import GRANTS
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
@@ -44,7 +44,7 @@ class Line:
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         consumer.on_task_request = self.accept
-        self.tasks: dict[WaitingTask, None] = {}
+        self.tasks: dict[str, WaitingTask] = {}  # by id
         self._lost: dict[str, tuple[WaitingTask, float]] = {}  # by id: places without a message, and until when
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
         forks = type(consumer.pool).__module__ == "celery.concurrency.prefork"
@@ -62,31 +62,36 @@ class Line:
         """Give a message to the pool, or have it wait for its lock first."""
         locked = locked_of(request.task)
         locks = self._locks(locked, request) if locked is not None else None
-        if locks is None or state.should_stop is not None or self._has_copy(request):
+        if locks is None or _is_stopping() or self._has_copy(request):
             return self._to_pool(request)
         task, _ = self._lost.pop(request.id, (None, 0.0))
         if task is None:
             task = WaitingTask(self, request, locks, self._longest)
-            self.tasks[task] = None
-            if len(self.tasks) > self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING):
-                task.send_again(f"{len(self.tasks) - 1} tasks of this worker wait already")
+        with task.mutex:
+            task.request = request
+            self.tasks[request.id] = task
+            if len(self.tasks) > self._most_waiting:
+                task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+            elif task.over:  # it was granted while it had no message
+                self.go_on(task)
             else:
                 task.step()
-        else:
-            task.request = request
-            self.tasks[task] = None
-            if task.over:
-                self.go_on(task)
-        if task in self.tasks:
-            state.reserved_requests.discard(request)
-            self._consumer.qos.increment_eventually()
+            if request.id in self.tasks:
+                state.reserved_requests.discard(request)
+                self._consumer.qos.increment_eventually()
         return None
 
     def _has_copy(self, request: Any) -> bool:
-        """Return whether another message of the same task waits here, or works; it must not wait behind that."""
-        return any(task.request.id == request.id for task in self.tasks) or any(
-            each.id == request.id and each is not request for each in state.active_requests
+        """Return whether another message of the same task is here. It must not wait behind that."""
+        return (
+            request.id in self.tasks
+            or any(each.id == request.id and each is not request for each in state.active_requests)
+            or (self._pool_grants is not None and self._pool_grants.has(request.id))
         )
+
+    @property
+    def _most_waiting(self) -> int:
+        return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
     def _locks(self, locked: LockedFunction, request: Any) -> Locks | None:
         """Return the locks to wait for; None if the task does not wait, or only the pool process can tell."""
@@ -119,55 +124,60 @@ class Line:
         request = task.request
         if request is None:
             return  # its copy has not come yet
-        facts: Any = id(task)
+        facts: Any = None
         if task.error is not None:
-            error = task.error
-            facts = {"error": type(error).__name__, "text": str(error), "lock": error.lock, "again": task.to_send_again}
-        elif not task.entry.held:
-            facts = None
-        elif self._pool_grants is not None:
+            facts = {
+                "error": type(task.error).__name__,
+                "text": str(task.error),
+                "lock": task.error.lock,
+                "again": task.to_send_again,
+            }
+        elif task.entry.held and self._pool_grants is not None:
             facts = self._pool_grants.add(task)
-            if facts is None:
-                task.entry.undo()
+        elif task.entry.held:
+            facts = id(task)
+            borrowed.own_grants[facts] = task
+        if facts is None:
+            task.entry.undo()
         else:
-            borrowed.own_grants[id(task)] = task.hand_over
-        if facts is not None:
             request.request_dict[GRANTS] = facts
         self._take_out(task)
         self._to_pool(request)
 
     def _take_out(self, task: WaitingTask) -> None:
-        self.tasks.pop(task, None)
+        self.tasks.pop(task.request.id, None)
         if task.request not in state.reserved_requests:
             state.task_reserved(task.request)
             self._consumer.qos.decrement_eventually()
 
     def look(self) -> None:
-        """End the tasks that were revoked or have expired, and the places that were kept long enough."""
-        for task in list(self.tasks):
-            if task.request.revoked():
-                task.leave()
-                self._take_out(task)
-                state.task_ready(task.request)
+        """End what was revoked or has expired, and give back what nobody came for."""
+        for task in list(self.tasks.values()):
+            with task.mutex:
+                if not task.over and task.request.revoked():
+                    task.leave()
+                    self._take_out(task)
+                    state.task_ready(task.request)
         now = time.monotonic()
         for task_id, (task, until) in list(self._lost.items()):
             if now >= until:
                 del self._lost[task_id]
                 task.leave()
+        for number, granted in list(borrowed.own_grants.items()):
+            if has_ended(granted.request) and borrowed.own_grants.pop(number, None) is not None:
+                granted.leave()
 
     def stop(self, *, restarts: bool) -> None:
         """Forget all messages: the broker delivers them again. If the worker `restarts`, their places are kept."""
         if self._looks is not None:
             self._looks.cancel()
         until = time.monotonic() + KEPT
-        for task in list(self.tasks):
-            del self.tasks[task]
-            state.requests.pop(task.request.id, None)
-            if restarts:
-                self._lost[task.request.id] = task, until
+        for task_id, task in list(self.tasks.items()):
+            with task.mutex:
+                del self.tasks[task_id]
+                state.requests.pop(task_id, None)
                 task.request = None
-            else:
-                task.leave()
+                self._lost[task_id] = task, until
         if not restarts:
             for task, _ in self._lost.values():
                 task.leave()
@@ -203,3 +213,8 @@ class Line:
         ready, self._ready = self._ready, []
         for call in ready:
             call()
+
+
+def _is_stopping() -> bool:
+    should_stop: Any = state.should_stop  # the exit status, which may be 0
+    return should_stop is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery.bootsteps import RUN, StartStopStep
+from celery import bootsteps
 
 from django_zklock.contrib.celery.line.line import Line
 
+_RUN: Any = bootsteps.RUN  # type: ignore[attr-defined]
 
-class LineStep(StartStopStep):
+
+class LineStep(bootsteps.StartStopStep):
     """Puts the line between the messages and the pool."""
 
     def __init__(self, consumer: Any, **options: Any) -> None:
@@ -26,4 +28,4 @@ class LineStep(StartStopStep):
 
     def stop(self, consumer: Any) -> None:
         """Stop: the worker ends, or has lost its broker."""
-        self._line.stop(restarts=consumer.blueprint.state == RUN)
+        self._line.stop(restarts=consumer.blueprint.state == _RUN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -87,6 +88,7 @@ class WaitingTask:
         self.error: ZkLockError | None = None
         self.to_send_again = False
         self.over = False  # it waits no more
+        self.mutex = threading.RLock()  # its steps may run in a thread of timers
         self._loop = loop
         self._until = None if longest is None else time.monotonic() + longest
         self._routine = self._wait(copies=bool(request.delivery_info.get("redelivered")))
@@ -101,13 +103,16 @@ class WaitingTask:
                     return  # it must not wait behind the other copy; the pool process decides what it does
         yield from self.locks.take(self.entry, self._waiter)
 
-    def _waiter(self) -> MessageWaiter:
+    def _waiter(self) -> Any:
         return MessageWaiter(lambda: self._loop.call_soon(self.step))
 
     def step(self) -> None:
         """Wait, as far as that goes now."""
-        if self.over:
-            return
+        with self.mutex:
+            if not self.over:
+                self._step()
+
+    def _step(self) -> None:
         self._cancel_timer()
         try:
             left = next(self._routine)
@@ -151,10 +156,11 @@ class WaitingTask:
 
     def leave(self) -> None:
         """Give up the place, and what was granted; doing it again changes nothing."""
-        self._cancel_timer()
-        self.over = True
-        self._routine.close()
-        self.entry.undo()
+        with self.mutex:
+            self._cancel_timer()
+            self.over = True
+            self._routine.close()
+            self.entry.undo()
 
     def hand_over(self, owner: Owner) -> list[HeldLock]:
         """Give the locks to a thread or greenlet of this process, which takes them once more; called there."""
