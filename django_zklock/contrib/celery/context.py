@@ -37,6 +37,7 @@ class TaskContext:
         work = work_of(task)
         self.what = work.what
         self.about = work.about
+        self._waited = False  # in the line of the worker
         self._adopted: list[HeldLock] = []
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
@@ -52,6 +53,7 @@ class TaskContext:
         granted = self._task.request.__dict__.pop(GRANTS, None)
         if isinstance(granted, dict):
             error = borrowed.error_of(granted)
+            self._waited = True
             if granted["again"]:
                 messages.send_again(self._task, CONFLICTS_HEADER, error)
             raise error
@@ -69,7 +71,7 @@ class TaskContext:
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
         if self._by_worker:
-            return policy.on_not_acquired(self._task, error, lock, options)
+            return policy.on_not_acquired(self._task, error, lock, options, waited=self._waited)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error

@@ -46,19 +46,19 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
             _end_if_copy(task, _read_queue(each), error, options)
 
 
-def on_not_acquired(task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+def on_not_acquired(
+    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, *, waited: bool = False
+) -> Any:
     """
     Return the result of a task that did not get its lock, or raise what ends this run.
 
     `error` is a `LockNotAcquired`, or says that ZooKeeper is not available. In the second case nothing is skipped.
+    `waited`: the worker's main process has waited for the lock.
     """
     policy = options.on_conflict
     if isinstance(error, LockNotAcquired):
-        queues = {each.key: _read_queue(each) for each in locks_of(lock)}
-        if policy == "skip" and not queues.get(error.lock or ""):
-            messages.send_again(task, CONFLICTS_HEADER, error)  # the holder is gone or unknown; perhaps it was a copy
-        for queue in queues.values():
-            _end_if_copy(task, queue, error, options)
+        if not waited:  # else the line has looked for copies
+            _look_for_copies(task, error, lock, options)
         if policy == "skip":
             return _skip(task, str(error), options)
         if policy == "coalesce" and not _is_spent(task, CONFLICTS_HEADER, options):
@@ -67,6 +67,15 @@ def on_not_acquired(task: Task[..., Any], error: ZkLockError, lock: Locks, optio
     if policy in _SENT_AGAIN and not _is_spent(task, CONFLICTS_HEADER, options):
         messages.send_again(task, CONFLICTS_HEADER, error)
     raise error
+
+
+def _look_for_copies(task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions) -> None:
+    """End this run if another copy of the task is in a queue, or may have been."""
+    queues = {each.key: _read_queue(each) for each in locks_of(lock)}
+    if options.on_conflict == "skip" and not queues.get(error.lock or ""):
+        messages.send_again(task, CONFLICTS_HEADER, error)  # the holder is gone or unknown; perhaps it was a copy
+    for queue in queues.values():
+        _end_if_copy(task, queue, error, options)
 
 
 def on_lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoReturn:

@@ -27,6 +27,7 @@ from django_zklock.zk import process
 logger = logging.getLogger("django_zklock.celery")
 
 LOOK_EVERY: Final = 0.25  # seconds between two looks for processes that have ended
+CLOSE_TIMEOUT: Final = 2.0  # seconds that a worker waits at its end for processes that still work
 LONGEST_REASON: Final = 200  # characters
 
 
@@ -164,6 +165,18 @@ class PoolGrants:
         if not begun:
             begun = {pid for place in places if (pid := page.cancel(place))}
         return all(_is_gone(pid) for pid in begun)
+
+    def close(self) -> None:
+        """Wait until no process works under a grant; to be called when the pool has stopped, before the session ends."""
+        if self._records:
+            process.current().lease.on_changed = None
+            self._page.set_lease(float("-inf"), 0)  # whoever is left aborts its work
+        until = time.monotonic() + CLOSE_TIMEOUT
+        while self._records and time.monotonic() < until:
+            time.sleep(0.05)
+        if self._records:
+            logger.warning("a process of the pool still works under its lock, which ZooKeeper frees in a while")
+            process.leave()
 
     def _remove(self, records: list[GrantRecord]) -> None:
         for record in records:

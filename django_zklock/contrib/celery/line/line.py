@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import billiard
 from celery.worker import state
 
 from django_zklock.contrib.celery.introspection import arguments, locked_of
@@ -43,12 +44,13 @@ class Line:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
-        consumer.on_task_request = self.accept
+        has_processes = type(consumer.pool).__module__ == "celery.concurrency.prefork"
+        if not has_processes or _forks(consumer.app):  # else each process of the pool takes its locks itself
+            consumer.on_task_request = self.accept
         self.tasks: dict[str, WaitingTask] = {}  # by id
         self._lost: dict[str, tuple[WaitingTask, float]] = {}  # by id: places without a message, and until when
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
-        forks = type(consumer.pool).__module__ == "celery.concurrency.prefork"
-        borrowed.page = GrantPage() if forks else None
+        borrowed.page = GrantPage() if has_processes else None
         self._pool_grants = PoolGrants(borrowed.page) if borrowed.page is not None else None
         self._looks: Any = None  # the entry of the timer
         self._ready: list[Callable[[], object]] = []
@@ -183,6 +185,11 @@ class Line:
                 task.leave()
             self._lost.clear()
 
+    def close(self) -> None:
+        """The worker ends, and its pool has stopped."""
+        if self._pool_grants is not None:
+            self._pool_grants.close()
+
     # --- the event loop -----------------------------------------------------------------------------------------------
 
     def call_soon(self, call: Callable[[], object]) -> None:
@@ -213,6 +220,11 @@ class Line:
         ready, self._ready = self._ready, []
         for call in ready:
             call()
+
+
+def _forks(app: Any) -> bool:
+    """Return whether pool processes are forked, and inherit the memory of the main process."""
+    return (app.conf.get("worker_pool_start_method") or billiard.get_start_method() or "fork") == "fork"
 
 
 def _is_stopping() -> bool:

@@ -29,3 +29,7 @@ class LineStep(bootsteps.StartStopStep):
     def stop(self, consumer: Any) -> None:
         """Stop: the worker ends, or has lost its broker."""
         self._line.stop(restarts=consumer.blueprint.state == _RUN)
+
+    def shutdown(self, consumer: Any) -> None:
+        """End: the pool has stopped."""
+        self._line.close()

@@ -1,0 +1,291 @@
+"""Tasks that wait for a lock in the main process of a worker: on Redis, whose worker has an event loop, and on files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from support.brokers import RabbitMQ, Redis
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost, LockTimeout
+from django_zklock.operations import break_lock, request_release
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture(scope="module", params=["redis", "files"])
+def shared_worker(
+    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker with two processes, for the tests that do not end it."""
+    conf = None
+    if request.param == "redis":
+        redis: Redis = request.getfixturevalue("redis")
+        redis.clear()
+        conf = redis.conf
+    zoo = Zoo(single.hosts, single)
+    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4, conf=conf) as worker:
+        yield worker
+    zoo.close()
+
+
+# --- in line --------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
+    """More tasks wait than the pool has processes, and others run meanwhile."""
+    with worker.zoo.hold_elsewhere("free"):
+        waiting = [worker.send("line.wait", "free") for _ in range(6)]
+        worker.zoo.wait_contenders("free", 7)
+        began = time.monotonic()
+        worker.run("line.wait", "other")
+        assert time.monotonic() - began < 2
+    for result in waiting:
+        worker.get(result)
+
+
+def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
+    """Each of them runs once, and they take turns with a program that waits in the same queue."""
+    book = worker.home / "order"
+    marks = [str(number) for number in range(12)]
+    with worker.zoo.hold_elsewhere("order"):
+        results = []
+        for number, mark in enumerate(marks):
+            results.append(worker.send("line.note", "order", str(book), mark))
+            worker.zoo.wait_contenders("order", number + 2)
+    for result in results:
+        worker.get(result)
+    assert book.read_text().split() == marks
+
+
+def test_the_pool_process_has_the_hold(worker: Worker) -> None:
+    """It has the token and the lease of the main process, and may take the lock once more."""
+    told = worker.run("line.tell", "told")
+    assert told["parent"] == worker.process.pid
+    assert told["state"] == "held"
+    assert told["token"] == told["again"] > 0
+    assert "/told/_c_" in told["path"]
+    assert (told["template"], 0 < told["lease"] <= 4) == ("{key}", True)
+
+
+def test_the_lock_is_free_when_the_task_has_ended(worker: Worker) -> None:
+    """Whatever its end."""
+    with pytest.raises(ValueError, match="on purpose"):
+        worker.run("line.wait", "ended", "fail", "on purpose")
+    worker.zoo.wait_contenders("ended", 0, timeout=1)
+
+
+def test_several_locks(worker: Worker) -> None:
+    """All are taken before the task begins."""
+    with worker.zoo.hold_elsewhere("two"):
+        result = worker.send("line.several", "one", "two")
+        worker.zoo.wait_contenders("two", 2)
+        assert len(worker.zoo.children("one")) == 1
+    assert worker.get(result) == ["held", "held"]
+
+
+def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
+    """It takes the lock itself."""
+    assert worker.run("line.computed", "x") in worker.children()
+
+
+def test_others_see_the_process_that_works(worker: Worker) -> None:
+    """While a task waits, its main process is shown; when it has worked for a while, the pool process."""
+    gate = worker.gate()
+    with worker.zoo.hold_elsewhere("seen"):
+        result = worker.send("line.wait", "seen", "linger", str(gate))
+        worker.zoo.wait_contenders("seen", 2)
+        waits = worker.zoo.payloads("seen")[1]
+        assert waits is not None
+        assert (waits.pid, waits.about["id"]) == (worker.process.pid, result.id)
+    pid = gate.wait_entered()
+
+    def shown() -> bool:
+        (works,) = worker.zoo.payloads("seen")
+        return works is not None and works.pid == pid and works.about["id"] == result.id
+
+    eventually(shown, 3)
+    gate.open()
+    worker.get(result)
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
+    """The task fails as one that has waited in the pool."""
+    with worker.zoo.hold_elsewhere("bounded"):
+        assert isinstance(worker.wait_failed(worker.send("line.bounded", "bounded")), LockTimeout)
+        worker.zoo.wait_contenders("bounded", 1, timeout=2)
+
+
+def test_a_revoked_task_leaves_at_once(worker: Worker) -> None:
+    """And is REVOKED."""
+    with worker.zoo.hold_elsewhere("revoked"):
+        result = worker.send("line.wait", "revoked")
+        worker.zoo.wait_contenders("revoked", 2)
+        result.revoke()
+        worker.zoo.wait_contenders("revoked", 1, timeout=3)
+        assert isinstance(worker.wait_failed(result), TaskRevokedError)
+
+
+def test_a_task_that_expires_leaves(worker: Worker) -> None:
+    """It ends as Celery ends an expired task."""
+    with worker.zoo.hold_elsewhere("expired"):
+        result = worker.send("line.wait", "expired", expires=1.5)
+        worker.zoo.wait_contenders("expired", 2)
+        worker.zoo.wait_contenders("expired", 1, timeout=4)
+        assert isinstance(worker.wait_failed(result), TaskRevokedError)
+
+
+# --- what happens to a lock -------------------------------------------------------------------------------------------
+
+
+def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
+    """The pool process hears of it from the main process."""
+    gate = worker.gate()
+    result = worker.send("line.wait", "broken", "sleep", str(gate))
+    gate.wait_entered()
+    with worker.zoo.configured():
+        break_lock("broken", reason="a test", by="tester")
+    began = time.monotonic()
+    error = worker.wait_failed(result)
+    assert isinstance(error, LockLost)
+    assert "tester" in str(error)
+    assert time.monotonic() - began < 5
+
+
+def test_max_hold_stops_the_work(worker: Worker) -> None:
+    """It counts from the grant."""
+    assert isinstance(worker.wait_failed(worker.send("line.short", "short")), LockLost)
+    worker.zoo.wait_contenders("short", 0, timeout=2)
+
+
+def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
+    """It comes through the main process."""
+    result = worker.send("line.polite", "polite")
+    worker.zoo.wait_contenders("polite", 1)
+    with worker.zoo.configured():
+        eventually(lambda: request_release("polite", reason="a test", by="tester").holders)
+    assert worker.get(result) == "tester"
+
+
+# --- processes that end -----------------------------------------------------------------------------------------------
+
+
+def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
+    """The next task gets it in two seconds."""
+    gate = worker.gate()
+    result = worker.send("line.wait", "killed", "sleep", str(gate))
+    os.kill(gate.wait_entered(), signal.SIGKILL)
+    worker.zoo.wait_contenders("killed", 0, timeout=2)
+    assert isinstance(worker.wait_failed(result), WorkerLostError)
+
+
+def test_a_hard_time_limit_frees_the_lock(worker: Worker) -> None:
+    """The process is killed, and the lock is free."""
+    gate = worker.gate()
+    result = worker.send("line.wait", "limited", "spin", str(gate), time_limit=1)
+    pid = gate.wait_entered()
+    assert isinstance(worker.wait_failed(result), TimeLimitExceeded)
+    worker.zoo.wait_contenders("limited", 0, timeout=2)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# --- workers of their own -------------------------------------------------------------------------------------------
+
+
+def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """The task at work ends its work; those that wait run in the next worker."""
+    redis.clear()
+    with Worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
+        gate = worker.gate()
+        first = worker.send("line.wait", "warm", "linger", str(gate))
+        gate.wait_entered()
+        later = [worker.send("line.wait", "warm") for _ in range(3)]
+        zoo.wait_contenders("warm", 4)
+        worker.process.send_signal(signal.SIGTERM)
+        zoo.wait_contenders("warm", 1)
+        gate.open()
+        worker.process.wait(20)
+        zoo.wait_contenders("warm", 0, timeout=1)
+        with Worker(zoo, tmp_path, conf=redis.conf) as second:
+            for result in (first, *later):
+                second.get(result)
+
+
+def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """A worker whose tasks have no locks has none."""
+    redis.clear()
+    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
+        worker.run("ping")
+        assert open_connections(worker, zoo) == set()
+        gates = [worker.gate() for _ in range(4)]
+        results = [worker.send("line.wait", f"one-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+        for gate in gates:
+            gate.wait_entered()
+        assert open_connections(worker, zoo) == {worker.process.pid}
+        for gate, result in zip(gates, results, strict=True):
+            gate.open()
+            worker.get(result)
+
+
+def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
+    """Return the processes of a worker that are connected to ZooKeeper."""
+    ports = {int(host.rpartition(":")[2]) for host in zoo.all_hosts().split(",")}
+    return {
+        pid
+        for pid in worker.group()
+        for each in psutil.Process(pid).net_connections("tcp")
+        if each.raddr and each.raddr.port in ports
+    }
+
+
+def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """They run in the end."""
+    redis.clear()
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("full"):
+            results = [worker.send("line.wait", "full") for _ in range(4)]
+            zoo.wait_contenders("full", 3)
+            eventually(lambda: [result.state for result in results].count("RETRY") == 2)
+            assert len(zoo.children("full")) == 3
+        for result in results:
+            worker.get(result, 40)
+
+
+def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """It is sent again after half of that time, or after the time of a setting."""
+    redis.clear()
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 1}) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("long"):
+            result = worker.send("line.wait", "long")
+            zoo.wait_contenders("long", 2)
+            eventually(lambda: result.state == "RETRY")
+        worker.get(result)
+
+
+@pytest.mark.chaos
+def test_a_lost_broker_costs_no_place(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    """The copies that the broker delivers take the places of the first messages; each task runs once."""
+    rabbitmq.clear()
+    with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker, worker.log_shown():
+        book = worker.home / "book"
+        with zoo.hold_elsewhere("cut"):
+            results = [worker.send("line.note", "cut", str(book), str(number)) for number in range(4)]
+            before = zoo.wait_contenders("cut", 5)
+            rabbitmq.disconnect_all()
+            time.sleep(8)
+            assert zoo.wait_contenders("cut", 5) == before
+        for result in results:
+            worker.get(result, 60)
+        assert sorted(book.read_text().split()) == ["0", "1", "2", "3"]
