@@ -1,4 +1,4 @@
-"""Tasks that wait for a lock in the main process of a worker: on Redis, whose worker has an event loop, and on files."""
+"""Tasks that wait in the main process of a worker: on Redis, whose workers have an event loop, and on files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost, LockTimeout
+from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
 from django_zklock.testing.ensemble import Ensemble
 
@@ -156,7 +157,10 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     result = worker.send("line.wait", "broken", "sleep", str(gate))
     gate.wait_entered()
     with worker.zoo.configured():
-        break_lock("broken", reason="a test", by="tester")
+        lock = look_at("broken")
+        assert lock is not None
+        holder = lock.holders[0]
+        break_lock("broken", guid=holder.guid, token=holder.token, reason="a test", by="tester")
     began = time.monotonic()
     error = worker.wait_failed(result)
     assert isinstance(error, LockLost)
@@ -241,7 +245,7 @@ def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tm
 
 def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
     """Return the processes of a worker that are connected to ZooKeeper."""
-    ports = {int(host.rpartition(":")[2]) for host in zoo.all_hosts().split(",")}
+    ports = {int(host.rpartition(":")[2]) for host in zoo.all_hosts.split(",")}
     return {
         pid
         for pid in worker.group()

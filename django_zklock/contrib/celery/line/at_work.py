@@ -167,7 +167,7 @@ class PoolGrants:
         return all(_is_gone(pid) for pid in begun)
 
     def close(self) -> None:
-        """Wait until no process works under a grant; to be called when the pool has stopped, before the session ends."""
+        """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
         if self._records:
             process.current().lease.on_changed = None
             self._page.set_lease(float("-inf"), 0)  # whoever is left aborts its work
