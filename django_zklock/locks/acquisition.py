@@ -135,7 +135,7 @@ class Acquisition:
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
-        if self.spec.max_hold is not None or self.spec.warn_after is not None:
+        if self.spec.is_bounded:
             maximum_hold.apply_bounds(outcome, contender, self.spec)
         outcome.on_release_request = notify.send_release_requested
         self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)

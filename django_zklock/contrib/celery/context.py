@@ -25,10 +25,10 @@ _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functi
 
 
 class TaskContext:
-    """A call by a worker: by default it does not wait for the lock, and the task is sent again."""
+    """A call by a worker: by default it waits, in the line of the worker."""
 
     timeout = 0.0
-    on_conflict = "retry"
+    on_conflict = "wait"
 
     def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
         self._task = task

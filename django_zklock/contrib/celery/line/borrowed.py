@@ -61,7 +61,8 @@ class BorrowedSession:
         self.loop = Loop("zklock-borrowed")
         self._dispatcher: Loop | None = None
         self._attached: dict[Any, Any] = {}
-        self._records: dict[BorrowedContender, None] = {}  # loop's thread only
+        self._in_use: dict[BorrowedContender, None] = {}  # loop's thread only
+        self._looks = False  # likewise
         self.loop.start()
 
     @property
@@ -89,18 +90,21 @@ class BorrowedSession:
 
     def watch(self, contender: BorrowedContender) -> None:
         """Read the record of this contender from now on; on the loop's thread."""
-        self._records[contender] = None
-        if len(self._records) == 1:
-            self._look()
+        self._in_use[contender] = None
+        contender.look()
+        if not self._looks:
+            self._looks = True
+            self.loop.call_later(READ_EVERY, self._look)
 
     def forget(self, contender: BorrowedContender) -> None:
         """Read its record no more; on the loop's thread."""
-        self._records.pop(contender, None)
+        self._in_use.pop(contender, None)
 
     def _look(self) -> None:
-        for contender in list(self._records):
+        for contender in list(self._in_use):
             contender.look()
-        if self._records:
+        self._looks = bool(self._in_use)
+        if self._looks:
             self.loop.call_later(READ_EVERY, self._look)
 
 
@@ -202,7 +206,8 @@ page: GrantPage | None = None  # made by the main process before it forks
 def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
     """Return the locks that the main process has taken for the task that runs, for the caller to take once more."""
     if not isinstance(granted, list):
-        return own_grants.pop(granted).hand_over(current_owner())
+        task = own_grants.pop(granted, None)
+        return [] if task is None else task.hand_over(current_owner())
     specs = {each.key: each.spec for each in locks_of(lock)}
     held: list[HeldLock] = []
     for facts in granted:
@@ -214,7 +219,8 @@ def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
         contender: Any = BorrowedContender(_session_of(page), facts, caller)
         part = HeldLock(contender, contender.grant, current_owner(), spec.policy)
         held.append(listed(part))
-        maximum_hold.apply_bounds(contender.grant, contender, spec)
+        if spec.is_bounded:
+            maximum_hold.apply_bounds(contender.grant, contender, spec)
         contender.grant.begun = True
         contender.grant.on_release_request = notify.send_release_requested
         notify.send(part, signals.lock_acquired, waited=facts["waited"])

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 RECORDS: Final = 1000
 """Grants that the pool processes of one worker can have at a time."""
-_RECORD: Final = 1024  # bytes
+_RECORD: Final = 4096  # bytes; memory is only used for those that were written
 _HEADER: Final = 64
 # Places of numbers, in units of eight bytes.
 _UNTIL, _SESSION = 0, 1  # in the header
@@ -65,7 +65,9 @@ class GrantPage:
 
     def write(self, record: int, news: dict[str, Any]) -> None:
         """Replace the text of a record."""
-        text = json.dumps(news).encode()[: _RECORD - _TEXT]
+        text = json.dumps(news).encode()
+        if len(text) > _RECORD - _TEXT:
+            raise ValueError(f"{len(text)} bytes are too long for a record.")
         at, begin = self._place(record), _HEADER + record * _RECORD + _TEXT
         self._numbers[at + _VERSION] += 1  # odd: it is being written
         self._memory[begin : begin + len(text)] = text
