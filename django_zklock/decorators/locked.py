@@ -60,16 +60,17 @@ def zk_locked(
     Args:
         name: see above. Several locks have the options of their own entries. But `timeout`, `on_conflict` and the
             options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
-        timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: 5 in views, 0 in
-            Celery tasks, else 10.
-        on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "retry" in Celery
+        timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: 5 in views, None
+            in Celery tasks, else 10. 0 in tasks that are sent again, skipped or raise.
+        on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "wait" in Celery
             tasks, else "raise". If ZooKeeper is not available, that is no conflict: a view answers 503 (it raises with
-            "raise"), "retry" and "coalesce" send the task again, and anything else raises `ZooKeeperUnavailable`.
+            "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the task again, and anything else raises
+            `ZooKeeperUnavailable`.
 
             * "raise": raise `LockBusy` or `LockTimeout`.
             * "skip": do not run. A function returns None, a view answers 204, a task ends as REVOKED.
             * "wait": wait without limit unless `timeout` is given. After that, a view answers 409; anything else
-              raises.
+              raises. A Celery task needs no slot of its worker while it waits.
             * "respond": a view answers 409 with Retry-After. Anything else raises.
             * "retry": a Celery task is sent again a little later, which does not count as a retry of its own.
               Anything else raises.
@@ -219,6 +220,7 @@ class LockedCall:
         self.lock = lock
         self.context = context
         self.options = options  # with the defaults of the context
+        self.timeout = None if isinstance(options.timeout, Unset) else options.timeout
         self.acquired = False
         self.response_lock = ResponseLock(lock, request, self._on_lost)
 

@@ -64,7 +64,8 @@ def on_not_acquired(
         if policy == "coalesce" and not _is_spent(task, CONFLICTS_HEADER, options):
             other = _wait_or_yield(task, joined(keys_of(lock)), error)
             return _skip(task, f"{error} Task {other} waits for it and will do this work, too.", options)
-    if policy in _SENT_AGAIN and not _is_spent(task, CONFLICTS_HEADER, options):
+    again = policy in _SENT_AGAIN or (policy == "wait" and not isinstance(error, LockNotAcquired))
+    if again and not _is_spent(task, CONFLICTS_HEADER, options):
         messages.send_again(task, CONFLICTS_HEADER, error)
     raise error
 

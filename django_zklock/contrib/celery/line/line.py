@@ -24,8 +24,7 @@ from django_zklock.contrib.celery.line.at_work import PoolGrants, has_ended
 from django_zklock.contrib.celery.line.borrowed import GRANTS
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
-from django_zklock.decorators.locked import LockedFunction
-from django_zklock.locks.multi import Locks
+from django_zklock.decorators.locked import LockedCall, LockedFunction
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -63,12 +62,12 @@ class Line:
     def accept(self, request: Any) -> object:
         """Give a message to the pool, or have it wait for its lock first."""
         locked = locked_of(request.task)
-        locks = self._locks(locked, request) if locked is not None else None
-        if locks is None or _is_stopping() or self._has_copy(request):
+        call = self._call(locked, request) if locked is not None else None
+        if call is None or _is_stopping() or self._has_copy(request):
             return self._to_pool(request)
         task, _ = self._lost.pop(request.id, (None, 0.0))
         if task is None:
-            task = WaitingTask(self, request, locks, self._longest)
+            task = WaitingTask(self, request, call.lock, timeout=call.timeout, longest=self._longest)
         with task.mutex:
             task.request = request
             self.tasks[request.id] = task
@@ -95,8 +94,8 @@ class Line:
     def _most_waiting(self) -> int:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
-    def _locks(self, locked: LockedFunction, request: Any) -> Locks | None:
-        """Return the locks to wait for; None if the task does not wait, or only the pool process can tell."""
+    def _call(self, locked: LockedFunction, request: Any) -> LockedCall | None:
+        """Return the call with the locks to wait for; None if the task does not wait, or only the pool process can tell."""
         request.request_dict.pop(GRANTS, None)
         if not locked.binder.is_static:
             return None
@@ -104,7 +103,7 @@ class Line:
             call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
         except Exception:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             return None
-        return call.lock if call.options.timeout != 0 else None
+        return call if call.timeout != 0 else None
 
     @property
     def _longest(self) -> float | None:

@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from django_zklock import signals
 from django_zklock.contrib.celery.context import TaskContext
 from django_zklock.contrib.celery.introspection import work_of_message
 from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.redelivery import copy_of
-from django_zklock.exceptions import LockBusy, ZkLockError
+from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
 from django_zklock.locks import notify
@@ -22,6 +22,8 @@ from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import Locks, keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
+
+RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -80,7 +82,9 @@ class WaitingTask:
     the place is kept for a while, for the copy that the broker delivers.
     """
 
-    def __init__(self, loop: EventLoop, request: Any, locks: Locks, longest: float | None) -> None:
+    def __init__(
+        self, loop: EventLoop, request: Any, locks: Locks, *, timeout: float | None, longest: float | None
+    ) -> None:
         self.request: Any = request  # None without a message
         self.locks = locks
         self.since = time.time()
@@ -90,6 +94,7 @@ class WaitingTask:
         self.over = False  # it waits no more
         self.mutex = threading.RLock()  # its steps may run in a thread of timers
         self._loop = loop
+        self._timeout = timeout  # the option of the lock
         self._until = None if longest is None else time.monotonic() + longest
         self._routine = self._wait(copies=bool(request.delivery_info.get("redelivered")))
         self._timer: Any = None
@@ -101,7 +106,14 @@ class WaitingTask:
                 queue = yield from read_queue(session, spec.key, spec.parent, self._waiter())
                 if copy_of(self.request.id, queue) is not None:
                     return  # it must not wait behind the other copy; the pool process decides what it does
-        yield from self.locks.take(self.entry, self._waiter)
+        while True:
+            try:
+                yield from self.locks.take(self.entry, self._waiter)
+                return
+            except ZooKeeperUnavailable:
+                if self._timeout is not None:
+                    raise
+            yield RETRY_AFTER  # it waits for ZooKeeper, too
 
     def _waiter(self) -> Any:
         return MessageWaiter(lambda: self._loop.call_soon(self.step))
