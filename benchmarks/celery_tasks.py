@@ -1,4 +1,4 @@
-"""The tasks of `celery_line.py`, run by its workers."""
+"""The tasks of `celery_line.py`; its workers import them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import django
 from celery import Celery
-from django.conf import settings
+from django.conf import settings  # noqa: TID251 - a program of its own, not a part of the package
 from redis import Redis
 
 settings.configure(
@@ -31,23 +31,34 @@ def work(sent: float, seconds: float) -> tuple[float, float]:
 
 
 @app.task
-@zk_locked("hot", on_conflict="retry")
-def retry(sent: float, seconds: float) -> tuple[float, float]:
-    return work(sent, seconds)
-
-
-@app.task
 @zk_locked("hot", on_conflict="wait")
 def wait(sent: float, seconds: float) -> tuple[float, float]:
+    """Wait in line."""
     return work(sent, seconds)
 
 
 @app.task
-def redis(sent: float, seconds: float) -> tuple[float, float]:
+@zk_locked("hot", on_conflict="retry")
+def retry(sent: float, seconds: float) -> tuple[float, float]:
+    """Be sent again while the lock is busy."""
+    return work(sent, seconds)
+
+
+@app.task
+def slots(sent: float, seconds: float) -> tuple[float, float]:
+    """Wait in a slot for a lock of redis-py, which polls."""
     with Redis.from_url(f"{REDIS}/2") as client, client.lock("hot", timeout=60):
         return work(sent, seconds)
 
 
 @app.task
+@zk_locked("free", on_conflict="wait")
+def free(sent: float, seconds: float) -> tuple[float, float]:
+    """Take a lock that nobody else wants."""
+    return work(sent, seconds)
+
+
+@app.task
 def other(sent: float, seconds: float) -> tuple[float, float]:
+    """Take no lock."""
     return work(sent, seconds)

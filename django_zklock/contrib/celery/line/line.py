@@ -95,7 +95,7 @@ class Line:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
     def _call(self, locked: LockedFunction, request: Any) -> LockedCall | None:
-        """Return the call with the locks to wait for; None if the task does not wait, or only the pool process can tell."""
+        """Return the call whose locks to wait for; None if it does not wait, or only the pool process can tell."""
         request.request_dict.pop(GRANTS, None)
         if not locked.binder.is_static:
             return None
