@@ -478,7 +478,10 @@ class Session:
             self._finish()
 
     def _finish(self) -> None:
-        """End the threads after all posted calls."""
+        # This may have been delivered, and so be ahead of what was posted before, such as the last signals.
+        self.loop.post(self._end_threads)
+
+    def _end_threads(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.post(self._closed.set)
             self._dispatcher.stop()

@@ -54,6 +54,20 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     assert {(kwargs["sender"], kwargs["thread"]) for _, kwargs in sent} == {(Session, "zklock-signals")}
 
 
+def test_the_last_signals_are_sent(zoo: Zoo) -> None:
+    """The end of kazoo's thread may be noticed before the loop has taken what was posted earlier."""
+    session = connected()
+    ran: list[str] = []
+
+    def end() -> None:
+        session.dispatch(ran.append, "last")
+        session._finish()
+
+    session.dispatch(ran.append, "first")
+    session.post(end)
+    eventually(lambda: ran == ["first", "last"], 3)
+
+
 def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:
     """It was not there yet when the others got the error, and could wait for ever."""
     with proxied(zoo) as proxy:
