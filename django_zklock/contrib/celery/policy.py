@@ -47,17 +47,17 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
 
 
 def on_not_acquired(
-    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, *, waited: bool = False
+    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, *, looked: bool = False
 ) -> Any:
     """
     Return the result of a task that did not get its lock, or raise what ends this run.
 
     `error` is a `LockNotAcquired`, or says that ZooKeeper is not available. In the second case nothing is skipped.
-    `waited`: the worker's main process has waited for the lock.
+    `looked`: the line of the worker has looked for copies of the task.
     """
     policy = options.on_conflict
     if isinstance(error, LockNotAcquired):
-        if not waited:  # else the line has looked for copies
+        if not looked:
             _look_for_copies(task, error, lock, options)
         if policy == "skip":
             return _skip(task, str(error), options)
@@ -104,7 +104,7 @@ def _end_if_copy(
     if options.on_conflict in _SENT_AGAIN:
         done_waiting = _is_spent(task, CONFLICTS_HEADER, options)
     else:
-        done_waiting = redelivery.is_alive(task, copy)
+        done_waiting = copy is queue[0] and redelivery.is_alive(task, copy)  # one that only waits does no work
     if done_waiting:
         raise Ignore(f"another copy of task {task.request.id} does the work")  # its result is the result
     redelivery.retry_later(task, copy, error)

@@ -47,25 +47,25 @@ def test_a_record_tells_a_child_the_news(page: GrantPage) -> None:
     """A changed version says that there are some."""
     place, number = added(page)
     before = page.version(place)
-    page.write(place, {"suspect": "why"})
+    page.write(place, number, {"suspect": "why"})
     assert in_child(lambda: page.is_current(place, number) and page.read(place) == {"suspect": "why"})
     assert page.version(place) != before
 
 
 def test_long_news_are_refused(page: GrantPage) -> None:
     """A text that is cut would be no JSON any more."""
-    place, _ = added(page)
+    place, number = added(page)
     with pytest.raises(ValueError, match="too long"):
-        page.write(place, {"lost": "x" * 5000})
+        page.write(place, number, {"lost": "x" * 5000})
 
 
 def test_a_child_begins_and_ends(page: GrantPage) -> None:
     """The parent is woken, and knows which process it was."""
     place, number = added(page)
-    assert not page.has_ended(place)
+    assert not page.has_ended(place, number)
     assert in_child(lambda: begin_and_end(page, place, number))
-    assert page.begun_by(place) != 0
-    assert page.has_ended(place)
+    assert page.begun_by(place, number) != 0
+    assert page.has_ended(place, number)
     assert select.select([page.waker], [], [], 5)[0]
     page.drain()
     assert not select.select([page.waker], [], [], 0)[0]
@@ -74,7 +74,7 @@ def test_a_child_begins_and_ends(page: GrantPage) -> None:
 def test_a_cancelled_grant_is_not_begun(page: GrantPage) -> None:
     """Either the parent sees that the child has begun, or the child sees that it may not."""
     place, number = added(page)
-    assert page.cancel(place) == 0
+    assert page.cancel(place, number) == 0
     assert in_child(lambda: not page.begin(place, number))
 
 
@@ -82,9 +82,10 @@ def test_an_old_number_means_nothing(page: GrantPage) -> None:
     """A process that comes too late for its grant does not touch the next one of the record."""
     place, number = added(page)
     page.remove(place)
-    assert added(page) == (place, number + 1)
+    others = [added(page) for _ in range(RECORDS)]
+    assert others[-1] == (place, number + RECORDS)
     assert in_child(lambda: not begin_and_end(page, place, number))
-    assert (page.begun_by(place), page.has_ended(place)) == (0, False)
+    assert (page.begun_by(*others[-1]), page.has_ended(*others[-1])) == (0, False)
 
 
 def test_there_is_room_for_a_thousand(page: GrantPage) -> None:

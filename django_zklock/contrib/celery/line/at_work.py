@@ -27,26 +27,28 @@ from django_zklock.zk import process
 logger = logging.getLogger("django_zklock.celery")
 
 LOOK_EVERY: Final = 0.25  # seconds between two looks for processes that have ended
+SLOT_WITHIN: Final = 1.0  # seconds for which a task may have its locks and no process
 CLOSE_TIMEOUT: Final = 2.0  # seconds that a worker waits at its end for processes that still work
 LONGEST_REASON: Final = 200  # characters
 
 
 class GrantRecord(GrantObserver):
-    """Writes on the page what happens to one grant."""
+    """One grant, and its record on the page."""
 
     def __init__(self, page: GrantPage, held: HeldLock, place: int, number: int) -> None:
-        self.place = place
         self._page = page
         self._held = held
+        self._place = place
         self._number = number
         self._news: dict[str, Any] = {}  # protocol's thread only
+        self._shared = ""
         self._shown = False
 
     def facts(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
         grant = self._held.grant
         return {
-            "place": self.place,
+            "place": self._place,
             "number": self._number,
             "key": grant.key,
             "path": grant.path,
@@ -58,22 +60,49 @@ class GrantRecord(GrantObserver):
             "waited": waited,
         }
 
+    def begin(self) -> None:
+        """The task goes to the pool, which reports from now on what happens to the lock."""
+        grant = self._held.grant
+        grant.begun = True
+        grant.claim_end()
+        grant.on_release_request = None
+        grant.session.post(grant.attach, self)
+
+    def share_if_asked(self) -> None:
+        """Let other readers in if the pool process goes on as one."""
+        shared = self._page.shared(self._place, self._number)
+        if shared != self._shared:
+            self._shared = shared
+            self._held.contender.share(asked=shared == "asked")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the pool process has given the lock back."""
+        return self._page.has_ended(self._place, self._number)
+
     def begun_by(self) -> int:
         """Return the process that works under the grant, and show it to others; 0 if none does."""
-        pid = self._page.begun_by(self.place)
+        pid = self._page.begun_by(self._place, self._number)
         if pid and not self._shown:
             self._shown = True  # only now: short work costs no write
             self._held.contender.set_process(pid)
         return pid
 
-    def share_if_asked(self) -> None:
-        """Let other readers in if the pool process goes on as one."""
-        if self._page.is_shared(self.place):
-            self._held.contender.share(asked=True)
+    def cancel(self) -> int:
+        """Let no process begin any more; return the one that has begun, else 0."""
+        return self._page.cancel(self._place, self._number)
+
+    def remove(self) -> None:
+        """Free the record, once the protocol's thread writes no more to it."""
+        self._held.grant.session.post(self._remove)
+
+    def _remove(self) -> None:
+        self._held.grant.detach(self)
+        self._page.remove(self._place)
 
     def _write(self, **news: Any) -> None:
         self._news.update(news)
-        self._page.write(self.place, self._news)
+        self._page.write(self._place, self._number, self._news)
 
     def on_suspect(self, reason: str) -> None:
         self._write(suspect=reason[:LONGEST_REASON])
@@ -100,23 +129,19 @@ class PoolGrants:
     def add(self, task: WaitingTask) -> list[dict[str, Any]] | None:
         """Return the facts about the grants of a task that goes to the pool; None if there is no room for them."""
         if self._watcher is None:
-            self._share_lease()
+            process.current().post(self._share_lease)
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
             self._watcher.start()
         records: list[GrantRecord] = []
         for held in task.entry.held:
             added = self._page.add()
             if added is None:
-                self._remove(records)
+                for record in records:
+                    record.remove()
                 return None
-            record = GrantRecord(self._page, held, *added)
-            records.append(record)
-        for held, record in zip(task.entry.held, records, strict=True):
-            held.grant.begun = True
-            # The pool process reports what happens.
-            held.grant.claim_end()
-            held.grant.on_release_request = None
-            held.grant.session.post(held.grant.attach, record)
+            records.append(GrantRecord(self._page, held, *added))
+        for record in records:
+            record.begin()
         self._records[task] = records
         if len(self._records) == 1:
             self._page.ring()
@@ -137,40 +162,28 @@ class PoolGrants:
         write()
 
     def _watch(self) -> None:
-        page = self._page
+        next_look = 0.0
         while True:
-            rung, _, _ = select.select([page.waker], [], [], LOOK_EVERY if self._records else None)
+            rung, _, _ = select.select([self._page.waker], [], [], LOOK_EVERY if self._records else None)
             if rung:
-                page.drain()
+                self._page.drain()
+            looks = time.monotonic() >= next_look
+            if looks:
+                next_look = time.monotonic() + LOOK_EVERY
             for task, records in list(self._records.items()):
                 try:
-                    if self._is_over(task, records, thorough=not rung):
-                        task.entry.undo()
+                    if _is_over(task, records, looks=looks):
                         del self._records[task]
-                        self._remove(records)
+                        task.entry.undo()
+                        for record in records:
+                            record.remove()
                 except Exception:
                     logger.exception("the locks of task %s cannot be released", task.request.id)
-
-    def _is_over(self, task: WaitingTask, records: list[GrantRecord], *, thorough: bool) -> bool:
-        page, places = self._page, [record.place for record in records]
-        for record in records:
-            record.share_if_asked()
-        if all(page.has_ended(place) for place in places):
-            return True
-        if not thorough:
-            return False
-        begun = {pid for record in records if (pid := record.begun_by())}
-        if not begun and not has_ended(task.request):
-            return False
-        if not begun:
-            begun = {pid for place in places if (pid := page.cancel(place))}
-        return all(_is_gone(pid) for pid in begun)
 
     def close(self) -> None:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
         if self._records:
-            process.current().lease.on_changed = None
-            self._page.set_lease(float("-inf"), 0)  # whoever is left aborts its work
+            process.current().post(self._end_lease)
         until = time.monotonic() + CLOSE_TIMEOUT
         while self._records and time.monotonic() < until:
             time.sleep(0.05)
@@ -178,19 +191,38 @@ class PoolGrants:
             logger.warning("a process of the pool still works under its lock, which ZooKeeper frees in a while")
             process.leave()
 
-    def _remove(self, records: list[GrantRecord]) -> None:
-        for record in records:
-            self._page.remove(record.place)
+    def _end_lease(self) -> None:
+        """Have whoever is left abort its work."""
+        process.current().lease.on_changed = None
+        self._page.set_lease(float("-inf"), 0)
+
+
+def _is_over(task: WaitingTask, records: list[GrantRecord], *, looks: bool) -> bool:
+    """Return whether no process works under these grants, or will. Only one that `looks` sees that one has died."""
+    for record in records:
+        record.share_if_asked()
+    if all(record.has_ended for record in records):
+        return True
+    if not looks:
+        return False
+    begun = {pid for record in records if (pid := record.begun_by())}
+    if not begun and (has_ended(task.request) or time.monotonic() - task.granted_at > SLOT_WITHIN):
+        begun = {pid for record in records if (pid := record.cancel())}
+        return not begun
+    return bool(begun) and all(_is_gone(pid) for pid in begun)
 
 
 def has_ended(request: Any) -> bool:
     """Return whether Celery has dropped a request, or is done with it."""
-    return request not in state.reserved_requests and request not in state.active_requests
+    return request is None or (request not in state.reserved_requests and request not in state.active_requests)
 
 
 def _is_gone(pid: int) -> bool:
     """Return whether a child of this process has ended, even if nobody has asked for its status yet."""
     try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        os.kill(pid, 0)
+    except (ChildProcessError, ProcessLookupError):
         return True
+    return False

@@ -26,8 +26,8 @@ from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
 from django_zklock.zk.loop import Loop, users_thread
 
-GRANTS: Final = "zklock_grants"
-"""Key of a request: the grants that the pool process works under, or the error that the main process got."""
+FACTS: Final = "zklock_line"
+"""Key of a request: what the line of the worker has come to."""
 READ_EVERY: Final = 0.05
 """Seconds between two looks at the records of the grants in use."""
 
@@ -91,21 +91,19 @@ class BorrowedSession:
     def watch(self, contender: BorrowedContender) -> None:
         """Read the record of this contender from now on; on the loop's thread."""
         self._in_use[contender] = None
-        contender.look()
         if not self._looks:
-            self._looks = True
-            self.loop.call_later(READ_EVERY, self._look)
+            self._look()
 
     def forget(self, contender: BorrowedContender) -> None:
         """Read its record no more; on the loop's thread."""
         self._in_use.pop(contender, None)
 
     def _look(self) -> None:
-        for contender in list(self._in_use):
-            contender.look()
         self._looks = bool(self._in_use)
         if self._looks:
-            self.loop.call_later(READ_EVERY, self._look)
+            self.loop.call_later(max(0.0, min(READ_EVERY, self.lease.until - clock.now())), self._look)
+        for contender in list(self._in_use):
+            contender.look()
 
 
 class BorrowedContender:
@@ -115,7 +113,7 @@ class BorrowedContender:
         self.session = session
         self.spec = QueueSpec(key=facts["key"], parent=facts["path"].rpartition("/")[0], kind=Kind(facts["kind"]))
         self.caller = caller
-        self.grant = Grant(session, facts["key"], facts["path"], facts["token"], Kind(facts["kind"]))  # type: ignore[arg-type]
+        self.grant = Grant(session, facts["key"], facts["path"], facts["token"], self.spec.kind)  # type: ignore[arg-type]
         self.grant.session_id = facts["session"]
         self.grant.since = facts["since"]
         self.grant.template = facts["template"]
@@ -124,12 +122,11 @@ class BorrowedContender:
         self._version = 0
         self._ending = False  # written by its owner
         self._left = False
-        session.post(session.watch, self)
 
     def look(self) -> None:
         """Learn what has happened to the lock; on the loop's thread."""
         page = self.session.page
-        if self._ending:
+        if self._ending or self.grant.lost_reason is not None:
             return
         if not page.is_current(self._place, self._number):
             self.grant.lose("the worker's main process has released it")
@@ -148,11 +145,11 @@ class BorrowedContender:
             self.grant.suspect(news["suspect"])
         else:
             self.grant.confirmed()
-        if "request" in news and self.grant.release_request is None:
+        if "request" in news:
             request = ReleaseRequest(**news["request"])
-            self.grant.request_release(request)
-            if self.grant.on_release_request is not None:
-                self.grant.on_release_request(self.grant, request)
+            if request != self.grant.release_request:
+                self.grant.request_release(request)
+                notify.send_release_requested(self.grant, request)
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """Give the lock back; `left` is called with True when the main process knows."""
@@ -170,7 +167,7 @@ class BorrowedContender:
 
     def share(self, *, asked: bool = False) -> None:
         """Go on as a reader; see `Contender.share`."""
-        self.session.page.share(self._place, self._number)
+        self.session.page.share(self._place, self._number, asked=asked)
         self.grant.kind = Kind.READ
 
 
@@ -178,12 +175,70 @@ class GrantedTask(Protocol):
     """A message whose task has its locks."""
 
     request: Any
+    granted_at: float
+    """On time.monotonic()."""
+
+    def leave(self) -> None:
+        """Give the locks back."""
 
     def hand_over(self, owner: Owner) -> list[HeldLock]:
         """Give the locks to this owner, which takes them once more."""
 
-    def leave(self) -> None:
-        """Give the locks back."""
+
+class Adopted:
+    """What the line of the worker has come to for one task, in the process or thread that runs it."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.looked = bool(facts.get("looked"))
+        """Whether the line has looked for copies of the task."""
+        self.again = bool(facts.get("again"))
+        """Whether the task is to be sent again."""
+        self.held: list[HeldLock] = []
+        """The locks that the line has taken. They are listed weakly until their owner takes them."""
+        self._facts = facts
+
+    @property
+    def error(self) -> ZkLockError | None:
+        """The error that the line got instead of the locks."""
+        if "error" not in self._facts:
+            return None
+        kind: type[ZkLockError] = getattr(exceptions, self._facts["error"])
+        return kind(self._facts["text"], lock=self._facts["lock"])
+
+    def take(self, lock: Locks, caller: Caller) -> None:
+        """Take over the locks; none of them if one was lost meanwhile, or is not wanted any more."""
+        if "number" in self._facts:
+            task = own_grants.pop(self._facts["number"], None)
+            self.held = [] if task is None else task.hand_over(current_owner())
+            return
+        specs = {each.key: each.spec for each in locks_of(lock)}
+        grants = self._facts.get("grants", ())
+        if page is None or any(each["key"] not in specs for each in grants):
+            self.end()
+            return
+        contenders: list[Any] = []
+        for each in grants:
+            contender = BorrowedContender(_session_of(page), each, caller)
+            if not page.begin(each["place"], each["number"]) or contender.grant.why_invalid() is not None:
+                self.end()
+                return
+            contenders.append(contender)
+        for contender, each in zip(contenders, grants, strict=True):
+            spec = specs[each["key"]]
+            part = listed(HeldLock(contender, contender.grant, current_owner(), spec.policy))
+            self.held.append(part)
+            contender.grant.begun = True
+            if spec.is_bounded:
+                maximum_hold.apply_bounds(contender.grant, contender, spec)
+            contender.session.post(contender.session.watch, contender)
+            notify.send(part, signals.lock_acquired, waited=each["waited"])
+
+    def end(self) -> None:
+        """Give back what no part holds; called at the end of the task, however it ended."""
+        held = {part.grant.token for part in self.held if part.count > 0 or part.observer is not None}
+        for each in self._facts.get("grants", ()):
+            if page is not None and each["token"] not in held:
+                page.end(each["place"], each["number"])
 
 
 _session: BorrowedSession | None = None
@@ -197,40 +252,30 @@ def _session_of(page: GrantPage) -> BorrowedSession:
     return _session
 
 
+page: GrantPage | None = None  # made by the main process before it forks
 own_grants: dict[int, GrantedTask] = {}
 """The tasks that have locks, and go to a thread or greenlet of the main process itself."""
 
-page: GrantPage | None = None  # made by the main process before it forks
+
+def adopted(request: Any) -> Adopted | None:
+    """Return what the line of this worker has come to for the task of this request; once."""
+    facts = request.__dict__.pop(FACTS, None)
+    (request.headers or {}).pop(FACTS, None)  # or it would be sent again with the task
+    if facts is None or facts["worker"] not in (os.getpid(), os.getppid()):
+        return None
+    found = Adopted(facts)
+    setattr(request, _ADOPTED, found)
+    return found
 
 
-def adopt(granted: Any, lock: Locks, caller: Caller) -> list[HeldLock]:
-    """Return the locks that the main process has taken for the task that runs, for the caller to take once more."""
-    if not isinstance(granted, list):
-        task = own_grants.pop(granted, None)
-        return [] if task is None else task.hand_over(current_owner())
-    specs = {each.key: each.spec for each in locks_of(lock)}
-    held: list[HeldLock] = []
-    for facts in granted:
-        spec, place, number = specs.get(facts["key"]), facts["place"], facts["number"]
-        if page is None or spec is None or not page.begin(place, number):
-            if page is not None:  # the settings have changed, or it is too late: the caller takes the lock itself
-                page.end(place, number)
-            continue
-        contender: Any = BorrowedContender(_session_of(page), facts, caller)
-        part = HeldLock(contender, contender.grant, current_owner(), spec.policy)
-        held.append(listed(part))
-        if spec.is_bounded:
-            maximum_hold.apply_bounds(contender.grant, contender, spec)
-        contender.grant.begun = True
-        contender.grant.on_release_request = notify.send_release_requested
-        notify.send(part, signals.lock_acquired, waited=facts["waited"])
-    return held
+def end(request: Any) -> None:
+    """The task of this request has ended."""
+    found: Adopted | None = request.__dict__.get(_ADOPTED)
+    if found is not None:
+        found.end()
 
 
-def error_of(granted: Mapping[str, Any]) -> ZkLockError:
-    """Return the error that the main process got instead of the lock."""
-    kind: type[ZkLockError] = getattr(exceptions, granted["error"])
-    return kind(granted["text"], lock=granted["lock"])
+_ADOPTED: Final = "_zklock_adopted"  # attribute of a request
 
 
 def listed(part: HeldLock) -> HeldLock:

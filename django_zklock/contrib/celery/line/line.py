@@ -9,9 +9,11 @@ pool, too, and ends there as one that has waited there would.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,11 +22,12 @@ from celery.worker import state
 
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.line import borrowed
-from django_zklock.contrib.celery.line.at_work import PoolGrants, has_ended
-from django_zklock.contrib.celery.line.borrowed import GRANTS
+from django_zklock.contrib.celery.line.at_work import SLOT_WITHIN, PoolGrants, has_ended
+from django_zklock.contrib.celery.line.borrowed import FACTS
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
 from django_zklock.decorators.locked import LockedCall, LockedFunction
+from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -35,27 +38,33 @@ KEPT: Final = 5.0  # seconds for which a place is kept whose message was lost wi
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
 CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
+_PROCESSES: Final = "celery.concurrency.prefork"
+_THREADS: Final = {f"celery.concurrency.{name}" for name in ("solo", "thread", "gevent", "eventlet")}
 
 
 class Line:
     """The messages of one worker that wait for locks. All runs on the worker's event loop, unless it says otherwise."""
 
     def __init__(self, consumer: Any) -> None:
+        self.tasks: dict[str, WaitingTask] = {}  # by id
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
-        has_processes = type(consumer.pool).__module__ == "celery.concurrency.prefork"
-        if not has_processes or _forks(consumer.app):  # else each process of the pool takes its locks itself
-            consumer.on_task_request = self.accept
-        self.tasks: dict[str, WaitingTask] = {}  # by id
-        self._lost: dict[str, tuple[WaitingTask, float]] = {}  # by id: places without a message, and until when
-        # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
-        borrowed.page = GrantPage() if has_processes else None
-        self._pool_grants = PoolGrants(borrowed.page) if borrowed.page is not None else None
-        self._looks: Any = None  # the entry of the timer
-        self._ready: list[Callable[[], object]] = []
+        self._in_pool: dict[str, Any] = {}  # by id: the requests that came from here
+        self._lost: dict[str, WaitingTask] = {}  # by id: places without a message
+        self._ready: deque[Callable[[], object]] = deque()
         self._waker, self._bell = os.pipe()
         os.set_blocking(self._waker, False)
         os.set_blocking(self._bell, False)
+        self._connections = 0
+        # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
+        kinds = {each.__module__ for each in type(consumer.pool).__mro__}
+        self._pool_grants: PoolGrants | None = None
+        if _PROCESSES in kinds and _forks(consumer.app):
+            borrowed.page = GrantPage()
+            self._pool_grants = PoolGrants(borrowed.page)
+            consumer.on_task_request = self.accept
+        elif _THREADS & kinds:
+            consumer.on_task_request = self.accept
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -63,11 +72,11 @@ class Line:
         """Give a message to the pool, or have it wait for its lock first."""
         locked = locked_of(request.task)
         call = self._call(locked, request) if locked is not None else None
-        if call is None or _is_stopping() or self._has_copy(request):
+        if call is None or _is_stopping() or self._has_copy(request) or self._has_fixed_prefetch:
             return self._to_pool(request)
-        task, _ = self._lost.pop(request.id, (None, 0.0))
-        if task is None:
-            task = WaitingTask(self, request, call.lock, timeout=call.timeout, longest=self._longest)
+        task = self._lost.pop(request.id, None) or WaitingTask(
+            self, request, call.lock, timeout=call.timeout, longest=self._longest
+        )
         with task.mutex:
             task.request = request
             self.tasks[request.id] = task
@@ -78,25 +87,12 @@ class Line:
             else:
                 task.step()
             if request.id in self.tasks:
-                state.reserved_requests.discard(request)
-                self._consumer.qos.increment_eventually()
+                self._wait(task)
         return None
-
-    def _has_copy(self, request: Any) -> bool:
-        """Return whether another message of the same task is here. It must not wait behind that."""
-        return (
-            request.id in self.tasks
-            or any(each.id == request.id and each is not request for each in state.active_requests)
-            or (self._pool_grants is not None and self._pool_grants.has(request.id))
-        )
-
-    @property
-    def _most_waiting(self) -> int:
-        return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
     def _call(self, locked: LockedFunction, request: Any) -> LockedCall | None:
         """Return the call whose locks to wait for; None if it does not wait, or only the pool process can tell."""
-        request.request_dict.pop(GRANTS, None)
+        request.request_dict.pop(FACTS, None)
         if not locked.binder.is_static:
             return None
         try:
@@ -104,6 +100,19 @@ class Line:
         except Exception:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             return None
         return call if call.timeout != 0 else None
+
+    def _has_copy(self, request: Any) -> bool:
+        """Return whether another message of the same task is here. It must not wait behind that."""
+        return request.id in self.tasks or not has_ended(self._in_pool.get(request.id))
+
+    @property
+    def _has_fixed_prefetch(self) -> bool:
+        """Whether messages that wait would keep others from coming: so it is with quorum queues."""
+        return getattr(self._consumer, "qos_global", None) is False
+
+    @property
+    def _most_waiting(self) -> int:
+        return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
     @property
     def _longest(self) -> float | None:
@@ -118,6 +127,14 @@ class Line:
         timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
         return None if timeout is None else float(timeout) / 2
 
+    def _wait(self, task: WaitingTask) -> None:
+        """Count a message that waits as one with an ETA: neither as prefetched, nor for autoscale."""
+        qos = self._consumer.qos
+        before = qos.value
+        qos.increment_eventually()
+        task.prefetch = qos.value - before
+        state.reserved_requests.discard(task.request)
+
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def go_on(self, task: WaitingTask) -> None:
@@ -125,64 +142,82 @@ class Line:
         request = task.request
         if request is None:
             return  # its copy has not come yet
-        facts: Any = None
-        if task.error is not None:
-            facts = {
-                "error": type(task.error).__name__,
-                "text": str(task.error),
-                "lock": task.error.lock,
-                "again": task.to_send_again,
-            }
-        elif task.entry.held and self._pool_grants is not None:
-            facts = self._pool_grants.add(task)
-        elif task.entry.held:
-            facts = id(task)
-            borrowed.own_grants[facts] = task
-        if facts is None:
+        if not task.entry.held:
             task.entry.undo()
+        elif self._pool_grants is None:
+            task.facts["number"] = id(task)
+            borrowed.own_grants[id(task)] = task
         else:
-            request.request_dict[GRANTS] = facts
+            grants = self._pool_grants.add(task)
+            if grants is None:
+                task.entry.undo()
+            else:
+                task.facts["grants"] = grants
+        request.request_dict[FACTS] = {**task.facts, "worker": os.getpid()}
         self._take_out(task)
+        self._in_pool[request.id] = request
         self._to_pool(request)
 
     def _take_out(self, task: WaitingTask) -> None:
         self.tasks.pop(task.request.id, None)
         if task.request not in state.reserved_requests:
             state.task_reserved(task.request)
-            self._consumer.qos.decrement_eventually()
+        qos = self._consumer.qos
+        # A worker that has connected again may have a new count, without this.
+        if task.prefetch and qos.value > self._consumer.initial_prefetch_count:
+            qos.decrement_eventually(task.prefetch)
+        task.prefetch = 0
 
-    def look(self) -> None:
-        """End what was revoked or has expired, and give back what nobody came for."""
+    def _look(self, connection: int) -> None:
+        """End what was revoked or has expired, and give back what nobody came for; again and again."""
+        if connection != self._connections:
+            return  # a later one does so
+        self.call_later(LOOK_EVERY, functools.partial(self._look, connection))
         for task in list(self.tasks.values()):
-            with task.mutex:
-                if not task.over and task.request.revoked():
-                    task.leave()
-                    self._take_out(task)
-                    state.task_ready(task.request)
-        now = time.monotonic()
-        for task_id, (task, until) in list(self._lost.items()):
-            if now >= until:
-                del self._lost[task_id]
-                task.leave()
+            try:
+                self._end_if_revoked(task)
+            except Exception:
+                logger.exception("task %s was revoked, and cannot be ended so", task.request.id)
+        for task_id in [task_id for task_id, request in self._in_pool.items() if has_ended(request)]:
+            del self._in_pool[task_id]
         for number, granted in list(borrowed.own_grants.items()):
-            if has_ended(granted.request) and borrowed.own_grants.pop(number, None) is not None:
+            late = time.monotonic() - granted.granted_at > SLOT_WITHIN
+            if (late or has_ended(granted.request)) and borrowed.own_grants.pop(number, None) is not None:
                 granted.leave()
 
+    def _end_if_revoked(self, task: WaitingTask) -> None:
+        with task.mutex:
+            request = task.request
+            concerned = request.expires or request.id in state.revoked or state.revoked_stamps
+            if not task.over and concerned and request.revoked():
+                task.leave()
+                self._take_out(task)
+                state.task_ready(request)
+
     def stop(self, *, restarts: bool) -> None:
-        """Forget all messages: the broker delivers them again. If the worker `restarts`, their places are kept."""
-        if self._looks is not None:
-            self._looks.cancel()
-        until = time.monotonic() + KEPT
+        """
+        Forget all messages: the broker delivers them again.
+
+        If the worker `restarts`, their places are kept for a while. That does not depend on the event loop, which does
+        not run while the worker tries to connect.
+        """
+        self._connections += 1
         for task_id, task in list(self.tasks.items()):
             with task.mutex:
                 del self.tasks[task_id]
                 state.requests.pop(task_id, None)
                 task.request = None
-                self._lost[task_id] = task, until
-        if not restarts:
-            for task, _ in self._lost.values():
-                task.leave()
-            self._lost.clear()
+                task.prefetch = 0
+                self._lost[task_id] = task
+            if restarts:
+                session = process.current()
+                session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
+            else:
+                self._give_up(task_id, task)
+
+    def _give_up(self, task_id: str, task: WaitingTask) -> None:
+        if self._lost.get(task_id) is task and self._lost.pop(task_id, None) is not None:
+            task.leave()
 
     def close(self) -> None:
         """The worker ends, and its pool has stopped."""
@@ -191,10 +226,18 @@ class Line:
 
     # --- the event loop -----------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Begin to look after the waiting; the worker is connected."""
+        self._look(self._connections)
+
+    def register(self, hub: Any) -> None:
+        """Have an event loop run what is called soon."""
+        hub.add_reader(self._waker, self._run_ready)
+
     def call_soon(self, call: Callable[[], object]) -> None:
         """Run `call()` on the worker's event loop; from any thread."""
         if self._consumer.hub is None:
-            self._consumer.timer.call_after(0, call)
+            self.call_later(0, call)
             return
         self._ready.append(call)
         with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
@@ -204,21 +247,21 @@ class Line:
         """Run `call()` on the worker's event loop after so many seconds; return an entry to cancel."""
         return self._consumer.timer.call_after(seconds, call)
 
-    def register(self, hub: Any) -> None:
-        """Have an event loop run what is called soon."""
-        hub.add_reader(self._waker, self._run_ready)
-
-    def begin(self) -> None:
-        """Begin to look after the waiting; the worker is connected."""
-        self._looks = self._consumer.timer.call_repeatedly(LOOK_EVERY, self.look)
+    def cancel(self, entry: Any) -> None:
+        """Do not run what `call_later` was given."""
+        self._consumer.timer.cancel(entry)
 
     def _run_ready(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while len(os.read(self._waker, 4096)) == 4096:
                 pass
-        ready, self._ready = self._ready, []
-        for call in ready:
-            call()
+        while self._ready:
+            call = self._ready.popleft()
+            try:
+                call()
+            except Exception:
+                # It must not keep the others from going on.
+                logger.exception("a task that waits for a lock cannot go on: %r", call)
 
 
 def _forks(app: Any) -> bool:

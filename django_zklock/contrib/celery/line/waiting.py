@@ -70,6 +70,9 @@ class EventLoop(Protocol):
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
         """Run `call()` after so many seconds; return an entry to cancel."""
 
+    def cancel(self, entry: Any) -> None:
+        """Do not run what `call_later` was given."""
+
     def go_on(self, task: WaitingTask) -> None:
         """The message waits no more: it has its locks, or gets none."""
 
@@ -88,19 +91,21 @@ class WaitingTask:
         self.request: Any = request  # None without a message
         self.locks = locks
         self.since = time.time()
+        self.granted_at = 0.0  # on time.monotonic()
         self.entry = Entry(Owner("message", self))
-        self.error: ZkLockError | None = None
-        self.to_send_again = False
+        self.facts: dict[str, Any] = {}  # for the process that runs the task
+        self.prefetch = 0  # by how much the prefetch count is higher for this
         self.over = False  # it waits no more
         self.mutex = threading.RLock()  # its steps may run in a thread of timers
         self._loop = loop
         self._timeout = timeout  # the option of the lock
         self._until = None if longest is None else time.monotonic() + longest
-        self._routine = self._wait(copies=bool(request.delivery_info.get("redelivered")))
+        self._routine = self._wait(redelivered=bool(request.delivery_info.get("redelivered")))
         self._timer: Any = None
 
-    def _wait(self, *, copies: bool) -> Routine[None]:
-        if copies:
+    def _wait(self, *, redelivered: bool) -> Routine[None]:
+        if redelivered:
+            self.facts["looked"] = True
             for lock in locks_of(self.locks):
                 session, spec = process.current(), lock.spec
                 queue = yield from read_queue(session, spec.key, spec.parent, self._waiter())
@@ -113,6 +118,7 @@ class WaitingTask:
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
                     raise
+                self.entry.acquisitions.clear()
             yield RETRY_AFTER  # it waits for ZooKeeper, too
 
     def _waiter(self) -> Any:
@@ -121,23 +127,20 @@ class WaitingTask:
     def step(self) -> None:
         """Wait, as far as that goes now."""
         with self.mutex:
-            if not self.over:
-                self._step()
-
-    def _step(self) -> None:
-        self._cancel_timer()
-        try:
-            left = next(self._routine)
-        except StopIteration:
-            self._end()
-        except ZkLockError as error:
-            self.error = error
-            self._end()
-        except Exception:
-            logger.exception("task %s cannot wait for its lock here", self.request and self.request.id)
-            self._end()
-        else:
-            self._sleep(left)
+            if self.over:
+                return
+            self._cancel_timer()
+            try:
+                left = next(self._routine)
+            except StopIteration:
+                self._end()
+            except ZkLockError as error:
+                self._end_with(error)
+            except Exception:
+                logger.exception("task %s cannot wait for its lock here", self.request and self.request.id)
+                self._end()
+            else:
+                self._sleep(left)
 
     def _sleep(self, left: float | None) -> None:
         if self._until is not None:
@@ -147,24 +150,32 @@ class WaitingTask:
                 return
             left = most if left is None else min(left, most)
         if left is not None:
-            self._timer = self._loop.call_later(left, self.step)
+            self._timer = self._loop.call_later(left, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None  # the timer of gevent is a greenlet: this one
+        self.step()
 
     def send_again(self, why: str) -> None:
         """Have the task sent again instead."""
         self.leave()
         key = keys_of(self.locks)[0]
-        self.error = LockBusy(f"The lock {key!r} was not free, and {why}.", lock=key)
-        self.to_send_again = True
-        self._loop.go_on(self)
+        self.facts["again"] = True
+        self._end_with(LockBusy(f"The lock {key!r} was not free, and {why}.", lock=key))
+
+    def _end_with(self, error: ZkLockError) -> None:
+        self.facts |= {"error": type(error).__name__, "text": str(error), "lock": error.lock}
+        self._end()
 
     def _end(self) -> None:
         self.over = True
+        self.granted_at = time.monotonic()
         self._loop.go_on(self)
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
-            timer.cancel()
+            self._loop.cancel(timer)
 
     def leave(self) -> None:
         """Give up the place, and what was granted; doing it again changes nothing."""
@@ -177,10 +188,11 @@ class WaitingTask:
     def hand_over(self, owner: Owner) -> list[HeldLock]:
         """Give the locks to a thread or greenlet of this process, which takes them once more; called there."""
         parts = []
-        for held in self.entry.held:
-            part = borrowed.listed(HeldLock(held.contender, held.grant, owner, held.policy))
-            held.grant.begun = True
-            notify.send(part, signals.lock_acquired, waited=time.time() - self.since)
-            parts.append(part)
+        if all(held.grant.why_invalid() is None for held in self.entry.held):
+            for held in self.entry.held:
+                part = borrowed.listed(HeldLock(held.contender, held.grant, owner, held.policy))
+                held.grant.begun = True
+                notify.send(part, signals.lock_acquired, waited=time.time() - self.since)
+                parts.append(part)
         self.entry.undo()
         return parts
