@@ -202,7 +202,7 @@ def test_a_hard_time_limit_frees_the_lock(worker: Worker) -> None:
     pid = gate.wait_entered()
     assert isinstance(worker.wait_failed(result), TimeLimitExceeded)
     worker.zoo.wait_contenders("limited", 0, timeout=2)
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    eventually(lambda: pid not in worker.children())
 
 
 # --- workers of their own -------------------------------------------------------------------------------------------

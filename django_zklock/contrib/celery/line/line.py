@@ -28,6 +28,7 @@ from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
 from django_zklock.decorators.locked import LockedCall, LockedFunction
 from django_zklock.zk import process
+from django_zklock.zk.loop import Loop, users_thread
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -38,14 +39,15 @@ KEPT: Final = 5.0  # seconds for which a place is kept whose message was lost wi
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
 CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
-_PROCESSES: Final = "celery.concurrency.prefork"
-_THREADS: Final = {f"celery.concurrency.{name}" for name in ("solo", "thread", "gevent", "eventlet")}
+_POOLS: Final = "celery.concurrency"
+_THREADS: Final = {f"{_POOLS}.{name}" for name in ("solo", "thread", "gevent", "eventlet")}
 
 
 class Line:
     """The messages of one worker that wait for locks. All runs on the worker's event loop, unless it says otherwise."""
 
     def __init__(self, consumer: Any) -> None:
+        kinds = {each.__module__ for each in type(consumer.pool).__mro__}
         self.tasks: dict[str, WaitingTask] = {}  # by id
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
@@ -56,10 +58,13 @@ class Line:
         os.set_blocking(self._waker, False)
         os.set_blocking(self._bell, False)
         self._connections = 0
+        self._loop: Loop | None = None  # the event loop, for a pool of processes or threads in a worker without one
+        if consumer.hub is None and not getattr(consumer.pool, "is_green", False) and f"{_POOLS}.solo" not in kinds:
+            self._loop = Loop("zklock-line", users_thread)
+            self._loop.start()
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
-        kinds = {each.__module__ for each in type(consumer.pool).__mro__}
         self._pool_grants: PoolGrants | None = None
-        if _PROCESSES in kinds and _forks(consumer.app):
+        if f"{_POOLS}.prefork" in kinds and _forks(consumer.app):
             borrowed.page = GrantPage()
             self._pool_grants = PoolGrants(borrowed.page)
             consumer.on_task_request = self.accept
@@ -84,6 +89,8 @@ class Line:
                 task.send_again(f"{self._most_waiting} tasks of this worker wait already")
             elif task.over:  # it was granted while it had no message
                 self.go_on(task)
+            elif self._loop is not None:
+                self._loop.post(task.step)
             else:
                 task.step()
             if request.id in self.tasks:
@@ -107,8 +114,10 @@ class Line:
 
     @property
     def _has_fixed_prefetch(self) -> bool:
-        """Whether messages that wait would keep others from coming: so it is with quorum queues."""
-        return getattr(self._consumer, "qos_global", None) is False
+        """Whether messages that wait would keep others from coming: so it is with RabbitMQ's quorum queues."""
+        consumer = self._consumer
+        is_rabbitmq = consumer.connection.transport.driver_type == "amqp"
+        return is_rabbitmq and getattr(consumer, "qos_global", None) is False
 
     @property
     def _most_waiting(self) -> int:
@@ -142,6 +151,7 @@ class Line:
         request = task.request
         if request is None:
             return  # its copy has not come yet
+        self._take_out(task)  # first: a request that is not reserved counts as over
         if not task.entry.held:
             task.entry.undo()
         elif self._pool_grants is None:
@@ -154,7 +164,6 @@ class Line:
             else:
                 task.facts["grants"] = grants
         request.request_dict[FACTS] = {**task.facts, "worker": os.getpid()}
-        self._take_out(task)
         self._in_pool[request.id] = request
         self._to_pool(request)
 
@@ -228,7 +237,7 @@ class Line:
 
     def begin(self) -> None:
         """Begin to look after the waiting; the worker is connected."""
-        self._look(self._connections)
+        self.call_soon(functools.partial(self._look, self._connections))
 
     def register(self, hub: Any) -> None:
         """Have an event loop run what is called soon."""
@@ -236,8 +245,12 @@ class Line:
 
     def call_soon(self, call: Callable[[], object]) -> None:
         """Run `call()` on the worker's event loop; from any thread."""
+        if self._loop is not None:
+            self._loop.post(call)
+            return
         if self._consumer.hub is None:
-            self.call_later(0, call)
+            soon = self._consumer.timer.call_after if self._consumer.pool.is_green else self._call_in_turn
+            soon(0, call)
             return
         self._ready.append(call)
         with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
@@ -245,11 +258,20 @@ class Line:
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
         """Run `call()` on the worker's event loop after so many seconds; return an entry to cancel."""
+        if self._loop is not None:
+            return self._loop.call_later(seconds, call)
         return self._consumer.timer.call_after(seconds, call)
 
     def cancel(self, entry: Any) -> None:
         """Do not run what `call_later` was given."""
-        self._consumer.timer.cancel(entry)
+        if self._loop is not None:
+            entry.cancel()
+        else:
+            self._consumer.timer.cancel(entry)
+
+    def _call_in_turn(self, _seconds: float, call: Callable[[], object]) -> None:
+        """Run `call()` between two messages: the solo pool works in the thread of the worker."""
+        self._consumer.call_soon(call)
 
     def _run_ready(self) -> None:
         with contextlib.suppress(BlockingIOError):
