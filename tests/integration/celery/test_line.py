@@ -119,6 +119,36 @@ def test_others_see_the_process_that_works(worker: Worker) -> None:
     worker.get(result)
 
 
+def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
+    """While all processes are busy, a task does not keep its lock from others. It takes the lock when it begins."""
+    gates = [worker.gate(), worker.gate()]
+    busy = [worker.send("line.wait", f"busy-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+    for gate in gates:
+        gate.wait_entered()
+    result = worker.send("line.wait", "idle")
+    worker.zoo.wait_contenders("idle", 1)
+    worker.zoo.wait_contenders("idle", 0, timeout=3)
+    for gate in gates:
+        gate.open()
+    for each in (*busy, result):
+        worker.get(each)
+
+
+def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
+    """The second one does not wait behind the first one; it finds that the work is done."""
+    book = worker.home / "twice"
+    with worker.zoo.hold_elsewhere("twice"):
+        first = worker.send("line.note", "twice", str(book), "x", task_id="twice")
+        worker.zoo.wait_contenders("twice", 2)
+        second = worker.send("line.note", "twice", str(book), "x", task_id="twice")
+        eventually(lambda: second.state == "RETRY")
+        assert len(worker.zoo.children("twice")) == 2
+    worker.get(first)
+    worker.get(second)
+    time.sleep(3)
+    assert book.read_text().split() == ["x"]
+
+
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
 
