@@ -158,7 +158,7 @@ def test_one_of_three_serves_nobody(whole: Ensemble) -> None:
         follower.stop()
     left = next(server for server in whole.servers if server.running)
     until(lambda: left.mode() is None)
-    with pytest.raises(ServerFailed, match=r"did not serve in 0.1 s"):
+    with pytest.raises(ServerFailed, match=r"was not ready within 0.1 s"):
         left.wait_ready(timeout=0.1)
 
 
