@@ -23,10 +23,10 @@ _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functi
 
 
 class TaskContext:
-    """A call by a worker: by default it waits, in the line of the worker."""
+    """A call by a worker: by default it does not wait for the lock, and the task is sent again."""
 
     timeout = 0.0
-    on_conflict = "wait"
+    on_conflict = "retry"
 
     def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
         self._task = task
