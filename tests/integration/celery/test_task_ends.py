@@ -175,7 +175,8 @@ def test_an_outage_stops_the_work(tmp_path: Path) -> None:
         for result in results:
             assert isinstance(worker.wait_failed(result), LockLost)
         assert time.monotonic() - began < 5
-        assert len(re.findall(r"work under lock '\w+' ended .* after the abort \(signal\)", worker.log.read_text())) == 2
+        ended = re.findall(r"work under lock '\w+' ended .* after the abort \(signal\)", worker.log.read_text())
+        assert len(ended) == 2
 
         away = worker.send("plain", "sleep")  # ZooKeeper does not answer: the task comes again
         eventually(lambda: away.state == "RETRY")
