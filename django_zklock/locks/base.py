@@ -166,15 +166,6 @@ class LockBase(Generic[AnyHold]):
             entry.undo()
             raise
 
-    def take(self, entry: Entry, waiter: Callable[[], Any]) -> Routine[None]:
-        """
-        Take the lock, or all of several, within the time of the option `timeout`; `entry` gets them, for its owner.
-
-        It is for code that drives a routine itself, and that undoes the entry if this raises.
-        """
-        plan = self._plan()
-        return self._take(entry, plan, plan.timeout, waiter)
-
     def _acquire(self, entry: Entry, waiter: type[Any], timeout: float | None) -> Routine[AnyHold | None]:
         plan = self._plan()
         check_no_transaction("acquire()" if waiter is ThreadWaiter else "async code", plan.specs[-1].key, plan.atomic)
@@ -378,6 +369,16 @@ class LockBase(Generic[AnyHold]):
         finally:
             entry.undo()
             self._blocks.expect_none()
+
+
+def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any]) -> Routine[None]:
+    """
+    Take the lock, or all of several, within the time of the option `timeout`; `entry` gets them, for its owner.
+
+    It is for code that drives a routine itself, and that undoes the entry if this raises.
+    """
+    plan = lock._plan()
+    return lock._take(entry, plan, plan.timeout, waiter)
 
 
 def _find(spec: LockSpec) -> HeldLock | None:

@@ -17,7 +17,7 @@ from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
 from django_zklock.locks import notify
-from django_zklock.locks.base import Entry
+from django_zklock.locks.base import Entry, take
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import Locks, keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
@@ -113,7 +113,7 @@ class WaitingTask:
                     return  # it must not wait behind the other copy; the pool process decides what it does
         while True:
             try:
-                yield from self.locks.take(self.entry, self._waiter)
+                yield from take(self.locks, self.entry, self._waiter)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
