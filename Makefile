@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-devserver measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -27,6 +27,7 @@ help:
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
 	@echo "make bench        round trips and medians against kazoo's Lock; then 10,000 waiters in one process"
+	@echo "make bench-celery tasks on one key in Celery: how long all take, and in which order they run"
 	@echo "make bench-devserver   the dev server compared with ZooKeeper: medians, and many clients"
 	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
@@ -82,6 +83,9 @@ browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 bench: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/acquire.py $(ARGS)
 	$(BIN)/python benchmarks/crowd.py $(filter --check,$(ARGS))
+
+bench-celery: $(VENV)/.installed-test zookeeper brokers
+	$(BIN)/python benchmarks/celery_line.py $(ARGS)
 
 bench-devserver: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)

@@ -64,12 +64,13 @@ def zk_locked(
             Celery tasks, else 10.
         on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "retry" in Celery
             tasks, else "raise". If ZooKeeper is not available, that is no conflict: a view answers 503 (it raises with
-            "raise"), "retry" and "coalesce" send the task again, and anything else raises `ZooKeeperUnavailable`.
+            "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the task again, and anything else raises
+            `ZooKeeperUnavailable`.
 
             * "raise": raise `LockBusy` or `LockTimeout`.
             * "skip": do not run. A function returns None, a view answers 204, a task ends as REVOKED.
             * "wait": wait without limit unless `timeout` is given. After that, a view answers 409; anything else
-              raises.
+              raises. A Celery task needs no slot of its worker while it waits.
             * "respond": a view answers 409 with Retry-After. Anything else raises.
             * "retry": a Celery task is sent again a little later, which does not count as a retry of its own.
               Anything else raises.
@@ -126,13 +127,13 @@ class LockedFunction:
             wrapper._non_atomic_requests = self.opted_out
         return cast("Callable[..., Any]", wrapper)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """Prepare one call. Raises `InvalidLockName`."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None = None) -> LockedCall:
+        """Prepare one call; without a `context`, in that of the caller. Raises `InvalidLockName`."""
         if self._is_dispatch:
             _refuse_async_dispatch(self.function, args)
         request = responses.find_request(args)
         binding = self.binder.bind(args, kwargs)
-        context = self._context(request)
+        context = context or self._context(request)
         options = self._resolve(binding)
         if request is not None and not self.is_async:
             options = self._in_request(options, request)
@@ -141,7 +142,7 @@ class LockedFunction:
         if isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
         options = replace(options, timeout=timeout, on_conflict=policy)
-        return _Call(self._lock(binding, options, context), request, context, options)
+        return LockedCall(self._lock(binding, options, context), request, context, options)
 
     def _context(self, request: HttpRequest | None) -> CallContext:
         if request is not None:
@@ -212,13 +213,14 @@ class LockedFunction:
             self.binder.check_fields(options.path or name)
 
 
-class _Call:
+class LockedCall:
     """One call of a decorated function."""
 
     def __init__(self, lock: Locks, request: HttpRequest | None, context: CallContext, options: LockOptions) -> None:
         self.lock = lock
         self.context = context
         self.options = options  # with the defaults of the context
+        self.timeout = None if isinstance(options.timeout, Unset) else options.timeout
         self.acquired = False
         self.response_lock = ResponseLock(lock, request, self._on_lost)
 

@@ -41,6 +41,7 @@ class KeyBinder:
         self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
         self.templates = tuple(each for each in self._names if isinstance(each, str))
         """The names that are not callables."""
+        self.is_static = len(self.templates) == len(self._names)
         # method_decorator passes a partial of the bound method that claims to wrap the unbound one.
         self._function = getattr(function, "__qualname__", repr(function))
         self.signature = inspect.signature(function, follow_wrapped=not isinstance(function, functools.partial))

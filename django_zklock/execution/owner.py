@@ -14,13 +14,14 @@ from weakref import WeakKeyDictionary
 @dataclass(frozen=True, slots=True)
 class Owner:
     """
-    One task, greenlet or thread. Two owners are equal if they are the same one.
+    One task, greenlet or thread; or a message of Celery, before its work begins. Two owners are equal if they are the
+    same one.
 
     It refers to the object itself, because the ids of objects are reused. The context of `contextvars` is no owner: the
     children of `asyncio.gather` inherit it.
     """
 
-    kind: Literal["task", "greenlet", "thread"]
+    kind: Literal["task", "greenlet", "thread", "message"]
     subject: Any
 
     def __hash__(self) -> int:
@@ -41,7 +42,7 @@ class Owner:
             return bool(self.subject.done())
         if self.kind == "greenlet":
             return bool(self.subject.dead)
-        return not self.subject.is_alive()
+        return self.kind == "thread" and not self.subject.is_alive()
 
 
 _next_number = itertools.count(1)

@@ -67,7 +67,7 @@ class Acquisition:
         if spec.kind is Kind.READ:
             held = table.held_locks.find(owner, spec.key, reads=True) or held
         part = held.part_for(spec.kind)
-        if not spec.reentrant:
+        if not spec.reentrant and (part.count or part.observer):
             raise LockBusy(
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; waiting would never end.",
                 lock=spec.key,
@@ -135,13 +135,14 @@ class Acquisition:
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
-        if self.spec.max_hold is not None or self.spec.warn_after is not None:
+        if self.spec.is_bounded:
             maximum_hold.apply_bounds(outcome, contender, self.spec)
         outcome.on_release_request = notify.send_release_requested
         self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)
-        notify.send(held, signals.lock_acquired, waited=self.waited)
+        if self._owner.kind != "message":  # else the process that does its work sends it
+            notify.send(held, signals.lock_acquired, waited=self.waited)
         if keep and notify.has_receivers(signals.lock_lost):
             outcome.session.post(outcome.attach, notify.LossReport(held))
 

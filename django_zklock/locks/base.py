@@ -8,7 +8,7 @@ a waiter that blocks the thread, and a coroutine awaits it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -99,8 +99,8 @@ class Entry:
 
     __slots__ = ("acquisitions", "block", "owner")
 
-    def __init__(self) -> None:
-        self.owner = current_owner()
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner or current_owner()
         self.acquisitions: list[Acquisition] = []  # in the order of the plan; the last one may be under way
         self.block: Block | None = None
 
@@ -303,7 +303,7 @@ class LockBase(Generic[AnyHold]):
     # --- small parts ----------------------------------------------------------------------------------------------
 
     def _take(
-        self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
+        self, entry: Entry, plan: Plan, timeout: float | None, waiter: Callable[[], Any], *, keep: bool = False
     ) -> Routine[None]:
         """
         Take all locks of a plan, within `timeout` seconds; `entry` has what was taken, also if this raises.
@@ -371,11 +371,21 @@ class LockBase(Generic[AnyHold]):
             self._blocks.expect_none()
 
 
+def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any]) -> Routine[None]:
+    """
+    Take the lock, or all of several, within the time of the option `timeout`; `entry` gets them, for its owner.
+
+    It is for code that drives a routine itself, and that undoes the entry if this raises.
+    """
+    plan = lock._plan()
+    return lock._take(entry, plan, plan.timeout, waiter)
+
+
 def _find(spec: LockSpec) -> HeldLock | None:
     return table.held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
 
 
-def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: type[Any]) -> None:
+def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: Callable[[], Any]) -> None:
     spec = acquisition.spec
     if waiter is ThreadWaiter:
         check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())

@@ -67,6 +67,7 @@ class Lease:
         self._loop = loop
         self._on_over = on_over
         self._timer: Timer | None = None
+        self.on_changed: Callable[[], object] | None = None  # called when `until` has changed
 
     @property
     def valid(self) -> bool:
@@ -89,11 +90,15 @@ class Lease:
         self.until = until
         if self._timer is None:
             self._arm()
+        if self.on_changed is not None:
+            self.on_changed()
         return True
 
     def end(self) -> None:
         """End the lease, because the session is over."""
         self.until = float("-inf")
+        if self.on_changed is not None:
+            self.on_changed()
 
     def _arm(self) -> None:
         self._timer = self._loop.call_later(max(0.0, self.until - clock.now()), self._on_timer)

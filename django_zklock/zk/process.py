@@ -83,6 +83,13 @@ def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
         session.close(timeout, at_exit=at_exit)
 
 
+def leave() -> None:
+    """Leave the session open when this process ends. Its locks are free when ZooKeeper ends it."""
+    global _session
+    with _mutex:
+        _session = None
+
+
 def _forget_in_child() -> None:
     global _session, _mutex
     _mutex = threading.Lock()  # the inherited one may be held by a thread that does not exist in the child

@@ -94,6 +94,7 @@ app = Celery(
         "support.uniquetasks",
         "support.jointtasks",
         "support.sharingtasks",
+        "support.linetasks",
     ],
 )
 if HOME in os.environ:

@@ -20,11 +20,13 @@ from support.chaos.checker import Verdict, check_history, keep
 from support.chaos.history import Recorder, read
 from support.chaos.journal import Journal
 from support.payments import HISTORY, JOURNAL, process_name
+from support.proxy import Proxy
 from support.trail import Trail
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 ORPHANS = 10.0  # seconds that the pool of a killed worker may live on
+LIMIT = 0.1, 0.6  # seconds, the least and the most, of soft time limits
 LOOK = 5.0  # seconds between two looks for messages that were lost
 EXPLAINED = 5  # tasks at most that a failure tells of
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
@@ -43,9 +45,10 @@ class PaymentWorkers:
         workers: int,
         concurrency: int,
         session_timeout: float,
-        tasks: Sequence[str] = ("pay", "pay_patiently"),
+        tasks: Sequence[str] = ("pay", "pay_patiently", "pay_again"),
         chance: random.Random,
         trail: Trail | None = None,
+        troubled: bool = False,
     ) -> None:
         (home / HISTORY).mkdir()
         Journal(home / JOURNAL, keys).close()
@@ -55,9 +58,18 @@ class PaymentWorkers:
         self.tasks = tasks
         self.results: dict[str, AsyncResult[Any]] = {}  # by the ref of a payment
         self.done: Counter[str] = Counter()  # what was done to the workers
-        self._make: Callable[[], Worker] = lambda: Worker(
-            zoo, home, concurrency=concurrency, session_timeout=session_timeout, conf=conf, tasks="support.payments"
+        self._make: Callable[[str | None], Worker] = lambda hosts: Worker(
+            zoo,
+            home,
+            concurrency=concurrency,
+            session_timeout=session_timeout,
+            hosts=hosts,
+            conf=conf,
+            tasks="support.payments",
         )
+        self._session_timeout = session_timeout
+        self._troubled = troubled  # connections are cut and stalled, workers paused, and tasks have time limits
+        self._links: dict[Worker, Proxy] = {}
         self._chance = chance
         self._trail = trail
         self._count = workers
@@ -79,7 +91,10 @@ class PaymentWorkers:
         self._history.close()
 
     def _hire(self) -> Worker:
-        worker = self._stack.enter_context(self._make())
+        link = self._stack.enter_context(Proxy(self._zoo.address)) if self._troubled else None
+        worker = self._stack.enter_context(self._make(None if link is None else link.address))
+        if link is not None:
+            self._links[worker] = link
         self._workers.append(worker)
         return worker
 
@@ -93,7 +108,8 @@ class PaymentWorkers:
 
     def _send(self, ref: str) -> None:
         task, key = self._sent[ref]
-        self.results[ref] = self._workers[0].send(task, key, ref)
+        options = {"soft_time_limit": self._chance.uniform(*LIMIT)} if self._troubled and key in self.keys[::2] else {}
+        self.results[ref] = self._workers[0].send(task, key, ref, **options)
 
     def count_booked(self) -> int:
         """Return how many payments have been booked."""
@@ -144,11 +160,37 @@ class PaymentWorkers:
     # --- harm ---------------------------------------------------------------------------------------------------
 
     def kill_any(self) -> None:
-        """Kill a pool process, or, one time in four, a whole worker."""
-        if self._chance.random() < 0.25:
+        """Kill a pool process, or, one time in four, a whole worker; do something else if the workers have trouble."""
+        if self._troubled and self._chance.random() < 0.6:
+            self._chance.choice([self.cut, self.stall, self.pause_worker])()
+        elif self._chance.random() < 0.25:
             self.kill_worker()
         else:
             self.kill_process()
+
+    def cut(self) -> None:
+        """Cut the connection of a worker to ZooKeeper."""
+        self._links[self._chance.choice(self._workers)].cut_all()
+        self.done["connections cut"] += 1
+
+    def stall(self) -> None:
+        """Let nothing through between a worker and ZooKeeper for a while, which may be longer than its session."""
+        link = self._links[self._chance.choice(self._workers)]
+        link.hang = True
+        time.sleep(self._a_while())
+        link.hang = False
+        self.done["connections stalled"] += 1
+
+    def pause_worker(self) -> None:
+        """Stop the main process of a worker for a while. Its pool works on."""
+        worker = self._chance.choice(self._workers)
+        worker.process.send_signal(signal.SIGSTOP)
+        time.sleep(self._a_while())
+        worker.process.send_signal(signal.SIGCONT)
+        self.done["workers paused"] += 1
+
+    def _a_while(self) -> float:
+        return self._chance.uniform(0.1, 1.5) * self._session_timeout
 
     def kill_process(self) -> None:
         """Kill a process of a pool, as the kernel does when memory runs out: one that holds a lock, if there is one."""

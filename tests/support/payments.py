@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery.exceptions import Retry
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from django_zklock import Hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken
@@ -29,7 +29,7 @@ JOURNAL = "journal.sqlite3"
 HISTORY = "history"
 WORK = 0.01, 0.12  # seconds, the least and the most, before and after the booking
 CHECK_EVERY = 0.01  # seconds
-TIMEOUT = 20.0  # seconds that a task waits in its worker
+TIMEOUT = 20.0  # seconds that a task waits in line
 
 _numbers = itertools.count(1)
 _running: list[Execution] = []  # the one that runs in this process, if any
@@ -160,7 +160,7 @@ def _work(execution: Execution, hold: Hold | Unguarded) -> None:
 SURE: dict[str, Any] = {
     "acks_late": True,
     "reject_on_worker_lost": True,
-    "autoretry_for": (LockLost, StaleToken),
+    "autoretry_for": (LockLost, StaleToken, SoftTimeLimitExceeded),
     "max_retries": None,
     "default_retry_delay": 0,
 }
@@ -168,17 +168,25 @@ SURE: dict[str, Any] = {
 
 @app.task(name="pay", **SURE)
 @recorded
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="wait")
 def pay(key: str, ref: str) -> str:
+    """Book a payment; wait in line while the lock is busy."""
+    return book(key, ref)
+
+
+@app.task(name="pay_again", **SURE)
+@recorded
+@zk_locked("{key}", on_conflict="retry")
+def pay_again(key: str, ref: str) -> str:
     """Book a payment; come again while the lock is busy."""
     return book(key, ref)
 
 
 @app.task(name="pay_patiently", **SURE)
 @recorded
-@zk_locked("{key}", timeout=TIMEOUT)
+@zk_locked("{key}", timeout=TIMEOUT, on_conflict="retry")
 def pay_patiently(key: str, ref: str) -> str:
-    """Book a payment; wait in the worker while the lock is busy, and then come again."""
+    """Book a payment; wait in line while the lock is busy, and come again after a while."""
     return book(key, ref)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,11 +10,14 @@ from celery import Task
 from celery._state import get_current_task
 
 from django_zklock.conf.options import UNSET, LockOptions
-from django_zklock.contrib.celery import connect, policy, redelivery, task_reservations
+from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
+from django_zklock.contrib.celery.line import borrowed
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks
+from django_zklock.locks.protocol.spec import Caller
 
 _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
 
@@ -31,12 +35,30 @@ class TaskContext:
         work = work_of(task)
         self.what = work.what
         self.about = work.about
+        self._looked = False  # the line of the worker has looked for copies of this task
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
+        if self._adopt(lock):
+            return
         exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
         if self._by_worker and not (exclusive and options.timeout == 0):
             policy.before_acquire(self._task, lock, options)
+
+    def _adopt(self, lock: Locks) -> bool:
+        """Use what the line of the worker has taken for this task; return whether it has taken anything."""
+        found = borrowed.adopted(self._task.request)
+        if found is None:
+            return False
+        self._looked = found.looked
+        error = found.error
+        if found.again and error is not None:
+            messages.send_again(self._task, CONFLICTS_HEADER, error)
+        if error is not None:
+            raise error
+        caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
+        found.take(lock, caller)
+        return bool(found.held)
 
     def on_acquired(self) -> None:
         """Settle what the message says about earlier deliveries and reservations. Ends this run if the work is done."""
@@ -47,7 +69,7 @@ class TaskContext:
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
         if self._by_worker:
-            return policy.on_not_acquired(self._task, error, lock, options)
+            return policy.on_not_acquired(self._task, error, lock, options, looked=self._looked)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error

@@ -30,8 +30,8 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
         found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     finally:
         if processes and not had_session:
-            process.reset(CLOSE_TIMEOUT)  # the main process of a pool acquires no locks, and forks
-    return _locks_of(found, set(processes or [os.getpid()]))
+            process.reset(CLOSE_TIMEOUT)  # no task has needed one
+    return _locks_of(found, {os.getpid(), *(processes or [])})
 
 
 def _locks_of(found: Snapshot, processes: set[int]) -> dict[str, Any]:

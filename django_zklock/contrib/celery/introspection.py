@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Task, states
@@ -46,15 +46,20 @@ def work_of(task: Task[..., Any]) -> Work:
     request: Any = task.request
     found: Work | None = request.__dict__.get(_WORK)
     if found is None:
-        about = {
-            "task": task.name or "",
-            "id": short_id(request.id),
-            "queue": str((request.delivery_info or {}).get("routing_key") or ""),
-            "retries": str(request.retries),
-        }
-        found = Work(f"task {task.name} {request.id}", about)
+        found = work_of_message(task.name or "", request.id, request.delivery_info, request.retries)
         setattr(request, _WORK, found)
     return found
+
+
+def work_of_message(name: str, task_id: object, delivery_info: Mapping[str, object] | None, retries: object) -> Work:
+    """Return the description of a task, running or not."""
+    about = {
+        "task": name,
+        "id": short_id(task_id),
+        "queue": str((delivery_info or {}).get("routing_key") or ""),
+        "retries": str(retries),
+    }
+    return Work(f"task {name} {task_id}", about)
 
 
 def short_id(task_id: object) -> str:

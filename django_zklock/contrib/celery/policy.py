@@ -46,27 +46,37 @@ def before_acquire(task: Task[..., Any], lock: Locks, options: LockOptions) -> N
             _end_if_copy(task, _read_queue(each), error, options)
 
 
-def on_not_acquired(task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
+def on_not_acquired(
+    task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions, *, looked: bool = False
+) -> Any:
     """
     Return the result of a task that did not get its lock, or raise what ends this run.
 
     `error` is a `LockNotAcquired`, or says that ZooKeeper is not available. In the second case nothing is skipped.
+    `looked`: the line of the worker has looked for copies of the task.
     """
     policy = options.on_conflict
     if isinstance(error, LockNotAcquired):
-        queues = {each.key: _read_queue(each) for each in locks_of(lock)}
-        if policy == "skip" and not queues.get(error.lock or ""):
-            messages.send_again(task, CONFLICTS_HEADER, error)  # the holder is gone or unknown; perhaps it was a copy
-        for queue in queues.values():
-            _end_if_copy(task, queue, error, options)
+        if not looked:
+            _look_for_copies(task, error, lock, options)
         if policy == "skip":
             return _skip(task, str(error), options)
         if policy == "coalesce" and not _is_spent(task, CONFLICTS_HEADER, options):
             other = _wait_or_yield(task, joined(keys_of(lock)), error)
             return _skip(task, f"{error} Task {other} waits for it and will do this work, too.", options)
-    if policy in _SENT_AGAIN and not _is_spent(task, CONFLICTS_HEADER, options):
+    again = policy in _SENT_AGAIN or (policy == "wait" and not isinstance(error, LockNotAcquired))
+    if again and not _is_spent(task, CONFLICTS_HEADER, options):
         messages.send_again(task, CONFLICTS_HEADER, error)
     raise error
+
+
+def _look_for_copies(task: Task[..., Any], error: ZkLockError, lock: Locks, options: LockOptions) -> None:
+    """End this run if another copy of the task is in a queue, or may have been."""
+    queues = {each.key: _read_queue(each) for each in locks_of(lock)}
+    if options.on_conflict == "skip" and not queues.get(error.lock or ""):
+        messages.send_again(task, CONFLICTS_HEADER, error)  # the holder is gone or unknown; perhaps it was a copy
+    for queue in queues.values():
+        _end_if_copy(task, queue, error, options)
 
 
 def on_lost(task: Task[..., Any], error: LockLost, options: LockOptions) -> NoReturn:
@@ -94,7 +104,7 @@ def _end_if_copy(
     if options.on_conflict in _SENT_AGAIN:
         done_waiting = _is_spent(task, CONFLICTS_HEADER, options)
     else:
-        done_waiting = redelivery.is_alive(task, copy)
+        done_waiting = copy is queue[0] and redelivery.is_alive(task, copy)  # one that only waits does no work
     if done_waiting:
         raise Ignore(f"another copy of task {task.request.id} does the work")  # its result is the result
     redelivery.retry_later(task, copy, error)

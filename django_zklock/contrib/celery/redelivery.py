@@ -49,7 +49,12 @@ _MOST_MACHINES: Final = 20  # in the header
 
 def find_copy(task: Task[..., Any], queue: Iterable[ContenderInfo]) -> ContenderInfo | None:
     """Return the contender in a queue that is a copy of the running task; None if there is none."""
-    own = printable(short_id(task.request.id))
+    return copy_of(task.request.id, queue)
+
+
+def copy_of(task_id: object, queue: Iterable[ContenderInfo]) -> ContenderInfo | None:
+    """Return the contender in a queue that is a task with this id; None if there is none."""
+    own = printable(short_id(task_id))
     return next((each for each in queue if each.about.get("id") == own), None)
 
 

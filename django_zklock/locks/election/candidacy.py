@@ -243,7 +243,7 @@ class LeaderLock(Lock):
             self.attempt.stop(grace)
 
     def _take(
-        self, entry: Entry, plan: Plan, timeout: float | None, waiter: type[Any], *, keep: bool = False
+        self, entry: Entry, plan: Plan, timeout: float | None, waiter: Callable[[], Any], *, keep: bool = False
     ) -> Routine[None]:
         acquisition = Acquisition(plan.specs[0], current_owner())
         entry.acquisitions.append(acquisition)

@@ -166,6 +166,14 @@ class Contender(SessionListener):
         if grant is not None:
             grant.kind = nodes.Kind.READ  # last, so that a caller that is interrupted before can do it again
 
+    def set_process(self, pid: int) -> None:
+        """Show others in the queue that this process of the machine does the work; from any thread."""
+        self.session.post(self._set_process, pid)
+
+    def _set_process(self, pid: int) -> None:
+        if self._phase is Phase.HOLDING and self._node is not None:
+            self._node.set_process(pid)
+
     # --- into the queue -----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from django_zklock.exceptions import ZkLockError
@@ -19,6 +20,7 @@ from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
 from django_zklock.queue import guids, markers, nodes
+from django_zklock.queue.nodes import Payload
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
 from django_zklock.zk.multi import Create, SetData
@@ -230,6 +232,19 @@ class ContenderNode:
         self._watch = self._registry.gateway.read(
             self.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event)
         )
+
+    def set_process(self, pid: int) -> None:
+        """Write into the znode which process of this machine does the work. A release request in it goes first."""
+        payload = Payload.decode(self.node.data) if self.node is not None else None
+        if self.node is None or payload is None or self._last_read not in (None, self.node):
+            return
+        node, data = self.node, replace(payload, pid=pid).encode()
+
+        def on_written(answer: NodeReply) -> None:
+            if isinstance(answer, Node) and self.node is node:
+                self.node = answer
+
+        self._registry.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
     def share(self) -> None:
         """Set a marker that says: the writer with this znode only reads from now on."""

@@ -82,6 +82,47 @@ def test_payments_survive_kills(
 
 
 @pytest.mark.chaos
+@pytest.mark.scenario("LINE")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
+def test_payments_in_line_survive_trouble(
+    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, broker: str
+) -> None:
+    """
+    Tasks that wait in line keep their promises while processes are killed, paused, interrupted and cut off.
+
+    The history is judged: in turn under each key, none lost, none booked twice.
+    """
+    server: RabbitMQ | Redis = request.getfixturevalue(broker)
+    server.clear()
+    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
+    seed: int = request.config.getoption("--soak-seed")
+    with contextlib.ExitStack() as stack:
+        trail = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
+        workers = stack.enter_context(
+            PaymentWorkers(
+                zoo,
+                tmp_path,
+                conf,
+                KEYS,
+                workers=2,
+                concurrency=4,
+                session_timeout=4,
+                tasks=["pay"],
+                chance=random.Random(seed),
+                trail=trail,
+                troubled=True,
+            )
+        )
+        workers.send(300)
+        seconds = workers.wait_done(300, every=EVERY)
+        workers.stop()
+        verdict = workers.assert_kept()
+        figure("seed", seed)
+        report(figure, workers, verdict, seconds)
+
+
+@pytest.mark.chaos
 @pytest.mark.scenario("KIT")
 def test_payments_without_a_lock_are_told_from_others(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Without a lock the same tasks run at the same time, and the history shows it."""

@@ -92,11 +92,12 @@ def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
     publisher.get(again)
 
 
-def test_soft_time_limits_leave_no_lock(worker: Worker, tmp_path: Path) -> None:
-    """A task that is interrupted while it waits for the second lock releases the first."""
+def test_a_revoked_task_leaves_no_lock(worker: Worker, tmp_path: Path) -> None:
+    """A task that is revoked while it waits for the second lock releases the first."""
     with worker.zoo.hold_elsewhere("limit/b"):
-        result = worker.send("several.wait", "limit", soft_time_limit=1)
+        result = worker.send("several.wait", "limit")
         worker.zoo.wait_contenders("limit/a", 1)
-        assert outcome(result) == "SoftTimeLimitExceeded"
+        result.revoke()
+        assert outcome(result) == "TaskRevokedError"
         worker.zoo.wait_contenders("limit/a", 0, timeout=2)
         worker.zoo.wait_contenders("limit/b", 1, timeout=2)

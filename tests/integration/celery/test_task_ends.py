@@ -26,17 +26,17 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 
 
 @pytest.mark.scenario("F11")
-def test_a_soft_limit_ends_the_wait(worker: Worker) -> None:
-    """A task that is interrupted while it waits leaves no contender, though its process lives on."""
-    with worker.zoo.hold_elsewhere("wait"):
-        result = worker.send("patient", "wait", soft_time_limit=1)
-        worker.zoo.wait_contenders("wait", 2)
-        struck = worker.zoo.payloads("wait")[1]
+def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
+    """A task that waits in its pool process, and is interrupted, leaves no contender, though its process lives on."""
+    with worker.zoo.hold_elsewhere("computed/wait"):
+        result = worker.send("line.computed", "wait", soft_time_limit=1)
+        worker.zoo.wait_contenders("computed/wait", 2)
+        struck = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
-        worker.zoo.wait_contenders("wait", 1, timeout=2)
+        worker.zoo.wait_contenders("computed/wait", 1, timeout=2)
         assert struck is not None
         assert struck.pid in worker.children()
-    worker.run("patient", "wait")
+    worker.run("line.computed", "wait")
 
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:

@@ -85,6 +85,7 @@ SCENARIOS = (
     Scenario("READERS", "readers share the lock, also under faults of one of them, and no writer gets it meanwhile"),
     Scenario("PERMITS", "no more have a permit than the limit says that counts, and what one loses, the next one gets"),
     Scenario("PAYMENTS", "tasks that are delivered again after kills have each effect once, and in turn"),
+    Scenario("LINE", "tasks that wait in line keep order and effect while processes and connections fail"),
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
     Scenario("CROWD", "ten thousand waiters of one process harm no other lock, and are served under any fault"),
     Scenario("LEADER", "of several candidates one leads, and the next follows in time"),

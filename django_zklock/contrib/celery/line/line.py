@@ -1,0 +1,296 @@
+"""
+The line of one worker: the messages that wait for a lock in its main process.
+
+A message comes here when Celery would give it to the pool: after its ETA and its rate limit. It waits unacknowledged,
+and does not count as prefetched. When its locks are granted, it goes to the pool. A task that gets no lock goes to the
+pool, too, and ends there as one that has waited there would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import billiard
+from celery.worker import state
+
+from django_zklock.contrib.celery.introspection import arguments, locked_of
+from django_zklock.contrib.celery.line import borrowed
+from django_zklock.contrib.celery.line.at_work import SLOT_WITHIN, PoolGrants, has_ended
+from django_zklock.contrib.celery.line.borrowed import FACTS
+from django_zklock.contrib.celery.line.page import GrantPage
+from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
+from django_zklock.decorators.locked import LockedCall, LockedFunction
+from django_zklock.zk import process
+from django_zklock.zk.loop import Loop, users_thread
+
+logger = logging.getLogger("django_zklock.celery")
+
+MOST_WAITING: Final = 1000
+"""Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
+LOOK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, or have expired
+KEPT: Final = 5.0  # seconds for which a place is kept whose message was lost with the connection to the broker
+VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
+"""Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
+CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
+_POOLS: Final = "celery.concurrency"
+_THREADS: Final = {f"{_POOLS}.{name}" for name in ("solo", "thread", "gevent", "eventlet")}
+
+
+class Line:
+    """The messages of one worker that wait for locks. All runs on the worker's event loop, unless it says otherwise."""
+
+    def __init__(self, consumer: Any) -> None:
+        kinds = {each.__module__ for each in type(consumer.pool).__mro__}
+        self.tasks: dict[str, WaitingTask] = {}  # by id
+        self._consumer = consumer
+        self._to_pool: Callable[[Any], object] = consumer.on_task_request
+        self._in_pool: dict[str, Any] = {}  # by id: the requests that came from here
+        self._lost: dict[str, WaitingTask] = {}  # by id: places without a message
+        self._ready: deque[Callable[[], object]] = deque()
+        self._waker, self._bell = os.pipe()
+        os.set_blocking(self._waker, False)
+        os.set_blocking(self._bell, False)
+        self._connections = 0
+        self._loop: Loop | None = None  # the event loop, for a pool of processes or threads in a worker without one
+        if consumer.hub is None and not getattr(consumer.pool, "is_green", False) and f"{_POOLS}.solo" not in kinds:
+            self._loop = Loop("zklock-line", users_thread)
+            self._loop.start()
+        # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
+        self._pool_grants: PoolGrants | None = None
+        if f"{_POOLS}.prefork" in kinds and _forks(consumer.app):
+            borrowed.page = GrantPage()
+            self._pool_grants = PoolGrants(borrowed.page)
+            consumer.on_task_request = self.accept
+        elif _THREADS & kinds:
+            consumer.on_task_request = self.accept
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def accept(self, request: Any) -> object:
+        """Give a message to the pool, or have it wait for its lock first."""
+        locked = locked_of(request.task)
+        call = self._call(locked, request) if locked is not None else None
+        if call is None or _is_stopping() or self._has_copy(request) or self._has_fixed_prefetch:
+            return self._to_pool(request)
+        task = self._lost.pop(request.id, None) or WaitingTask(
+            self, request, call.lock, timeout=call.timeout, longest=self._longest
+        )
+        with task.mutex:
+            task.request = request
+            self.tasks[request.id] = task
+            if len(self.tasks) > self._most_waiting:
+                task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+            elif task.over:  # it was granted while it had no message
+                self.go_on(task)
+            elif self._loop is not None:
+                self._loop.post(task.step)
+            else:
+                task.step()
+            if request.id in self.tasks:
+                self._wait(task)
+        return None
+
+    def _call(self, locked: LockedFunction, request: Any) -> LockedCall | None:
+        """Return the call whose locks to wait for; None if it does not wait, or only the pool process can tell."""
+        request.request_dict.pop(FACTS, None)
+        if not locked.binder.is_static:
+            return None
+        try:
+            call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
+        except Exception:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
+            return None
+        return call if call.timeout != 0 else None
+
+    def _has_copy(self, request: Any) -> bool:
+        """Return whether another message of the same task is here. It must not wait behind that."""
+        return request.id in self.tasks or not has_ended(self._in_pool.get(request.id))
+
+    @property
+    def _has_fixed_prefetch(self) -> bool:
+        """Whether messages that wait would keep others from coming: so it is with RabbitMQ's quorum queues."""
+        consumer = self._consumer
+        is_rabbitmq = consumer.connection.transport.driver_type == "amqp"
+        return is_rabbitmq and getattr(consumer, "qos_global", None) is False
+
+    @property
+    def _most_waiting(self) -> int:
+        return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
+
+    @property
+    def _longest(self) -> float | None:
+        """Half of the time after which the broker would deliver a waiting message again, in seconds; None: never."""
+        conf = self._consumer.app.conf
+        driver = self._consumer.connection.transport.driver_type
+        given = conf.get("zklock_longest_wait")
+        if given is not None:
+            return float(given)
+        if driver == "amqp":
+            return CONSUMER_TIMEOUT / 2
+        timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        return None if timeout is None else float(timeout) / 2
+
+    def _wait(self, task: WaitingTask) -> None:
+        """Count a message that waits as one with an ETA: neither as prefetched, nor for autoscale."""
+        qos = self._consumer.qos
+        before = qos.value
+        qos.increment_eventually()
+        task.prefetch = qos.value - before
+        state.reserved_requests.discard(task.request)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def go_on(self, task: WaitingTask) -> None:
+        """Give a message to the pool that waits no more."""
+        request = task.request
+        if request is None:
+            return  # its copy has not come yet
+        self._take_out(task)  # first: a request that is not reserved counts as over
+        if not task.entry.held:
+            task.entry.undo()
+        elif self._pool_grants is None:
+            task.facts["number"] = id(task)
+            borrowed.own_grants[id(task)] = task
+        else:
+            grants = self._pool_grants.add(task)
+            if grants is None:
+                task.entry.undo()
+            else:
+                task.facts["grants"] = grants
+        request.request_dict[FACTS] = {**task.facts, "worker": os.getpid()}
+        self._in_pool[request.id] = request
+        self._to_pool(request)
+
+    def _take_out(self, task: WaitingTask) -> None:
+        self.tasks.pop(task.request.id, None)
+        if task.request not in state.reserved_requests:
+            state.task_reserved(task.request)
+        qos = self._consumer.qos
+        # A worker that has connected again may have a new count, without this.
+        if task.prefetch and qos.value > self._consumer.initial_prefetch_count:
+            qos.decrement_eventually(task.prefetch)
+        task.prefetch = 0
+
+    def _look(self, connection: int) -> None:
+        """End what was revoked or has expired, and give back what nobody came for; again and again."""
+        if connection != self._connections:
+            return  # a later one does so
+        self.call_later(LOOK_EVERY, functools.partial(self._look, connection))
+        for task in list(self.tasks.values()):
+            try:
+                self._end_if_revoked(task)
+            except Exception:
+                logger.exception("task %s was revoked, and cannot be ended so", task.request.id)
+        for task_id in [task_id for task_id, request in self._in_pool.items() if has_ended(request)]:
+            del self._in_pool[task_id]
+        for number, granted in list(borrowed.own_grants.items()):
+            late = time.monotonic() - granted.granted_at > SLOT_WITHIN
+            if (late or has_ended(granted.request)) and borrowed.own_grants.pop(number, None) is not None:
+                granted.leave()
+
+    def _end_if_revoked(self, task: WaitingTask) -> None:
+        with task.mutex:
+            request = task.request
+            concerned = request.expires or request.id in state.revoked or state.revoked_stamps
+            if not task.over and concerned and request.revoked():
+                task.leave()
+                self._take_out(task)
+                state.task_ready(request)
+
+    def stop(self, *, restarts: bool) -> None:
+        """
+        Forget all messages: the broker delivers them again.
+
+        If the worker `restarts`, their places are kept for a while. That does not depend on the event loop, which does
+        not run while the worker tries to connect.
+        """
+        self._connections += 1
+        for task_id, task in list(self.tasks.items()):
+            with task.mutex:
+                del self.tasks[task_id]
+                state.requests.pop(task_id, None)
+                task.request = None
+                task.prefetch = 0
+                self._lost[task_id] = task
+            if restarts:
+                session = process.current()
+                session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
+            else:
+                self._give_up(task_id, task)
+
+    def _give_up(self, task_id: str, task: WaitingTask) -> None:
+        if self._lost.get(task_id) is task and self._lost.pop(task_id, None) is not None:
+            task.leave()
+
+    def close(self) -> None:
+        """The worker ends, and its pool has stopped."""
+        if self._pool_grants is not None:
+            self._pool_grants.close()
+
+    # --- the event loop -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to look after the waiting; the worker is connected."""
+        self.call_soon(functools.partial(self._look, self._connections))
+
+    def register(self, hub: Any) -> None:
+        """Have an event loop run what is called soon."""
+        hub.add_reader(self._waker, self._run_ready)
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Run `call()` on the worker's event loop; from any thread."""
+        if self._loop is not None:
+            self._loop.post(call)
+            return
+        if self._consumer.hub is None:
+            soon = self._consumer.timer.call_after if self._consumer.pool.is_green else self._call_in_turn
+            soon(0, call)
+            return
+        self._ready.append(call)
+        with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
+            os.write(self._bell, b"!")
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
+        """Run `call()` on the worker's event loop after so many seconds; return an entry to cancel."""
+        if self._loop is not None:
+            return self._loop.call_later(seconds, call)
+        return self._consumer.timer.call_after(seconds, call)
+
+    def cancel(self, entry: Any) -> None:
+        """Do not run what `call_later` was given."""
+        if self._loop is not None:
+            entry.cancel()
+        else:
+            self._consumer.timer.cancel(entry)
+
+    def _call_in_turn(self, _seconds: float, call: Callable[[], object]) -> None:
+        """Run `call()` between two messages: the solo pool works in the thread of the worker."""
+        self._consumer.call_soon(call)
+
+    def _run_ready(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._waker, 4096)) == 4096:
+                pass
+        while self._ready:
+            call = self._ready.popleft()
+            try:
+                call()
+            except Exception:
+                # It must not keep the others from going on.
+                logger.exception("a task that waits for a lock cannot go on: %r", call)
+
+
+def _forks(app: Any) -> bool:
+    """Return whether pool processes are forked, and inherit the memory of the main process."""
+    return (app.conf.get("worker_pool_start_method") or billiard.get_start_method() or "fork") == "fork"
+
+
+def _is_stopping() -> bool:
+    should_stop: Any = state.should_stop  # the exit status, which may be 0
+    return should_stop is not None

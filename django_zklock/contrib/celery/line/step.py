@@ -1,0 +1,35 @@
+"""The part of a worker that has tasks wait in line; Celery makes it with the worker's consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from django_zklock.contrib.celery.line.line import Line
+
+_RUN: Any = bootsteps.RUN  # type: ignore[attr-defined]
+
+
+class LineStep(bootsteps.StartStopStep):
+    """Puts the line between the messages and the pool."""
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._line = Line(consumer)
+
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        """Begin with the event loop of a connection."""
+        self._line.register(hub)
+
+    def start(self, consumer: Any) -> None:
+        """Begin with a connection to the broker."""
+        self._line.begin()
+
+    def stop(self, consumer: Any) -> None:
+        """Stop: the worker ends, or has lost its broker."""
+        self._line.stop(restarts=consumer.blueprint.state == _RUN)
+
+    def shutdown(self, consumer: Any) -> None:
+        """End: the pool has stopped."""
+        self._line.close()

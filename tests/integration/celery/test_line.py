@@ -1,0 +1,233 @@
+"""Tasks that wait in the main process of a worker: on Redis, whose workers have an event loop, and on files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from support.brokers import Redis
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockLost, LockTimeout
+from django_zklock.inspection import look_at
+from django_zklock.operations import break_lock, request_release
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture(scope="module", params=["redis", "files"])
+def shared_worker(
+    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker with two processes, for the tests that do not end it."""
+    conf = None
+    if request.param == "redis":
+        redis: Redis = request.getfixturevalue("redis")
+        redis.clear()
+        conf = redis.conf
+    zoo = Zoo(single.hosts, single)
+    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4, conf=conf) as worker:
+        yield worker
+    zoo.close()
+
+
+# --- in line --------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
+    """More tasks wait than the pool has processes, and others run meanwhile."""
+    with worker.zoo.hold_elsewhere("free"):
+        waiting = [worker.send("line.wait", "free") for _ in range(6)]
+        worker.zoo.wait_contenders("free", 7)
+        began = time.monotonic()
+        worker.run("line.wait", "other")
+        assert time.monotonic() - began < 2
+    for result in waiting:
+        worker.get(result)
+
+
+def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
+    """Each of them runs once, and they take turns with a program that waits in the same queue."""
+    book = worker.home / "order"
+    marks = [str(number) for number in range(12)]
+    with worker.zoo.hold_elsewhere("order"):
+        results = []
+        for number, mark in enumerate(marks):
+            results.append(worker.send("line.note", "order", str(book), mark))
+            worker.zoo.wait_contenders("order", number + 2)
+    for result in results:
+        worker.get(result)
+    assert book.read_text().split() == marks
+
+
+def test_the_pool_process_has_the_hold(worker: Worker) -> None:
+    """It has the token and the lease of the main process, and may take the lock once more."""
+    told = worker.run("line.tell", "told")
+    assert told["parent"] == worker.process.pid
+    assert told["state"] == "held"
+    assert told["token"] == told["again"] > 0
+    assert "/told/_c_" in told["path"]
+    assert (told["template"], 0 < told["lease"] <= 4) == ("{key}", True)
+
+
+def test_the_lock_is_free_when_the_task_has_ended(worker: Worker) -> None:
+    """Whatever its end."""
+    with pytest.raises(ValueError, match="on purpose"):
+        worker.run("line.wait", "ended", "fail", "on purpose")
+    worker.zoo.wait_contenders("ended", 0, timeout=1)
+
+
+def test_several_locks(worker: Worker) -> None:
+    """All are taken before the task begins."""
+    with worker.zoo.hold_elsewhere("two"):
+        result = worker.send("line.several", "one", "two")
+        worker.zoo.wait_contenders("two", 2)
+        assert len(worker.zoo.children("one")) == 1
+    assert worker.get(result) == ["held", "held"]
+
+
+def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
+    """It takes the lock itself."""
+    assert worker.run("line.computed", "x") in worker.children()
+
+
+def test_others_see_the_process_that_works(worker: Worker) -> None:
+    """While a task waits, its main process is shown; when it has worked for a while, the pool process."""
+    gate = worker.gate()
+    with worker.zoo.hold_elsewhere("seen"):
+        result = worker.send("line.wait", "seen", "linger", str(gate))
+        worker.zoo.wait_contenders("seen", 2)
+        waits = worker.zoo.payloads("seen")[1]
+        assert waits is not None
+        assert (waits.pid, waits.about["id"]) == (worker.process.pid, result.id)
+    pid = gate.wait_entered()
+
+    def shown() -> bool:
+        (works,) = worker.zoo.payloads("seen")
+        return works is not None and works.pid == pid and works.about["id"] == result.id
+
+    eventually(shown, 3)
+    gate.open()
+    worker.get(result)
+
+
+def test_a_lock_does_not_wait_for_a_process(worker: Worker) -> None:
+    """While all processes are busy, a task does not keep its lock from others. It takes the lock when it begins."""
+    gates = [worker.gate(), worker.gate()]
+    busy = [worker.send("line.wait", f"busy-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+    for gate in gates:
+        gate.wait_entered()
+    result = worker.send("line.wait", "idle")
+    worker.zoo.wait_contenders("idle", 1)
+    worker.zoo.wait_contenders("idle", 0, timeout=3)
+    for gate in gates:
+        gate.open()
+    for each in (*busy, result):
+        worker.get(each)
+
+
+def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
+    """The second one does not wait behind the first one; it finds that the work is done."""
+    book = worker.home / "twice"
+    with worker.zoo.hold_elsewhere("twice"):
+        first = worker.send("line.note", "twice", str(book), "x", task_id="twice")
+        worker.zoo.wait_contenders("twice", 2)
+        second = worker.send("line.note", "twice", str(book), "x", task_id="twice")
+        eventually(lambda: second.state == "RETRY")
+        assert len(worker.zoo.children("twice")) == 2
+    worker.get(first)
+    worker.get(second)
+    time.sleep(3)
+    assert book.read_text().split() == ["x"]
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
+    """The task fails as one that has waited in the pool."""
+    with worker.zoo.hold_elsewhere("bounded"):
+        assert isinstance(worker.wait_failed(worker.send("line.bounded", "bounded")), LockTimeout)
+        worker.zoo.wait_contenders("bounded", 1, timeout=2)
+
+
+def test_a_revoked_task_leaves_at_once(worker: Worker) -> None:
+    """And is REVOKED."""
+    with worker.zoo.hold_elsewhere("revoked"):
+        result = worker.send("line.wait", "revoked")
+        worker.zoo.wait_contenders("revoked", 2)
+        result.revoke()
+        worker.zoo.wait_contenders("revoked", 1, timeout=3)
+        assert isinstance(worker.wait_failed(result), TaskRevokedError)
+
+
+def test_a_task_that_expires_leaves(worker: Worker) -> None:
+    """It ends as Celery ends an expired task."""
+    with worker.zoo.hold_elsewhere("expired"):
+        result = worker.send("line.wait", "expired", expires=1.5)
+        worker.zoo.wait_contenders("expired", 2)
+        worker.zoo.wait_contenders("expired", 1, timeout=4)
+        assert isinstance(worker.wait_failed(result), TaskRevokedError)
+
+
+# --- what happens to a lock -------------------------------------------------------------------------------------------
+
+
+def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
+    """The pool process hears of it from the main process."""
+    gate = worker.gate()
+    result = worker.send("line.wait", "broken", "sleep", str(gate))
+    gate.wait_entered()
+    with worker.zoo.configured():
+        lock = look_at("broken")
+        assert lock is not None
+        holder = lock.holders[0]
+        break_lock("broken", guid=holder.guid, token=holder.token, reason="a test", by="tester")
+    began = time.monotonic()
+    error = worker.wait_failed(result)
+    assert isinstance(error, LockLost)
+    assert "tester" in str(error)
+    assert time.monotonic() - began < 5
+
+
+def test_max_hold_stops_the_work(worker: Worker) -> None:
+    """It counts from the grant."""
+    assert isinstance(worker.wait_failed(worker.send("line.short", "short")), LockLost)
+    worker.zoo.wait_contenders("short", 0, timeout=2)
+
+
+def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
+    """It comes through the main process."""
+    result = worker.send("line.polite", "polite")
+    worker.zoo.wait_contenders("polite", 1)
+    with worker.zoo.configured():
+        eventually(lambda: request_release("polite", reason="a test", by="tester").holders)
+    assert worker.get(result) == "tester"
+
+
+# --- processes that end -----------------------------------------------------------------------------------------------
+
+
+def test_a_killed_process_frees_its_lock(worker: Worker) -> None:
+    """The next task gets it in two seconds."""
+    gate = worker.gate()
+    result = worker.send("line.wait", "killed", "sleep", str(gate))
+    os.kill(gate.wait_entered(), signal.SIGKILL)
+    worker.zoo.wait_contenders("killed", 0, timeout=2)
+    assert isinstance(worker.wait_failed(result), WorkerLostError)
+
+
+def test_a_hard_time_limit_frees_the_lock(worker: Worker) -> None:
+    """The process is killed, and the lock is free."""
+    gate = worker.gate()
+    result = worker.send("line.wait", "limited", "spin", str(gate), time_limit=1)
+    pid = gate.wait_entered()
+    assert isinstance(worker.wait_failed(result), TimeLimitExceeded)
+    worker.zoo.wait_contenders("limited", 0, timeout=2)
+    eventually(lambda: pid not in worker.children())

@@ -1,0 +1,102 @@
+"""Workers whose tasks wait in line, from their start to their end, on Redis and RabbitMQ."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.brokers import RabbitMQ, Redis
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """The task at work ends its work; those that wait run in the next worker."""
+    redis.clear()
+    with Worker(zoo, tmp_path, conf=redis.conf) as worker, worker.log_shown():
+        gate = worker.gate()
+        first = worker.send("line.wait", "warm", "linger", str(gate))
+        gate.wait_entered()
+        later = [worker.send("line.wait", "warm") for _ in range(3)]
+        zoo.wait_contenders("warm", 4)
+        worker.process.send_signal(signal.SIGTERM)
+        zoo.wait_contenders("warm", 1)
+        gate.open()
+        worker.process.wait(20)
+        zoo.wait_contenders("warm", 0, timeout=1)
+        with Worker(zoo, tmp_path, conf=redis.conf) as second:
+            for result in (first, *later):
+                second.get(result)
+
+
+def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """A worker whose tasks have no locks has none."""
+    redis.clear()
+    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
+        worker.run("ping")
+        assert open_connections(worker, zoo) == set()
+        gates = [worker.gate() for _ in range(4)]
+        results = [worker.send("line.wait", f"one-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+        for gate in gates:
+            gate.wait_entered()
+        assert open_connections(worker, zoo) == {worker.process.pid}
+        for gate, result in zip(gates, results, strict=True):
+            gate.open()
+            worker.get(result)
+
+
+def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
+    """Return the processes of a worker that are connected to ZooKeeper."""
+    ports = {int(host.rpartition(":")[2]) for host in zoo.all_hosts.split(",")}
+    return {
+        pid
+        for pid in worker.group()
+        for each in psutil.Process(pid).net_connections("tcp")
+        if each.raddr and each.raddr.port in ports
+    }
+
+
+def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """They run in the end."""
+    redis.clear()
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("full"):
+            results = [worker.send("line.wait", "full") for _ in range(4)]
+            zoo.wait_contenders("full", 3)
+            eventually(lambda: [result.state for result in results].count("RETRY") == 2)
+            assert len(zoo.children("full")) == 3
+        for result in results:
+            worker.get(result, 40)
+
+
+def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """It is sent again after half of that time, or after the time of a setting."""
+    redis.clear()
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 1}) as worker, worker.log_shown():
+        with zoo.hold_elsewhere("long"):
+            result = worker.send("line.wait", "long")
+            zoo.wait_contenders("long", 2)
+            eventually(lambda: result.state == "RETRY")
+        worker.get(result)
+
+
+@pytest.mark.chaos
+def test_a_lost_broker_costs_no_place(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    """The copies that the broker delivers take the places of the first messages; each task runs once."""
+    rabbitmq.clear()
+    with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker, worker.log_shown():
+        book = worker.home / "book"
+        with zoo.hold_elsewhere("cut"):
+            results = [worker.send("line.note", "cut", str(book), str(number)) for number in range(4)]
+            before = zoo.wait_contenders("cut", 5)
+            rabbitmq.disconnect_all()
+            time.sleep(8)
+            assert zoo.wait_contenders("cut", 5) == before
+        for result in results:
+            worker.get(result, 60)
+        assert sorted(book.read_text().split()) == ["0", "1", "2", "3"]

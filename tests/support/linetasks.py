@@ -1,0 +1,91 @@
+"""Celery tasks that wait in line for their locks."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from django_zklock import current_hold, zk_lock, zk_locked
+from support.celeryapp import app, do
+
+
+@app.task(name="line.wait")
+@zk_locked("{key}", on_conflict="wait")
+def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    """Do some work under the lock."""
+    return do(verb, argument)
+
+
+@app.task(name="line.late", acks_late=True, reject_on_worker_lost=True)
+@zk_locked("{key}", on_conflict="wait")
+def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
+    """Do the same; the message is acknowledged at the end."""
+    return do(verb, argument)
+
+
+@app.task(name="line.bounded")
+@zk_locked("{key}", timeout=1, on_conflict="wait")
+def bounded(key: str) -> None:
+    """Wait for a second at most."""
+
+
+@app.task(name="line.note")
+@zk_locked("{key}", on_conflict="wait")
+def note(key: str, path: str, mark: str) -> int:
+    """Append a mark to a file, with time for others between reading and writing; return the process."""
+    book = Path(path)
+    before = book.read_text() if book.exists() else ""
+    time.sleep(0.02)
+    book.write_text(before + mark + "\n")
+    return os.getpid()
+
+
+@app.task(name="line.several")
+@zk_locked(["{one}", "{other}"], on_conflict="wait")
+def several(one: str, other: str) -> list[str]:
+    """Return what is held."""
+    return [current_hold(one).state, current_hold(other).state]
+
+
+@app.task(name="line.tell")
+@zk_locked("{key}", on_conflict="wait")
+def tell(key: str) -> dict[str, Any]:
+    """Return what the hold says in the process that works."""
+    hold = current_hold(key)
+    hold.check()
+    with zk_lock(key) as inner:
+        again = inner.token
+    return {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "token": hold.token,
+        "again": again,
+        "state": hold.state,
+        "path": hold.path,
+        "template": hold.template,
+        "lease": hold.lease_remaining,
+    }
+
+
+@app.task(name="line.short")
+@zk_locked("{key}", on_conflict="wait", max_hold=0.5)
+def short(key: str) -> None:
+    """Work for longer than `max_hold`."""
+    time.sleep(20)
+
+
+@app.task(name="line.polite")
+@zk_locked("{key}", on_conflict="wait")
+def polite(key: str) -> str:
+    """Work until somebody asks for the lock; return who."""
+    request = current_hold(key).wait_release_requested(20)
+    return "" if request is None else request.by
+
+
+@app.task(name="line.computed")
+@zk_locked(lambda key: f"computed/{key}", on_conflict="wait")
+def computed(key: str) -> int:
+    """Work under a lock whose key only the pool process computes."""
+    return os.getpid()
