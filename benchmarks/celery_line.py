@@ -106,7 +106,7 @@ def free_key(tasks: Any) -> dict[str, float]:
 def worker(number: int) -> Iterator[None]:
     """Run a worker for the length of a with block."""
     command = [
-        *(sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", f"--concurrency={PROCESSES}", "--quiet"),
+        *(sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", f"--concurrency={PROCESSES}"),
         *("--loglevel=ERROR", "--without-gossip", "--without-mingle", f"--hostname=bench{number}@here"),
     ]
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
