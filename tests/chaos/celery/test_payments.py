@@ -34,6 +34,35 @@ def report(figure: Figures, workers: PaymentWorkers, verdict: Verdict, seconds: 
     figure.spread("hand-off", verdict.figures.handoffs)
 
 
+def survive(
+    request: pytest.FixtureRequest,
+    zoo: Zoo,
+    tmp_path: Path,
+    figure: Figures,
+    broker: str,
+    *,
+    count: int,
+    **options: Any,
+) -> None:
+    """Send payments, do harm until all are done, and judge; `options` are those of `PaymentWorkers`."""
+    server: RabbitMQ | Redis = request.getfixturevalue(broker)
+    server.clear()
+    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
+    seed: int = request.config.getoption("--soak-seed")
+    with contextlib.ExitStack() as stack:
+        options["trail"] = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
+        options["chance"] = random.Random(seed)
+        workers = stack.enter_context(
+            PaymentWorkers(zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, **options)
+        )
+        workers.send(count)
+        seconds = workers.wait_done(300, every=EVERY)
+        workers.stop()
+        verdict = workers.assert_kept()
+        figure("seed", seed)
+        report(figure, workers, verdict, seconds)
+
+
 def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """The short form of the next one: a process is killed in the middle of its work."""
     redis.clear()
@@ -61,24 +90,7 @@ def test_payments_survive_kills(
 
     A message that Redis and a killed worker have lost between them is sent again, and counted in the figures.
     """
-    server: RabbitMQ | Redis = request.getfixturevalue(broker)
-    server.clear()
-    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
-    seed: int = request.config.getoption("--soak-seed")
-    with contextlib.ExitStack() as stack:
-        trail = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
-        chance = random.Random(seed)
-        workers = stack.enter_context(
-            PaymentWorkers(
-                zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, chance=chance, trail=trail
-            )
-        )
-        workers.send(500)
-        seconds = workers.wait_done(300, every=EVERY)
-        workers.stop()
-        verdict = workers.assert_kept()
-        figure("seed", seed)
-        report(figure, workers, verdict, seconds)
+    survive(request, zoo, tmp_path, figure, broker, count=500)
 
 
 @pytest.mark.chaos
@@ -93,33 +105,7 @@ def test_payments_in_line_survive_trouble(
 
     The history is judged: in turn under each key, none lost, none booked twice.
     """
-    server: RabbitMQ | Redis = request.getfixturevalue(broker)
-    server.clear()
-    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
-    seed: int = request.config.getoption("--soak-seed")
-    with contextlib.ExitStack() as stack:
-        trail = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
-        workers = stack.enter_context(
-            PaymentWorkers(
-                zoo,
-                tmp_path,
-                conf,
-                KEYS,
-                workers=2,
-                concurrency=4,
-                session_timeout=4,
-                tasks=["pay"],
-                chance=random.Random(seed),
-                trail=trail,
-                troubled=True,
-            )
-        )
-        workers.send(300)
-        seconds = workers.wait_done(300, every=EVERY)
-        workers.stop()
-        verdict = workers.assert_kept()
-        figure("seed", seed)
-        report(figure, workers, verdict, seconds)
+    survive(request, zoo, tmp_path, figure, broker, count=300, tasks=["pay"], troubled=True)
 
 
 @pytest.mark.chaos
