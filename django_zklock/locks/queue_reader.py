@@ -23,7 +23,7 @@ from django_zklock.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
 from django_zklock.zk.clock import to_datetime
-from django_zklock.zk.errors import NodeMissing, ZkError
+from django_zklock.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply
 from django_zklock.zk.requests import OnConnected
 from django_zklock.zk.session import Session
@@ -119,6 +119,7 @@ class ContenderInfo:
 
 
 _Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError
+_LOST: Final = (OutcomeUnknown, SessionGone)  # replies that were lost: the read is sent again
 
 
 def look(spec: LockSpec, waiter: Waiter) -> Routine[bool]:
@@ -186,6 +187,7 @@ class _QueueRead:
         self._replies = ReplyGuard(key, self._on_failure)
         self._found: dict[str, ContenderInfo | None] = {}  # by name, in the order of the queue
         self._unanswered = 0
+        self._has_gap = False  # a reply was lost
 
     def begin(self) -> None:
         """Send the requests, as soon as there is a connection."""
@@ -202,6 +204,9 @@ class _QueueRead:
             gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, answer: NamesReply) -> None:
+        if isinstance(answer, _LOST):
+            self.begin()
+            return
         if isinstance(answer, ZkError):
             self._conclude(() if isinstance(answer, NodeMissing) else answer)
             return
@@ -214,6 +219,7 @@ class _QueueRead:
             self._conclude(())
         self._found = dict.fromkeys(child.name for child in queue)
         self._unanswered = len(queue)
+        self._has_gap = False
         gateway = self._session.attached(Registry).gateway
         for child in queue:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
@@ -222,13 +228,17 @@ class _QueueRead:
     def _on_read(self, child: Child, answer: NodeReply) -> None:
         if isinstance(answer, Node):
             self._found[child.name] = ContenderInfo.from_node(self._key, child, answer)
+        elif isinstance(answer, _LOST):
+            self._has_gap = True
         elif not isinstance(answer, NodeMissing):
             self._conclude(answer)
         self._unanswered -= 1
         if self._unanswered:
             return
         found = tuple(each for each in self._found.values() if each is not None)
-        if found:
+        if self._has_gap:
+            self.begin()
+        elif found:
             self._conclude(found)
         else:
             self._list()  # all of them have left meanwhile

@@ -15,6 +15,7 @@ from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import break_lock, end_hold, hold_lock
 from django_zklock.zk import process
 
@@ -81,6 +82,18 @@ def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -
     end_hold("k", token=hold.token, by="anna")
     assert fired.is_set()
     assert zoo.children("k") == []
+
+
+@pytest.mark.parametrize("opcode", [GET_CHILDREN, GET_DATA])
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_look_at_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+    """Its reads are sent again when there is a connection."""
+    with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k"):
+        fired = getattr(proxy, when)(opcode)
+        with within(3):
+            seen = contenders("k", f"{zoo.base}/k")
+        assert fired.is_set()
+        assert [each.name for each in seen] == zoo.children("k")
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

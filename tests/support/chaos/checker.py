@@ -12,7 +12,8 @@ alarm:
   if its holder still trusts it a second later.
 * A lease ends when its holder learns of a loss, and a `lost` has to be written down before the lock is given back:
   written afterwards, the next holder would seem to have been too early.
-* SIGKILL gives nothing back, so the lease of a killed process goes on; one that was asked to end closes its session.
+* SIGKILL gives nothing back, so the lease of a killed process goes on, unless another process has its session; one that
+  was asked to end closes its session.
 * The tokens of two grants say nothing against the lock unless it is certain which came first: a grant lies anywhere
   between the call and its return. It is certain where one returned before the other was called, and where each proves
   by its lease that it was still held when it returned.

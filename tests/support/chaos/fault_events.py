@@ -17,7 +17,10 @@ from support.chaos.holds import Event, Hold, time_of
 FORCES: Final = frozenset({"expire", "delete", "wipe"})
 """What takes locks away from their holders, as no lock can prevent. `"forced": true` makes any other nemesis one."""
 ENDS: Final = frozenset({"kill", "terminate", "dismiss", "exit"})
-"""What ends a process. All but `kill` let it close its session, so that its locks are free at once."""
+"""
+What ends a process. All but `kill` let it close its session, so that its locks are free at once. So does a `kill` that
+says `"given_back": true`: the session belongs to another process, which releases the locks of the dead one.
+"""
 BLINDS: Final = frozenset(
     {"blackhole", "cut", "cut off", "delay", "fork", "half-open", "hang", "kill server", "lose", "outage", "partition"}
     | {"pause server", "refuse", "sleep", "slow disks", "stall"}
@@ -131,8 +134,8 @@ def _same_victim(force: Force, event: Event) -> bool:
 
 
 def _is_sudden(event: Event) -> bool:
-    """Whether the process had no time to give anything back, so that its leases go on as if it lived."""
-    return event["what"] == "kill" and event.get("signal", 9) in (9, "KILL", "SIGKILL")
+    """Whether nothing was given back, so that the leases of the process go on as if it lived."""
+    return not event.get("given_back") and event["what"] == "kill" and event.get("signal", 9) in (9, "KILL", "SIGKILL")
 
 
 def _end_claim(hold: Hold) -> None:
@@ -153,7 +156,7 @@ def _end_claim(hold: Hold) -> None:
 def _apply_exit(event: Event, hold: Hold) -> None:
     moment = time_of(event)
     if event.get("target") == hold.process and hold.start <= moment < hold.end:
-        hold.end, hold.stopped_by, hold.ended = max(moment, hold.granted), event, event
+        hold.end, hold.stopped_by, hold.ended = max(moment, hold.proven), event, event
 
 
 def _apply_force(force: Force, hold: Hold, pauses: Spans) -> None:

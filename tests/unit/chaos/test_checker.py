@@ -134,6 +134,14 @@ def test_a_killed_holder_keeps_its_lease() -> None:
     assert rules(killed + "1.5 B invoke timeout=9 \n 2.5 B granted token=8 until=9") == {"exclusion"}
 
 
+def test_another_process_gives_back_what_a_killed_one_held() -> None:
+    """So does the main process of a Celery worker. But what the dead one did before is still judged."""
+    killed = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=9 \n 1.2 nemesis kill target=A given_back=true \n"
+    later = "1.5 B invoke timeout=9 \n 1.6 B granted token=8 until=9"
+    assert not rules(killed + later)
+    assert rules(killed + "2.0 A valid until=9 \n" + later) == {"exclusion"}
+
+
 @pytest.mark.parametrize("end", ["terminate target=A", "dismiss target=A", "kill target=A signal=15"])
 def test_a_process_that_ends_in_order_gives_up_its_locks(end: str) -> None:
     assert not rules(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from django_zklock import signals
+from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.context import TaskContext
 from django_zklock.contrib.celery.introspection import work_of_message
 from django_zklock.contrib.celery.line import borrowed
@@ -97,6 +97,7 @@ class WaitingTask:
         self.prefetch = 0  # by how much the prefetch count is higher for this
         self.over = False  # it waits no more
         self.mutex = threading.RLock()  # its steps may run in a thread of timers
+        self._id = request.id
         self._loop = loop
         self._timeout = timeout  # the option of the lock
         self._until = None if longest is None else time.monotonic() + longest
@@ -104,15 +105,10 @@ class WaitingTask:
         self._timer: Any = None
 
     def _wait(self, *, redelivered: bool) -> Routine[None]:
-        if redelivered:
-            self.facts["looked"] = True
-            for lock in locks_of(self.locks):
-                session, spec = process.current(), lock.spec
-                queue = yield from read_queue(session, spec.key, spec.parent, self._waiter())
-                if copy_of(self.request.id, queue) is not None:
-                    return  # it must not wait behind the other copy; the pool process decides what it does
         while True:
             try:
+                if redelivered and (yield from self._has_copy()):
+                    return  # it must not wait behind the other copy; the pool process decides what it does
                 yield from take(self.locks, self.entry, self._waiter)
                 return
             except ZooKeeperUnavailable:
@@ -120,6 +116,15 @@ class WaitingTask:
                     raise
                 self.entry.acquisitions.clear()
             yield RETRY_AFTER  # it waits for ZooKeeper, too
+
+    def _has_copy(self) -> Routine[bool]:
+        self.facts["looked"] = True
+        for lock in locks_of(self.locks):
+            session, spec = process.current(), lock.spec
+            queue = yield from read_queue(session, spec.key, spec.parent, self._waiter())
+            if copy_of(self._id, queue) is not None:
+                return True
+        return False
 
     def _waiter(self) -> Any:
         return MessageWaiter(lambda: self._loop.call_soon(self.step))
@@ -137,7 +142,7 @@ class WaitingTask:
             except ZkLockError as error:
                 self._end_with(error)
             except Exception:
-                logger.exception("task %s cannot wait for its lock here", self.request and self.request.id)
+                logger.exception("task %s cannot wait for its lock here", self._id)
                 self._end()
             else:
                 self._sleep(left)
@@ -164,7 +169,8 @@ class WaitingTask:
         self._end_with(LockBusy(f"The lock {key!r} was not free, and {why}.", lock=key))
 
     def _end_with(self, error: ZkLockError) -> None:
-        self.facts |= {"error": type(error).__name__, "text": str(error), "lock": error.lock}
+        public = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
+        self.facts |= {"error": public.__name__, "text": str(error), "lock": error.lock}
         self._end()
 
     def _end(self) -> None:
