@@ -34,7 +34,11 @@ class CallContext(Protocol):
 
     @property
     def on_conflict(self) -> str:
-        """Default of the option `on_conflict`."""
+        """Default of the option `on_conflict`, of a call without the option `timeout`."""
+
+    @property
+    def on_timeout(self) -> str:
+        """Default of the option `on_conflict`, of a call with the option `timeout`."""
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""
@@ -53,7 +57,7 @@ class FunctionContext:
     """Plain code: it waits 10 s by default, then raises."""
 
     timeout = 10.0
-    on_conflict = "raise"
+    on_conflict = on_timeout = "raise"
 
     def __init__(self, what: str) -> None:
         self.what = what

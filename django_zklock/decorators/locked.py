@@ -137,8 +137,9 @@ class LockedFunction:
         options = self._resolve(binding)
         if request is not None and not self.is_async:
             options = self._in_request(options, request)
-        policy = context.on_conflict if isinstance(options.on_conflict, Unset) else options.on_conflict
-        timeout = options.timeout
+        policy, timeout = options.on_conflict, options.timeout
+        if isinstance(policy, Unset):
+            policy = context.on_conflict if isinstance(timeout, Unset) else context.on_timeout
         if isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
         options = replace(options, timeout=timeout, on_conflict=policy)

@@ -40,7 +40,7 @@ class ViewContext:
     """The context of a view call: it waits 5 s for the lock, then answers."""
 
     timeout = 5.0
-    on_conflict = "respond"
+    on_conflict = on_timeout = "respond"
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         self.what = what

@@ -34,8 +34,12 @@ ROOM = float(os.environ.get("TEST_ROOM", "5"))
 """Seconds that a busy machine may be late. `make chaos` judges time, and allows half a second."""
 
 
-def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str = "") -> T:
-    """Return the first true value of `condition()`; fail when there is none within `timeout` seconds, and some room."""
+def eventually(condition: Callable[[], T], timeout: float = 10.0, message: object = "") -> T:
+    """
+    Return the first true value of `condition()`; fail when there is none within `timeout` seconds, and some room.
+
+    The failure says `message`, as it is then: a list may have grown.
+    """
     began = time.monotonic()
     while True:
         value = condition()
@@ -43,7 +47,7 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: str =
             return value
         waited = time.monotonic() - began
         if waited > timeout + ROOM:
-            raise AssertionError(message or f"not within {timeout} s: {condition}")
+            raise AssertionError(str(message) if message else f"not within {timeout} s: {condition}")
         # Each look may be a request. A long wait looks less often, and leaves the processor to what is waited for.
         time.sleep(min(0.05, max(0.005, waited / 10)))
 

@@ -13,6 +13,7 @@ from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.contrib.celery.line import borrowed
+from django_zklock.contrib.celery.line.borrowed import Adopted
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
@@ -23,10 +24,14 @@ _CALLED: Final = "zklock_called"  # attribute of a request: the decorated functi
 
 
 class TaskContext:
-    """A call by a worker: by default it does not wait for the lock, and the task is sent again."""
+    """
+    A call of a task's function, mostly by a worker.
+
+    By default it does not wait for the lock, and the task is sent again; unless it has waited in the worker's line.
+    """
 
     timeout = 0.0
-    on_conflict = "retry"
+    on_timeout = "retry"
 
     def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
         self._task = task
@@ -35,29 +40,26 @@ class TaskContext:
         work = work_of(task)
         self.what = work.what
         self.about = work.about
-        self._looked = False  # the line of the worker has looked for copies of this task
+        caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
+        self._adopted = borrowed.adopted(task.request, caller)
+        self.on_conflict = "wait" if self._adopted is not None and self._adopted.is_granted else "retry"
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
-        if self._adopt(lock):
+        if self._adopted is not None and self._adopt(self._adopted, lock):
             return
         exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
         if self._by_worker and not (exclusive and options.timeout == 0):
             policy.before_acquire(self._task, lock, options)
 
-    def _adopt(self, lock: Locks) -> bool:
+    def _adopt(self, found: Adopted, lock: Locks) -> bool:
         """Use what the line of the worker has taken for this task; return whether it has taken anything."""
-        found = borrowed.adopted(self._task.request)
-        if found is None:
-            return False
-        self._looked = found.looked
         error = found.error
         if found.again and error is not None:
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         if error is not None:
             raise error
-        caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
-        found.take(lock, caller)
+        found.take(lock)
         return bool(found.held)
 
     def on_acquired(self) -> None:
@@ -69,7 +71,8 @@ class TaskContext:
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
         if self._by_worker:
-            return policy.on_not_acquired(self._task, error, lock, options, looked=self._looked)
+            looked = self._adopted is not None and self._adopted.looked
+            return policy.on_not_acquired(self._task, error, lock, options, looked=looked)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value
         raise error

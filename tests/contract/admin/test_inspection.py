@@ -489,10 +489,12 @@ def test_the_connection_is_described(zoo: Zoo) -> None:
     assert connection.hosts == tuple(zoo.hosts.split(","))
 
 
-async def cross(mine: str, others: str) -> None:
+async def cross(mine: str, others: str, met: threading.Barrier) -> None:
     """Hold one lock and wait for another, until cancelled."""
-    async with zk_lock(mine), zk_lock(others, timeout=30):
-        pass
+    async with zk_lock(mine):
+        await asyncio.to_thread(met.wait, 5)
+        async with zk_lock(others, timeout=30):
+            pass
 
 
 async def hold_or_wait(key: str) -> None:
@@ -503,7 +505,7 @@ async def hold_or_wait(key: str) -> None:
 def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
     with zk_lock(mine):
         met.wait(5)
-        if zk_lock(others).acquire(timeout=1) is not None:
+        if zk_lock(others).acquire(timeout=3) is not None:
             zk_lock(others).release()
 
 
@@ -514,12 +516,14 @@ def take_crosswise_in_threads() -> Callable[[], object]:
 
 
 def take_crosswise_in_tasks() -> Callable[[], object]:
-    return in_tasks(cross("x", "y"), cross("y", "x"))
+    met = threading.Barrier(2)
+    return in_tasks(cross("x", "y", met), cross("y", "x", met))
 
 
 def take_crosswise_in_a_task_and_a_thread() -> Callable[[], object]:
-    end = in_tasks(cross("x", "y"))
-    thread = BackgroundCall(functools.partial(cross_in_thread, "y", "x", threading.Barrier(1)))
+    met = threading.Barrier(2)
+    end = in_tasks(cross("x", "y", met))
+    thread = BackgroundCall(functools.partial(cross_in_thread, "y", "x", met))
     return lambda: (thread.result(), end())
 
 

@@ -57,15 +57,19 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
 def test_the_last_signals_are_sent(zoo: Zoo) -> None:
     """The end of kazoo's thread may be noticed before the loop has taken what was posted earlier."""
     session = connected()
+    client = session._client
+    assert client is not None
     ran: list[str] = []
 
     def end() -> None:
         session.dispatch(ran.append, "last")
+        client.end()
         session._finish()
 
     session.dispatch(ran.append, "first")
     session.post(end)
     eventually(lambda: ran == ["first", "last"], 3)
+    client.join()
 
 
 def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:

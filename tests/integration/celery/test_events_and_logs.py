@@ -78,7 +78,7 @@ def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
         granted = eventually(lambda: [event for event in heard if event["type"] == "task-lock-acquired"][1:])
         assert granted[-1]["uuid"] == second.id
         assert granted[-1]["token"] > 0
-        eventually(lambda: sum(event["type"] == "task-succeeded" for event in heard) == 2)
+        eventually(lambda: sum(event["type"] == "task-succeeded" for event in heard) == 2, message=heard)
 
     state: Any = State()  # as monitors use it
     for event in heard:

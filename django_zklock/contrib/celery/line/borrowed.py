@@ -118,6 +118,7 @@ class BorrowedContender:
         self.grant.since = facts["since"]
         self.grant.template = facts["template"]
         self.grant.about = caller.about
+        self.waited: float = facts["waited"]
         self._place, self._number = facts["place"], facts["number"]
         self._version = 0
         self._ending = False  # written by its owner
@@ -188,7 +189,7 @@ class GrantedTask(Protocol):
 class Adopted:
     """What the line of the worker has come to for one task, in the process or thread that runs it."""
 
-    def __init__(self, facts: Mapping[str, Any]) -> None:
+    def __init__(self, facts: Mapping[str, Any], caller: Caller) -> None:
         self.looked = bool(facts.get("looked"))
         """Whether the line has looked for copies of the task."""
         self.again = bool(facts.get("again"))
@@ -196,6 +197,27 @@ class Adopted:
         self.held: list[HeldLock] = []
         """The locks that the line has taken. They are listed weakly until their owner takes them."""
         self._facts = facts
+        self._task = own_grants.pop(facts.get("number"), None)
+        self._contenders = self._begin(caller)
+
+    def _begin(self, caller: Caller) -> list[BorrowedContender]:
+        """Return the contenders of the main process' grants; none if one was lost meanwhile, or given back."""
+        contenders: list[BorrowedContender] = []
+        for each in self._facts.get("grants", ()):
+            if page is None or not page.begin(each["place"], each["number"]):
+                break
+            contenders.append(BorrowedContender(_session_of(page), each, caller))
+            if contenders[-1].grant.why_invalid() is not None:
+                break
+        else:
+            return contenders
+        self.end()
+        return []
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether there are locks to take over."""
+        return bool(self._contenders) or self._task is not None
 
     @property
     def error(self) -> ZkLockError | None:
@@ -205,36 +227,29 @@ class Adopted:
         kind: type[ZkLockError] = getattr(exceptions, self._facts["error"])
         return kind(self._facts["text"], lock=self._facts["lock"])
 
-    def take(self, lock: Locks, caller: Caller) -> None:
-        """Take over the locks; none of them if one was lost meanwhile, or is not wanted any more."""
-        if "number" in self._facts:
-            task = own_grants.pop(self._facts["number"], None)
-            self.held = [] if task is None else task.hand_over(current_owner())
+    def take(self, lock: Locks) -> None:
+        """Take over the locks."""
+        if self._task is not None:
+            self.held = self._task.hand_over(current_owner())
             return
         specs = {each.key: each.spec for each in locks_of(lock)}
-        grants = self._facts.get("grants", ())
-        if page is None or any(each["key"] not in specs for each in grants):
+        if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
             return
-        contenders: list[Any] = []
-        for each in grants:
-            contender = BorrowedContender(_session_of(page), each, caller)
-            if not page.begin(each["place"], each["number"]) or contender.grant.why_invalid() is not None:
-                self.end()
-                return
-            contenders.append(contender)
-        for contender, each in zip(contenders, grants, strict=True):
-            spec = specs[each["key"]]
+        for contender in self._contenders:
+            spec = specs[contender.spec.key]
             part = listed(HeldLock(contender, contender.grant, current_owner(), spec.policy))
             self.held.append(part)
             contender.grant.begun = True
             if spec.is_bounded:
                 maximum_hold.apply_bounds(contender.grant, contender, spec)
             contender.session.post(contender.session.watch, contender)
-            notify.send(part, signals.lock_acquired, waited=each["waited"])
+            notify.send(part, signals.lock_acquired, waited=contender.waited)
 
     def end(self) -> None:
         """Give back what no part holds; called at the end of the task, however it ended."""
+        if self._task is not None and not self.held:
+            self._task.leave()
         held = {part.grant.token for part in self.held if part.count > 0 or part.observer is not None}
         for each in self._facts.get("grants", ()):
             if page is not None and each["token"] not in held:
@@ -257,13 +272,13 @@ own_grants: dict[int, GrantedTask] = {}
 """The tasks that have locks, and go to a thread or greenlet of the main process itself."""
 
 
-def adopted(request: Any) -> Adopted | None:
+def adopted(request: Any, caller: Caller) -> Adopted | None:
     """Return what the line of this worker has come to for the task of this request; once."""
     facts = request.__dict__.pop(FACTS, None)
     (request.headers or {}).pop(FACTS, None)  # or it would be sent again with the task
     if facts is None or facts["worker"] not in (os.getpid(), os.getppid()):
         return None
-    found = Adopted(facts)
+    found = Adopted(facts, caller)
     setattr(request, _ADOPTED, found)
     return found
 

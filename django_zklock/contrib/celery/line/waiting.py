@@ -31,6 +31,8 @@ logger = logging.getLogger("django_zklock.celery")
 class MessageContext(TaskContext):
     """The context of a decorated function that a worker has a message for; only its defaults and the work are used."""
 
+    on_conflict = "wait"
+
     def __init__(self, request: Any) -> None:
         retries = request.request_dict.get("retries") or 0
         work = work_of_message(request.task.name or "", request.id, request.delivery_info, retries)
