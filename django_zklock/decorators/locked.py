@@ -60,12 +60,12 @@ def zk_locked(
     Args:
         name: see above. Several locks have the options of their own entries. But `timeout`, `on_conflict` and the
             options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
-        timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: 5 in views, 0 in
-            Celery tasks, else 10.
-        on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "retry" in Celery
-            tasks, else "raise". If ZooKeeper is not available, that is no conflict: a view answers 503 (it raises with
-            "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the task again, and anything else raises
-            `ZooKeeperUnavailable`.
+        timeout: seconds to wait for the lock. 0 does not wait, None waits without limit. Default: none with "wait", 0
+            with any other policy of a Celery task, 5 in views, else 10.
+        on_conflict: what happens if the lock is not acquired in time. Default: "respond" in views, "wait" in Celery
+            tasks ("retry" if a `timeout` is given), else "raise". If ZooKeeper is not available, that is no conflict: a
+            view answers 503 (it raises with "raise"), "wait" waits in Celery tasks, "retry" and "coalesce" send the
+            task again, and anything else raises `ZooKeeperUnavailable`.
 
             * "raise": raise `LockBusy` or `LockTimeout`.
             * "skip": do not run. A function returns None, a view answers 204, a task ends as REVOKED.

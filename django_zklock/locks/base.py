@@ -381,6 +381,17 @@ def take(lock: LockBase[Any], entry: Entry, waiter: Callable[[], Any]) -> Routin
     return lock._take(entry, plan, plan.timeout, waiter)
 
 
+def check_transactions(lock: LockBase[Any]) -> None:
+    """Raise if a transaction is open in which this lock, or one of these, must not be acquired."""
+    plan = lock._plan()
+    for spec in plan.specs:
+        _check_transactions(spec, plan)
+
+
+def _check_transactions(spec: LockSpec, plan: Plan) -> None:
+    check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
+
+
 def _find(spec: LockSpec) -> HeldLock | None:
     return table.held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
 
@@ -388,7 +399,7 @@ def _find(spec: LockSpec) -> HeldLock | None:
 def _start(acquisition: Acquisition, entry: Entry, plan: Plan, deadline: Deadline, waiter: Callable[[], Any]) -> None:
     spec = acquisition.spec
     if waiter is ThreadWaiter:
-        check_no_open_transaction(spec, plan.atomic if spec is plan.specs[-1] else ())
+        _check_transactions(spec, plan)
     timeout, reply_timeout = deadline.left_for(spec)
     needed = [held.grant for held in entry.held] if len(plan.specs) > 1 else ()
     acquisition.start(process.current(), waiter(), timeout, reply_timeout, needed)

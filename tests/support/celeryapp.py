@@ -157,19 +157,19 @@ def ping() -> int:
 
 
 @app.task(name="plain")
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def plain(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
 @app.task(name="bound", bind=True, max_retries=3)
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
 @app.task(name="greedy", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def greedy(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
@@ -187,7 +187,7 @@ def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
 
 
 @app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 

@@ -33,7 +33,7 @@ def two_locks(key: str) -> int:
 
 
 @app.task(name="joint.hides")
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def hides(key: str) -> str:
     """Return the parts of the message that hide something."""
     request: Any = current_task.request

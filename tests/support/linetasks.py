@@ -12,17 +12,24 @@ from support.celeryapp import app, do
 
 
 @app.task(name="line.wait")
-@zk_locked("{key}", on_conflict="wait")
+@zk_locked("{key}")
 def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
     """Do some work under the lock."""
     return do(verb, argument)
 
 
 @app.task(name="line.late", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}", on_conflict="wait")
+@zk_locked("{key}")
 def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
     """Do the same; the message is acknowledged at the end."""
     return do(verb, argument)
+
+
+@app.task(name="line.patient")
+@zk_locked("{key}", timeout=0.5)
+def patient(key: str) -> int:
+    """Wait for half a second at a time."""
+    return os.getpid()
 
 
 @app.task(name="line.bounded")
@@ -32,7 +39,7 @@ def bounded(key: str) -> None:
 
 
 @app.task(name="line.note")
-@zk_locked("{key}", on_conflict="wait")
+@zk_locked("{key}")
 def note(key: str, path: str, mark: str) -> int:
     """Append a mark to a file, with time for others between reading and writing; return the process."""
     book = Path(path)
@@ -43,14 +50,14 @@ def note(key: str, path: str, mark: str) -> int:
 
 
 @app.task(name="line.several")
-@zk_locked(["{one}", "{other}"], on_conflict="wait")
+@zk_locked(["{one}", "{other}"])
 def several(one: str, other: str) -> list[str]:
     """Return what is held."""
     return [current_hold(one).state, current_hold(other).state]
 
 
 @app.task(name="line.tell")
-@zk_locked("{key}", on_conflict="wait")
+@zk_locked("{key}")
 def tell(key: str) -> dict[str, Any]:
     """Return what the hold says in the process that works."""
     hold = current_hold(key)
@@ -70,14 +77,14 @@ def tell(key: str) -> dict[str, Any]:
 
 
 @app.task(name="line.short")
-@zk_locked("{key}", on_conflict="wait", max_hold=0.5)
+@zk_locked("{key}", max_hold=0.5)
 def short(key: str) -> None:
     """Work for longer than `max_hold`."""
     time.sleep(20)
 
 
 @app.task(name="line.polite")
-@zk_locked("{key}", on_conflict="wait")
+@zk_locked("{key}")
 def polite(key: str) -> str:
     """Work until somebody asks for the lock; return who."""
     request = current_hold(key).wait_release_requested(20)

@@ -168,7 +168,7 @@ SURE: dict[str, Any] = {
 
 @app.task(name="pay", **SURE)
 @recorded
-@zk_locked("{key}", on_conflict="wait")
+@zk_locked("{key}")
 def pay(key: str, ref: str) -> str:
     """Book a payment; wait in line while the lock is busy."""
     return book(key, ref)

@@ -16,7 +16,7 @@ from support.celeryapp import app, do
 VALUE = {"skipped": True}
 POLICIES: dict[str, dict[str, Any]] = {
     "raise": {"on_conflict": "raise"},
-    "retry": {},
+    "retry": {"on_conflict": "retry"},
     "skip": {"on_conflict": "skip"},
     "value": {"on_conflict": "skip", "skip_value": VALUE},
     "coalesce": {"on_conflict": "coalesce"},
@@ -59,7 +59,7 @@ def errback(request: Any, error: Any, traceback: Any, mark: str) -> None:
 
 
 @app.task(name="policy.bounded")
-@zk_locked("{key}", max_conflicts=2)
+@zk_locked("{key}", on_conflict="retry", max_conflicts=2)
 def bounded(key: str) -> None: ...
 
 
@@ -103,7 +103,7 @@ def once(key: str) -> str:
 
 
 @app.task(name="policy.everything", bind=True)
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def everything(self: Any, key: str) -> dict[str, Any]:
     """Return the properties of the message other than its arguments."""
     request = self.request
@@ -141,7 +141,7 @@ def own_run(self: Any, key: str, other: str = "") -> str:
 @zk_locked("{key}")
 def sends(key: str, gate: str) -> str:
     """Send a task that needs the lock of this one, and end some time later."""
-    sent = app.send_task("policy.retry", (key,))
+    sent = app.send_task("policy.wait", (key,))
     do("linger", gate)
     return str(sent.id)
 
@@ -162,6 +162,6 @@ class Offline(AnyTask):
 
 
 @app.task(name="policy.offline", base=Offline, acks_late=True)
-@zk_locked("{key}")
+@zk_locked("{key}", on_conflict="retry")
 def offline(key: str) -> str:
     return "done"

@@ -101,7 +101,7 @@ def _end_if_copy(
     copy = redelivery.find_copy(task, queue)
     if copy is None:
         return
-    if options.on_conflict in _SENT_AGAIN:
+    if options.on_conflict in (*_SENT_AGAIN, "wait"):
         done_waiting = _is_spent(task, CONFLICTS_HEADER, options)
     else:
         done_waiting = copy is queue[0] and redelivery.is_alive(task, copy)  # one that only waits does no work

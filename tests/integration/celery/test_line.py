@@ -157,6 +157,15 @@ def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
         worker.zoo.wait_contenders("bounded", 1, timeout=2)
 
 
+def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
+    """By default no task fails because its lock is busy."""
+    with worker.zoo.hold_elsewhere("patient"):
+        result = worker.send("line.patient", "patient")
+        worker.zoo.wait_contenders("patient", 2)
+        eventually(lambda: result.state == "RETRY")
+    assert worker.get(result)
+
+
 def test_a_revoked_task_leaves_at_once(worker: Worker) -> None:
     """And is REVOKED."""
     with worker.zoo.hold_elsewhere("revoked"):

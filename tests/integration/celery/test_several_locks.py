@@ -24,7 +24,7 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
     """The task acts as one with a single lock does. Meanwhile it holds none of the locks."""
     sent: dict[str, AsyncResult[Any]] = {}
     with contextlib.ExitStack() as busy:
-        for policy in POLICIES:  # "wait" is the last, as it occupies a process
+        for policy in POLICIES:
             busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
             sent[policy] = worker.send(f"several.{policy}", policy)
         found = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}

@@ -63,7 +63,7 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
     gate.wait_entered()
     second = delay(publisher, "until_start", "start")
     assert second.id != first.id
-    eventually(lambda: second.state == "RETRY")  # it came, met the lock, and comes again
+    publisher.zoo.wait_contenders("unique/start", 2)
     assert delay(publisher, "until_start", "start").id == second.id
     gate.open()
     publisher.get(first)
@@ -139,7 +139,7 @@ def test_a_revoked_task_frees_its_key(publisher: Worker) -> None:
     """The key is free when the worker drops the message."""
     with publisher.zoo.hold_elsewhere("unique/revoked"):
         first = delay(publisher, "until_done", "revoked")
-        eventually(lambda: first.state == "RETRY")
+        publisher.zoo.wait_contenders("unique/revoked", 2)
         first.revoke()
         with pytest.raises(TaskRevokedError):
             publisher.get(first)

@@ -17,6 +17,7 @@ from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.exceptions import ZkLockError
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.locks import maximum_hold, notify, table
+from django_zklock.locks.base import check_transactions
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import Locks, locks_of
 from django_zklock.locks.protocol.grant import Grant
@@ -197,12 +198,12 @@ class Adopted:
         self.held: list[HeldLock] = []
         """The locks that the line has taken. They are listed weakly until their owner takes them."""
         self._facts = facts
-        self._task = own_grants.pop(facts.get("number"), None)
+        self._task = own_grants.pop(facts.get("number", 0), None)
         self._contenders = self._begin(caller)
 
-    def _begin(self, caller: Caller) -> list[BorrowedContender]:
+    def _begin(self, caller: Caller) -> list[Any]:
         """Return the contenders of the main process' grants; none if one was lost meanwhile, or given back."""
-        contenders: list[BorrowedContender] = []
+        contenders: list[Any] = []
         for each in self._facts.get("grants", ()):
             if page is None or not page.begin(each["place"], each["number"]):
                 break
@@ -228,7 +229,8 @@ class Adopted:
         return kind(self._facts["text"], lock=self._facts["lock"])
 
     def take(self, lock: Locks) -> None:
-        """Take over the locks."""
+        """Take over the locks. Raises `LockInTransaction` if a transaction was begun before."""
+        check_transactions(lock)
         if self._task is not None:
             self.held = self._task.hand_over(current_owner())
             return
