@@ -44,6 +44,11 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     This process has set the number of permits of a semaphore for all processes. `limit` is None if that was cleared,
     so that the limit in the code counts again. `by` and `reason` are texts for a log.
 
+With `sender` = the `Line` class of `django_zklock.contrib.celery.line.line`:
+
+`line_changed(waiting)`
+    The number of messages that wait for locks in this Celery worker has changed. `waiting` is an int.
+
 With `sender` = the `Session` class of `django_zklock.zk.session`:
 
 `connection_state_changed(state, previous, session_id)`
@@ -53,6 +58,9 @@ With `sender` = the `Session` class of `django_zklock.zk.session`:
 """
 
 from __future__ import annotations
+
+import os
+import threading
 
 from django.dispatch import Signal
 
@@ -66,3 +74,15 @@ lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
 limit_changed = Signal()
+line_changed = Signal()
+
+
+def _unlock_in_child() -> None:
+    # The thread that sends signals may have held one during the fork, and the child does not have that thread.
+    for signal in list(globals().values()):
+        if isinstance(signal, Signal):
+            signal.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)

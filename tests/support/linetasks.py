@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from support.celeryapp import app, do
+from django_zklock.signals import line_changed
+from support.celeryapp import HOME, app, do
+
+LENGTH = "line-length"  # in the folder of the worker: how many messages wait
+
+
+def note_length(waiting: int, **_kwargs: Any) -> None:
+    Path(os.environ[HOME], LENGTH).write_text(str(waiting))
+
+
+if HOME in os.environ:
+    line_changed.connect(note_length)
 
 
 @app.task(name="line.wait")

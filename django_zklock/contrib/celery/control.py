@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from celery.worker.control import inspect_command
 
+from django_zklock.contrib.celery.introspection import short_id
+from django_zklock.contrib.celery.line.line import Line
+from django_zklock.contrib.celery.line.step import LINE
+from django_zklock.contrib.celery.line.waiting import WaitingTask
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
+from django_zklock.locks.multi import keys_of
 from django_zklock.zk import process
 
 REPLY_TIMEOUT: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
@@ -31,10 +38,11 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     finally:
         if processes and not had_session:
             process.reset(CLOSE_TIMEOUT)  # no task has needed one
-    return _locks_of(found, {os.getpid(), *(processes or [])})
+    line: Line | None = getattr(state.consumer, LINE, None)
+    return _locks_of(found, {os.getpid(), *(processes or [])}, {} if line is None else line.tasks)
 
 
-def _locks_of(found: Snapshot, processes: set[int]) -> dict[str, Any]:
+def _locks_of(found: Snapshot, processes: set[int], line: Mapping[str, WaitingTask]) -> dict[str, Any]:
     host = socket.gethostname()
 
     def items(lock: str, contenders: tuple[ContenderInfo, ...]) -> list[tuple[int, dict[str, Any]]]:
@@ -60,5 +68,27 @@ def _locks_of(found: Snapshot, processes: set[int]) -> dict[str, Any]:
         for lock in found.locks
         for number, item in items(lock.key, lock.waiters)
     ]
+    waiting += _without_znode(line, {lock.key: len(lock.holders) + len(lock.waiters) for lock in found.locks}, waiting)
     problems = [f"{lock.key}: {lock.problem}" for lock in found.locks if lock.problem]
     return {"held": held, "waiting": waiting, "problem": found.problem or "; ".join([*problems, *found.notes])}
+
+
+def _without_znode(
+    line: Mapping[str, WaitingTask], ahead: dict[str, int], shown: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the tasks that wait in line behind so many of this worker that they have no znode yet."""
+    with_znode = {each["id"] for each in shown}
+    for task_id, task in list(line.items()):
+        if short_id(task_id) in with_znode or task.entry.held:
+            continue
+        key = keys_of(task.locks)[0]
+        yield {
+            "lock": key,
+            "task": task.request.task.name,
+            "id": short_id(task_id),
+            "what": "",
+            "pid": os.getpid(),
+            "since": datetime.fromtimestamp(task.since, timezone.utc).isoformat(),
+            "ahead": ahead.get(key, 0),
+        }
+        ahead[key] = ahead.get(key, 0) + 1

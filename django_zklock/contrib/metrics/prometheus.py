@@ -67,10 +67,11 @@ class ProcessGauge:
     def set(self, labels: tuple[str, ...], value: int) -> None:
         """Set the value for these labels."""
         self._values[labels] = value
+        gauge = self._gauge.labels(*labels) if labels else self._gauge
         if self._written:
-            self._gauge.labels(*labels).set(value)
+            gauge.set(value)
         else:
-            self._gauge.labels(*labels).set_function(functools.partial(self.get, labels))
+            gauge.set_function(functools.partial(self.get, labels))
 
     def get(self, labels: tuple[str, ...]) -> int:
         """Return the value for these labels."""
@@ -114,11 +115,18 @@ class Metrics:
             (signals.lock_held_long, self._on_held_long),
             (signals.lock_release_requested, self._on_release_requested),
             (signals.lock_broken, self._on_broken),
+            (signals.line_changed, self._on_line),
             (signals.connection_state_changed, self._on_state),
         )
 
     def _make_gauges(self) -> None:
         held = Gauge("zklock_holds", "Locks held now.", _LOCK, registry=self._registry, multiprocess_mode="livesum")
+        line = Gauge(
+            "zklock_line_tasks",
+            "Messages that wait in line in this Celery worker.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
         state = Gauge(
             "zklock_session_state",
             "1 for the state of the connection to ZooKeeper; with several processes, the number of processes.",
@@ -126,8 +134,8 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livesum",
         )
-        self._made += [held, state]
-        self._held, self._state = ProcessGauge(held), ProcessGauge(state)
+        self._made += [held, line, state]
+        self._held, self._line, self._state = ProcessGauge(held), ProcessGauge(line), ProcessGauge(state)
 
     def _make_counters(self) -> None:
         def counter(name: str, text: str, labels: tuple[str, ...] = _LOCK) -> Counter:
@@ -165,6 +173,7 @@ class Metrics:
         """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
         self._open, self._deleted = {}, deque()
         self._held.clear()
+        self._line.clear()
         self._state.clear()
 
     def _labels(self, template: str, kind: str) -> tuple[str, str]:
@@ -230,6 +239,10 @@ class Metrics:
     @_without_fork
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
+
+    @_without_fork
+    def _on_line(self, *, waiting: int, **kwargs: object) -> None:
+        self._line.set((), waiting)
 
     @_without_fork
     def _on_state(self, *, state: str, **kwargs: object) -> None:

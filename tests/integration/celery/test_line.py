@@ -6,10 +6,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from support.brokers import Redis
+from support.linetasks import LENGTH
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -145,6 +147,26 @@ def test_two_messages_of_one_task_run_once(worker: Worker) -> None:
     worker.get(second)
     time.sleep(3)
     assert book.read_text().split() == ["x"]
+
+
+def test_the_line_is_visible(worker: Worker) -> None:
+    """`inspect zklocks` lists all that wait, in order, also those that have no znode yet; a signal says how many."""
+    length = worker.home / LENGTH
+    with worker.zoo.hold_elsewhere("seen"):
+        sent = [worker.send("line.wait", "seen") for _ in range(40)]
+        eventually(lambda: length.exists() and length.read_text() == "40")
+        replies = worker.app.control.broadcast("zklocks", reply=True, timeout=3)
+        ((answer,),) = [reply.values() for reply in replies or []]
+        assert answer["problem"] == ""
+        waiting = answer["waiting"]
+        assert {(each["lock"], each["task"]) for each in waiting} == {("seen", "line.wait")}
+        assert {each["id"] for each in waiting} == {each.id for each in sent}
+        assert [each["ahead"] for each in waiting] == list(range(1, 41))
+        now = datetime.now(timezone.utc)
+        assert all(now - timedelta(minutes=1) < datetime.fromisoformat(each["since"]) < now for each in waiting)
+    for each in sent:
+        worker.get(each)
+    eventually(lambda: length.read_text() == "0")
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------

@@ -177,6 +177,26 @@ print(len(got))
     assert output == "1\n", errors
 
 
+def test_a_fork_while_a_signal_is_sent_does_not_hang_the_child(zoo: Zoo) -> None:
+    """Django's signals have locks, which the thread for signals holds for moments."""
+    assert run(
+        zoo,
+        """
+from django_zklock.signals import lock_acquired
+
+heard = []
+lock_acquired.connect(lambda **kwargs: heard.append(kwargs["lock"]), weak=False)
+with lock_acquired.lock:
+    def child():
+        with zk_lock("k"):
+            pass
+        process.reset()
+        assert heard == ["k"]
+    print(forked(child))
+""",
+    ) == ["0"]
+
+
 def test_a_fork_before_the_first_use_is_nothing_special(zoo: Zoo) -> None:
     """Parent and child each build their own session on first use; a lock object may have been made before."""
     script = """

@@ -22,6 +22,7 @@ from django_zklock.execution.owner import current_owner
 from django_zklock.http.transfer import TransferredHold
 from django_zklock.locks import table
 from django_zklock.operations import break_lock, request_release
+from django_zklock.signals import line_changed
 
 pytestmark = pytest.mark.zookeeper
 
@@ -331,3 +332,10 @@ print("counted")
 """
     said, problems = told(zoo, script, ADDED)
     assert said == "counted\n", problems
+
+
+def test_the_line_of_a_celery_worker_is_counted(collected: Collected) -> None:
+    line_changed.send(None, waiting=3)
+    assert collected.registry.get_sample_value("zklock_line_tasks") == 3
+    line_changed.send(None, waiting=0)
+    assert collected.registry.get_sample_value("zklock_line_tasks") == 0

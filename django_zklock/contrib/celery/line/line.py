@@ -20,6 +20,7 @@ from typing import Any, Final
 import billiard
 from celery.worker import state
 
+from django_zklock import signals
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.line.at_work import SLOT_WITHIN, PoolGrants, has_ended
@@ -143,6 +144,7 @@ class Line:
         qos.increment_eventually()
         task.prefetch = qos.value - before
         state.reserved_requests.discard(task.request)
+        self._tell()
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -176,6 +178,14 @@ class Line:
         if task.prefetch and qos.value > self._consumer.initial_prefetch_count:
             qos.decrement_eventually(task.prefetch)
         task.prefetch = 0
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send how many messages wait, if anybody asks."""
+        if signals.line_changed.receivers:
+            process.current().dispatch(
+                functools.partial(signals.line_changed.send_robust, Line, waiting=len(self.tasks))
+            )
 
     def _look(self, connection: int) -> None:
         """End what was revoked or has expired, and give back what nobody came for; again and again."""
@@ -223,6 +233,7 @@ class Line:
                 session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
             else:
                 self._give_up(task_id, task)
+        self._tell()
 
     def _give_up(self, task_id: str, task: WaitingTask) -> None:
         if self._lost.get(task_id) is task and self._lost.pop(task_id, None) is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from celery import bootsteps
 
 from django_zklock.contrib.celery.line.line import Line
 
+LINE: Final = "zklock_line"
+"""Attribute of a consumer: its line."""
 _RUN: Any = bootsteps.RUN  # type: ignore[attr-defined]
 
 
@@ -17,6 +19,7 @@ class LineStep(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._line = Line(consumer)
+        setattr(consumer, LINE, self._line)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
