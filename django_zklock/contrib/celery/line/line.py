@@ -8,12 +8,10 @@ pool, too, and ends there as one that has waited there would.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,11 +23,11 @@ from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.line.at_work import SLOT_WITHIN, PoolGrants, has_ended
 from django_zklock.contrib.celery.line.borrowed import FACTS
+from django_zklock.contrib.celery.line.loops import event_loop_of, is_pool
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
 from django_zklock.decorators.locked import LockedCall, LockedFunction
 from django_zklock.zk import process
-from django_zklock.zk.loop import Loop, users_thread
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -40,36 +38,26 @@ KEPT: Final = 5.0  # seconds for which a place is kept whose message was lost wi
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
 CONSUMER_TIMEOUT: Final = 1800.0  # RabbitMQ's
-_POOLS: Final = "celery.concurrency"
-_THREADS: Final = {f"{_POOLS}.{name}" for name in ("solo", "thread", "gevent", "eventlet")}
 
 
 class Line:
-    """The messages of one worker that wait for locks. All runs on the worker's event loop, unless it says otherwise."""
+    """The messages of one worker that wait for locks. All runs on `loop`, unless it says otherwise."""
 
     def __init__(self, consumer: Any) -> None:
-        kinds = {each.__module__ for each in type(consumer.pool).__mro__}
         self.tasks: dict[str, WaitingTask] = {}  # by id
+        self.loop = event_loop_of(consumer)
         self._consumer = consumer
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
         self._in_pool: dict[str, Any] = {}  # by id: the requests that came from here
         self._lost: dict[str, WaitingTask] = {}  # by id: places without a message
-        self._ready: deque[Callable[[], object]] = deque()
-        self._waker, self._bell = os.pipe()
-        os.set_blocking(self._waker, False)
-        os.set_blocking(self._bell, False)
         self._connections = 0
-        self._loop: Loop | None = None  # the event loop, for a pool of processes or threads in a worker without one
-        if consumer.hub is None and not getattr(consumer.pool, "is_green", False) and f"{_POOLS}.solo" not in kinds:
-            self._loop = Loop("zklock-line", users_thread)
-            self._loop.start()
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
         self._pool_grants: PoolGrants | None = None
-        if f"{_POOLS}.prefork" in kinds and _forks(consumer.app):
+        if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
             borrowed.page = GrantPage()
             self._pool_grants = PoolGrants(borrowed.page)
             consumer.on_task_request = self.accept
-        elif _THREADS & kinds:
+        elif is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -81,7 +69,7 @@ class Line:
         if call is None or _is_stopping() or self._has_copy(request) or self._has_fixed_prefetch:
             return self._to_pool(request)
         task = self._lost.pop(request.id, None) or WaitingTask(
-            self, request, call.lock, timeout=call.timeout, longest=self._longest
+            request, call, self.loop, self.go_on, longest=self._longest
         )
         with task.mutex:
             task.request = request
@@ -90,10 +78,8 @@ class Line:
                 task.send_again(f"{self._most_waiting} tasks of this worker wait already")
             elif task.over:  # it was granted while it had no message
                 self.go_on(task)
-            elif self._loop is not None:
-                self._loop.post(task.step)
             else:
-                task.step()
+                self.loop.call_soon(task.step)
             if request.id in self.tasks:
                 self._wait(task)
         return None
@@ -191,7 +177,7 @@ class Line:
         """End what was revoked or has expired, and give back what nobody came for; again and again."""
         if connection != self._connections:
             return  # a later one does so
-        self.call_later(LOOK_EVERY, functools.partial(self._look, connection))
+        self.loop.call_later(LOOK_EVERY, functools.partial(self._look, connection))
         for task in list(self.tasks.values()):
             try:
                 self._end_if_revoked(task)
@@ -244,57 +230,9 @@ class Line:
         if self._pool_grants is not None:
             self._pool_grants.close()
 
-    # --- the event loop -----------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         """Begin to look after the waiting; the worker is connected."""
-        self.call_soon(functools.partial(self._look, self._connections))
-
-    def register(self, hub: Any) -> None:
-        """Have an event loop run what is called soon."""
-        hub.add_reader(self._waker, self._run_ready)
-
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Run `call()` on the worker's event loop; from any thread."""
-        if self._loop is not None:
-            self._loop.post(call)
-            return
-        if self._consumer.hub is None:
-            soon = self._consumer.timer.call_after if self._consumer.pool.is_green else self._call_in_turn
-            soon(0, call)
-            return
-        self._ready.append(call)
-        with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
-            os.write(self._bell, b"!")
-
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
-        """Run `call()` on the worker's event loop after so many seconds; return an entry to cancel."""
-        if self._loop is not None:
-            return self._loop.call_later(seconds, call)
-        return self._consumer.timer.call_after(seconds, call)
-
-    def cancel(self, entry: Any) -> None:
-        """Do not run what `call_later` was given."""
-        if self._loop is not None:
-            entry.cancel()
-        else:
-            self._consumer.timer.cancel(entry)
-
-    def _call_in_turn(self, _seconds: float, call: Callable[[], object]) -> None:
-        """Run `call()` between two messages: the solo pool works in the thread of the worker."""
-        self._consumer.call_soon(call)
-
-    def _run_ready(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while len(os.read(self._waker, 4096)) == 4096:
-                pass
-        while self._ready:
-            call = self._ready.popleft()
-            try:
-                call()
-            except Exception:
-                # It must not keep the others from going on.
-                logger.exception("a task that waits for a lock cannot go on: %r", call)
+        self.loop.call_soon(functools.partial(self._look, self._connections))
 
 
 def _forks(app: Any) -> bool:

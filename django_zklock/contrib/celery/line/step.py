@@ -7,6 +7,7 @@ from typing import Any, Final
 from celery import bootsteps
 
 from django_zklock.contrib.celery.line.line import Line
+from django_zklock.contrib.celery.line.loops import HubLoop
 
 LINE: Final = "zklock_line"
 """Attribute of a consumer: its line."""
@@ -23,7 +24,8 @@ class LineStep(bootsteps.StartStopStep):
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""
-        self._line.register(hub)
+        if isinstance(self._line.loop, HubLoop):
+            self._line.loop.register(hub)
 
     def start(self, consumer: Any) -> None:
         """Begin with a connection to the broker."""

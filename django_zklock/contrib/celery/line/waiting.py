@@ -6,20 +6,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.context import TaskContext
 from django_zklock.contrib.celery.introspection import work_of_message
 from django_zklock.contrib.celery.line import borrowed
+from django_zklock.contrib.celery.line.loops import EventLoop
 from django_zklock.contrib.celery.redelivery import copy_of
+from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
 from django_zklock.locks import notify
 from django_zklock.locks.base import Entry, take
 from django_zklock.locks.held import HeldLock
-from django_zklock.locks.multi import Locks, keys_of, locks_of
+from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
 
@@ -63,22 +65,6 @@ class MessageWaiter:
         return self.value
 
 
-class EventLoop(Protocol):
-    """The worker's event loop, and what it does with a message that has waited."""
-
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Run `call()` soon; from any thread."""
-
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
-        """Run `call()` after so many seconds; return an entry to cancel."""
-
-    def cancel(self, entry: Any) -> None:
-        """Do not run what `call_later` was given."""
-
-    def go_on(self, task: WaitingTask) -> None:
-        """The message waits no more: it has its locks, or gets none."""
-
-
 class WaitingTask:
     """
     One message that waits for its locks.
@@ -88,10 +74,16 @@ class WaitingTask:
     """
 
     def __init__(
-        self, loop: EventLoop, request: Any, locks: Locks, *, timeout: float | None, longest: float | None
+        self,
+        request: Any,
+        call: LockedCall,
+        loop: EventLoop,
+        go_on: Callable[[WaitingTask], object],
+        *,
+        longest: float | None,
     ) -> None:
         self.request: Any = request  # None without a message
-        self.locks = locks
+        self.locks = call.lock
         self.since = time.time()
         self.granted_at = 0.0  # on time.monotonic()
         self.entry = Entry(Owner("message", self))
@@ -101,7 +93,8 @@ class WaitingTask:
         self.mutex = threading.RLock()  # its steps may run in a thread of timers
         self._id = request.id
         self._loop = loop
-        self._timeout = timeout  # the option of the lock
+        self._go_on = go_on  # called when it waits no more: it has its locks, or gets none
+        self._timeout = call.timeout
         self._until = None if longest is None else time.monotonic() + longest
         self._routine = self._wait(redelivered=bool(request.delivery_info.get("redelivered")))
         self._timer: Any = None
@@ -178,7 +171,7 @@ class WaitingTask:
     def _end(self) -> None:
         self.over = True
         self.granted_at = time.monotonic()
-        self._loop.go_on(self)
+        self._go_on(self)
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None
