@@ -2,7 +2,7 @@
 Share the directory of one key among the contenders of this process: one listing, and a bounded number of waiters.
 
 With n contenders in one directory, n listings of n names would keep the server and this process busy with little else.
-So at most one listing is under way, and one reply serves all requests that are made meanwhile. At most `MAX_WAITING`
+So at most one listing is under way, and one reply serves all requests that are made meanwhile. At most `most_waiting`
 contenders wait in ZooKeeper. The others wait in the local queue here, and enter in the order in which they came. A
 waiter with too little time left for a grant lets the others go first. Otherwise, under overload, each would enter just
 before it gives up, and the queue would be busy with them.
@@ -40,6 +40,7 @@ class Waiter(Protocol):
 class Directory:
     """The directory of one key, as the contenders of this process share it."""
 
+    most_waiting = MAX_WAITING  # a Celery worker, whose main process waits for the tasks of all others, sets more
     __slots__ = (
         "_admitting",
         "_asked",
@@ -110,7 +111,7 @@ class Directory:
         """Return whether a contender may create its znode now; if not, it is in the local queue."""
         if waiter in self._waiting:
             return True
-        if len(self._waiting) < MAX_WAITING and not self._local_queue and not self._late:
+        if len(self._waiting) < self.most_waiting and not self._local_queue and not self._late:
             self._waiting[waiter] = time.monotonic()
             return True
         self._local_queue[waiter] = None
@@ -130,7 +131,7 @@ class Directory:
             return  # the call that is in the loop below continues
         self._admitting = True
         try:
-            while (self._local_queue or self._late) and len(self._waiting) < MAX_WAITING:
+            while (self._local_queue or self._late) and len(self._waiting) < self.most_waiting:
                 now = time.monotonic()
                 admitted = self._next_in_local_queue(now)
                 self._waiting[admitted] = now

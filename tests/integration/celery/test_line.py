@@ -15,6 +15,7 @@ from support.linetasks import LENGTH
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
+from django_zklock.contrib.celery.line.line import MOST_IN_QUEUE
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
@@ -153,15 +154,16 @@ def test_the_line_is_visible(worker: Worker) -> None:
     """`inspect zklocks` lists all that wait, in order, also those that have no znode yet; a signal says how many."""
     length = worker.home / LENGTH
     with worker.zoo.hold_elsewhere("seen"):
-        sent = [worker.send("line.wait", "seen") for _ in range(40)]
-        eventually(lambda: length.exists() and length.read_text() == "40")
+        sent = [worker.send("line.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
+        eventually(lambda: length.exists() and length.read_text() == str(len(sent)), 20)
+        assert len(worker.zoo.children("seen")) == 1 + MOST_IN_QUEUE
         replies = worker.app.control.broadcast("zklocks", reply=True, timeout=3)
         ((answer,),) = [reply.values() for reply in replies or []]
         assert answer["problem"] == ""
         waiting = answer["waiting"]
         assert {(each["lock"], each["task"]) for each in waiting} == {("seen", "line.wait")}
         assert {each["id"] for each in waiting} == {each.id for each in sent}
-        assert [each["ahead"] for each in waiting] == list(range(1, 41))
+        assert [each["ahead"] for each in waiting] == list(range(1, len(sent) + 1))
         now = datetime.now(timezone.utc)
         assert all(now - timedelta(minutes=1) < datetime.fromisoformat(each["since"]) < now for each in waiting)
     for each in sent:

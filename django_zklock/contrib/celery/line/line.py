@@ -27,12 +27,15 @@ from django_zklock.contrib.celery.line.loops import event_loop_of, is_pool
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
 from django_zklock.decorators.locked import LockedCall, LockedFunction
+from django_zklock.locks.protocol.directory import Directory
 from django_zklock.zk import process
 
 logger = logging.getLogger("django_zklock.celery")
 
 MOST_WAITING: Final = 1000
 """Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
+MOST_IN_QUEUE: Final = 128
+"""Those of them in the queue of one key, each with a znode. So many take turns with other workers in exact order."""
 LOOK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, or have expired
 KEPT: Final = 5.0  # seconds for which a place is kept whose message was lost with the connection to the broker
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
@@ -51,6 +54,7 @@ class Line:
         self._in_pool: dict[str, Any] = {}  # by id: the requests that came from here
         self._lost: dict[str, WaitingTask] = {}  # by id: places without a message
         self._connections = 0
+        Directory.most_waiting = MOST_IN_QUEUE
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
         self._pool_grants: PoolGrants | None = None
         if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
