@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from celery.exceptions import Retry, SoftTimeLimitExceeded
+from celery.worker.request import Request
 
 from django_zklock import Hold, zk_lock, zk_locked
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken
@@ -156,12 +157,31 @@ def _work(execution: Execution, hold: Hold | Unguarded) -> None:
         time.sleep(CHECK_EVERY)
 
 
+SPAWN = "PAYMENTS_SPAWN"
+"""Environment variable: the processes of the pool are spawned, so that none of its tasks waits in line."""
+
+if SPAWN in os.environ:
+    app.conf.worker_pool_start_method = "spawn"
+
+
+class NotedRequest(Request):
+    """A message of a task; in the main process of a worker."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """Note that the hard time limit kills a process, just before it does."""
+        if not soft and self.worker_pid:
+            target = process_name(int(self.worker_pid))
+            _recorder(os.getpid()).write("nemesis", what="kill", target=target, given_back=True)
+        return super().on_timeout(soft, timeout)
+
+
 # Delivered again when its process is killed; done again, without end, when it lost its lock.
 SURE: dict[str, Any] = {
     "acks_late": True,
     "reject_on_worker_lost": True,
     "autoretry_for": (LockLost, StaleToken, SoftTimeLimitExceeded),
     "max_retries": None,
+    "Request": NotedRequest,
     "default_retry_delay": 0,
 }
 

@@ -28,6 +28,7 @@ def report(figure: Figures, workers: PaymentWorkers, verdict: Verdict, seconds: 
     """Note what a run did."""
     for label, count in sorted({**workers.done, **workers.count_deliveries()}.items()):
         figure(label, count)
+    print(dict(workers.done))
     figure("tasks", len(workers.results))
     figure("booked by a run that was killed afterwards", workers.count_in_vain())
     figure("all done after", seconds, "s")
@@ -42,6 +43,7 @@ def survive(
     broker: str,
     *,
     count: int,
+    every: float = EVERY,
     **options: Any,
 ) -> None:
     """Send payments, do harm until all are done, and judge; `options` are those of `PaymentWorkers`."""
@@ -56,8 +58,10 @@ def survive(
             PaymentWorkers(zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, **options)
         )
         workers.send(count)
-        seconds = workers.wait_done(300, every=EVERY)
+        seconds = workers.wait_done(300, every=every)
         workers.stop()
+        for key in KEYS:
+            zoo.wait_contenders(key, 0, timeout=2)
         verdict = workers.assert_kept()
         figure("seed", seed)
         report(figure, workers, verdict, seconds)
@@ -105,7 +109,17 @@ def test_payments_in_line_survive_trouble(
 
     The history is judged: in turn under each key, none lost, none booked twice.
     """
-    survive(request, zoo, tmp_path, figure, broker, count=300, tasks=["pay"], troubled=True)
+    survive(request, zoo, tmp_path, figure, broker, count=300, every=2.0, tasks=["pay"], troubled=True)
+
+
+@pytest.mark.chaos
+@pytest.mark.scenario("LINE")
+@pytest.mark.timeout(400)
+def test_payments_in_line_and_not_survive_trouble(
+    request: pytest.FixtureRequest, zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures
+) -> None:
+    """Workers whose tasks wait in line, and workers whose tasks cannot, share a broker and keep the promises."""
+    survive(request, zoo, tmp_path, figure, "redis", count=200, every=2.0, tasks=["pay"], troubled=True, mixed=True)
 
 
 @pytest.mark.chaos
