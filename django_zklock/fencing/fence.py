@@ -67,7 +67,7 @@ def refusal(fence: Fence, what: str, seen: int | None) -> StaleToken:
     if seen is not None and hold is not None:
         from django_zklock.fencing import last_zxid  # noqa: PLC0415 - Django's start does not import kazoo
 
-        reached = last_zxid.ask(hold)
+        reached = last_zxid.ask()
         if reached is not None and seen > reached and not hold.lost:
             return FenceRegressed(
                 f"{message}; but the last transaction id of ZooKeeper is {reached}, so it has not given out that token "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold, held_of
 from django_zklock.zk import process
 from django_zklock.zk.errors import ZkError
 from django_zklock.zk.gateway import Gateway
@@ -15,20 +14,20 @@ from django_zklock.zk.session import Session
 REPLY_TIMEOUT = 2.0  # seconds to wait for the answer where a transaction is open meanwhile
 
 
-def ask(hold: Hold, reply_timeout: float = REPLY_TIMEOUT) -> int | None:
+def ask(reply_timeout: float = REPLY_TIMEOUT) -> int | None:
     """
     Return a zxid that the ensemble reached after this call began; None if ZooKeeper does not answer in time.
 
     A quorum confirms it, because a server that is cut off from the others has only an old one.
     """
     try:
-        return _last_zxid(held_of(hold).grant.session, reply_timeout)
+        return _last_zxid(process.current(), reply_timeout)
     except ZooKeeperUnavailable:
         return None
 
 
 def current() -> int:
-    """Return the same for the session of this process. Raises `ZooKeeperUnavailable`."""
+    """Return the same. Raises `ZooKeeperUnavailable`."""
     session = process.current()
     return _last_zxid(session, session.options.connect_timeout)
 

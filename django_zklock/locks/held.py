@@ -23,8 +23,7 @@ from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.contender import Contender
-from django_zklock.locks.protocol.grant import Grant, Policy
+from django_zklock.locks.protocol.grant import Grant, GrantedContender, Policy
 from django_zklock.queue.nodes import Kind
 
 logger = logging.getLogger("django_zklock.locks")
@@ -56,7 +55,7 @@ class HeldLock:
     )
 
     def __init__(
-        self, contender: Contender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+        self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
     ) -> None:
         self.contender = contender
         self.grant = grant
@@ -267,7 +266,7 @@ def _transactions_ended(held: HeldLock, observer: commit_hooks.TransactionObserv
     return lambda: confirmed.wait(deadline - time.monotonic())
 
 
-def share_with_readers(contender: Contender, grant: Grant) -> None:
+def share_with_readers(contender: GrantedContender, grant: Grant) -> None:
     """Turn a write lock into a read lock, once all parts of it only read."""
     parts = list(grant.parts.values())  # none, if the last one has just gone
     if grant.kind is Kind.WRITE and parts and all(parts):

@@ -16,18 +16,17 @@ from django_zklock import signals
 from django_zklock.execution import work
 from django_zklock.locks.guard import Guard
 from django_zklock.locks.notify import send_about
-from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.grant import Grant, GrantedContender, GrantObserver
 from django_zklock.zk import clock
 from django_zklock.zk.session import Session
 
 if TYPE_CHECKING:
-    from django_zklock.locks.protocol.contender import Contender
     from django_zklock.locks.spec import LockSpec
 
 logger = logging.getLogger("django_zklock.locks")
 
 
-def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
+def apply_bounds(grant: Grant, contender: GrantedContender, spec: LockSpec) -> None:
     """
     Apply `max_hold` and `warn_after` to a new grant; at least one of them is set. From any thread.
 
@@ -42,13 +41,13 @@ def apply_bounds(grant: Grant, contender: Contender, spec: LockSpec) -> None:
     grant.session.post(MaximumHold(grant, contender, spec.warn_after, warn_at).begin)
 
 
-def leave_if_overdue(grant: Grant, contender: Contender) -> None:
+def leave_if_overdue(grant: Grant, contender: GrantedContender) -> None:
     """Delete the znode if the lock was held for too long and no work is left to be aborted; from any thread."""
     if grant.overdue:
         grant.session.post(_leave_unless_watched, grant, contender)
 
 
-def _leave_unless_watched(grant: Grant, contender: Contender) -> None:
+def _leave_unless_watched(grant: Grant, contender: GrantedContender) -> None:
     is_at_work = grant.observed_by(Guard, lambda guard: guard.at_work)
     if not is_at_work and all(held.is_unwatched for held in grant.parts_held()):
         contender.abandon()
@@ -57,7 +56,9 @@ def _leave_unless_watched(grant: Grant, contender: Contender) -> None:
 class MaximumHold(GrantObserver):
     """The bounds of one grant."""
 
-    def __init__(self, grant: Grant, contender: Contender, warn_after: float | None, warn_at: float | None) -> None:
+    def __init__(
+        self, grant: Grant, contender: GrantedContender, warn_after: float | None, warn_at: float | None
+    ) -> None:
         self._grant = grant
         self._contender = contender
         self._warn_after = warn_after

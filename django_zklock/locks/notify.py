@@ -12,9 +12,8 @@ from django.dispatch import Signal
 from django_zklock import signals
 from django_zklock.execution.waiters import ThreadWaiter
 from django_zklock.locks.guard import Guard, Receipt
-from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantPart
+from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantPart, GrantSession
 from django_zklock.queue.release_request import ReleaseRequest
-from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.locks")
 
@@ -41,7 +40,7 @@ def send_about(grant: Grant, signal: Signal, **kwargs: object) -> None:
         send(held, signal, **kwargs)
 
 
-def send_from(session: Session, signal: Signal, **kwargs: object) -> None:
+def send_from(session: GrantSession, signal: Signal, **kwargs: object) -> None:
     """Send a signal, if it has receivers."""
     if has_receivers(signal):
         session.dispatch(_deliver, signal, _sender, kwargs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.fencing.fence import refusal
 from django_zklock.signals import line_changed
 from support.celeryapp import HOME, app, do
 
@@ -85,6 +86,13 @@ def tell(key: str) -> dict[str, Any]:
         "template": hold.template,
         "lease": hold.lease_remaining,
     }
+
+
+@app.task(name="line.stale")
+@zk_locked("{key}")
+def stale(key: str) -> str:
+    """Write to a row that has seen a token of the far future; return what kind of refusal that is."""
+    return type(refusal(current_hold(key), "the row", 2**62)).__name__
 
 
 @app.task(name="line.short")

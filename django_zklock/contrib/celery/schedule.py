@@ -18,6 +18,7 @@ from celery.utils.time import maybe_make_aware
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.queue.escaping import escape
+from django_zklock.zk import process
 from django_zklock.zk.errors import NodeMissing, ZkError
 from django_zklock.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
 from django_zklock.zk.multi import Check, Create, Delete, SetData
@@ -85,7 +86,7 @@ class ScheduleRecords:
 
     def __init__(self, hold: Hold, base: str, schedule: str) -> None:
         self.hold = hold
-        self._session = held_of(hold).grant.session
+        self._session = process.current()
         self._folder = f"{base}/{FOLDER}/{escape(schedule, what='the name of the schedule')}"
         self._leader = f"{socket.gethostname()}:{os.getpid()}"
         self._runs: dict[str, RunRecord] = {}  # by the name of their node

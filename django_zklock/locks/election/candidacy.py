@@ -22,7 +22,7 @@ from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.protocol.contender import Outcome
-from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.grant import Grant, GrantObserver, GrantSession
 from django_zklock.locks.validation import check_no_open_transaction
 from django_zklock.zk import process
 from django_zklock.zk.session import Session
@@ -262,7 +262,7 @@ class LeaderLock(Lock):
 class _EndReport(GrantObserver):
     """Calls the callbacks of a candidate at the end of one leadership, once."""
 
-    def __init__(self, session: Session, callbacks: list[Callable[[str], object]]) -> None:
+    def __init__(self, session: GrantSession, callbacks: list[Callable[[str], object]]) -> None:
         self._session = session
         self._callbacks = callbacks
 

@@ -8,18 +8,18 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from django_zklock.exceptions import LockLost
 from django_zklock.execution import work
 from django_zklock.queue.nodes import Kind
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import clock
-
-if TYPE_CHECKING:
-    from django_zklock.zk.session import Session
+from django_zklock.zk.loop import Loop
 
 logger = logging.getLogger("django_zklock.locks")
+
+_Attached = TypeVar("_Attached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,51 @@ class Policy:
     """`suspended`, `lost` or `never`."""
     grace: float = 0.0
     """Seconds a suspension may last before the abort; never past the lease."""
+
+
+class GrantLease(Protocol):
+    """The lease of a grant's session."""
+
+    @property
+    def until(self) -> float:
+        """When it ends, on `clock.now()`."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether it lasts."""
+
+
+class GrantSession(Protocol):
+    """The session of a grant, as far as a holder needs it. In a Celery pool process it is that of the main process."""
+
+    loop: Loop
+
+    @property
+    def session_id(self) -> int | None:
+        """Its id; None if it is over."""
+
+    @property
+    def lease(self) -> GrantLease:
+        """The lease that all its grants have."""
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the protocol's thread; from any thread."""
+
+    def dispatch(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the thread for users' code; from any thread."""
+
+    def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
+        """Return the one object of this kind that belongs to the session."""
+
+
+class GrantedContender(Protocol):
+    """The contender of a grant, as far as a holder needs it."""
+
+    def abandon(self, left: Callable[[bool], object] | None = None) -> None:
+        """Give the lock back; see `Contender.abandon`."""
+
+    def share(self, *, asked: bool = False) -> None:
+        """Go on as a reader; see `Contender.share`."""
 
 
 class GrantPart(Protocol):
@@ -74,7 +119,7 @@ class Grant:
     The protocol's thread writes it, and any thread reads it; each attribute is a plain value. `lost_reason` is final.
     """
 
-    def __init__(self, session: Session, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
+    def __init__(self, session: GrantSession, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
         self.session = session
         self.session_id = session.session_id
         self.pid = os.getpid()

@@ -33,6 +33,7 @@ from django_zklock.management.arguments import add_name, seconds, template_of, t
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import Output
 from django_zklock.queue.escaping import printable
+from django_zklock.zk import process
 
 POLL_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
@@ -129,7 +130,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
                 waited = time.monotonic() - started
                 grace = options.kill_after
                 if grace is None:
-                    grace = held_of(hold).grant.session.timeout * GRACE_SHARE
+                    grace = process.current().timeout * GRACE_SHARE
                 child = _Child(options.command, hold, grace, signals)
                 child.run()
         except LockLost:

@@ -14,7 +14,7 @@ from django_zklock.testing.ensemble import free_ports
 def test_it_lies_between_the_tokens_before_and_after(zoo: Zoo) -> None:
     """Tokens from before the request are not above it, and later tokens are higher."""
     with zk_lock("a") as first:
-        reached = last_zxid.ask(first)
+        reached = last_zxid.ask()
         assert reached is not None
         assert first.token < reached
         again = last_zxid.current()
@@ -25,10 +25,10 @@ def test_it_lies_between_the_tokens_before_and_after(zoo: Zoo) -> None:
 
 def test_writes_of_other_clients_count(zoo: Zoo) -> None:
     """It is the ensemble's last zxid, not the last one that this session has seen."""
-    with zk_lock("a") as hold:
+    with zk_lock("a"):
         path = zoo.client.create(f"{zoo.chroot}/foreign", makepath=True)
         theirs = zoo.client.get(path)[1].czxid
-        reached = last_zxid.ask(hold)
+        reached = last_zxid.ask()
         assert reached is not None
         assert reached > theirs
 

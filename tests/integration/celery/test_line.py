@@ -79,6 +79,11 @@ def test_the_pool_process_has_the_hold(worker: Worker) -> None:
     assert (told["template"], 0 < told["lease"] <= 4) == ("{key}", True)
 
 
+def test_a_fence_that_has_regressed_is_told_from_a_stale_token(worker: Worker) -> None:
+    """The pool process asks ZooKeeper for its last transaction id, in a session of its own."""
+    assert worker.run("line.stale", "stale") == "FenceRegressed"
+
+
 def test_the_lock_is_free_when_the_task_has_ended(worker: Worker) -> None:
     """Whatever its end."""
     with pytest.raises(ValueError, match="on purpose"):

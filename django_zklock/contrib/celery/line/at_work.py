@@ -19,7 +19,7 @@ from celery.worker import state
 
 from django_zklock.contrib.celery.line.page import GrantPage
 from django_zklock.contrib.celery.line.waiting import WaitingTask
-from django_zklock.locks.held import HeldLock
+from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
@@ -35,9 +35,12 @@ LONGEST_REASON: Final = 200  # characters
 class GrantRecord(GrantObserver):
     """One grant, and its record on the page."""
 
-    def __init__(self, page: GrantPage, held: HeldLock, place: int, number: int) -> None:
+    def __init__(self, page: GrantPage, acquisition: Acquisition, place: int, number: int) -> None:
+        assert acquisition.held is not None
+        assert acquisition.contender is not None
         self._page = page
-        self._held = held
+        self._grant = acquisition.held.grant
+        self._contender = acquisition.contender
         self._place = place
         self._number = number
         self._news: dict[str, Any] = {}  # protocol's thread only
@@ -46,7 +49,7 @@ class GrantRecord(GrantObserver):
 
     def facts(self, waited: float) -> dict[str, Any]:
         """Return what the pool process has to know of the grant."""
-        grant = self._held.grant
+        grant = self._grant
         return {
             "place": self._place,
             "number": self._number,
@@ -62,7 +65,7 @@ class GrantRecord(GrantObserver):
 
     def begin(self) -> None:
         """The task goes to the pool, which reports from now on what happens to the lock."""
-        grant = self._held.grant
+        grant = self._grant
         grant.begun = True
         grant.claim_end()
         grant.on_release_request = None
@@ -73,7 +76,7 @@ class GrantRecord(GrantObserver):
         shared = self._page.shared(self._place, self._number)
         if shared != self._shared:
             self._shared = shared
-            self._held.contender.share(asked=shared == "asked")
+            self._contender.share(asked=shared == "asked")
 
     @property
     def has_ended(self) -> bool:
@@ -85,7 +88,7 @@ class GrantRecord(GrantObserver):
         pid = self._page.begun_by(self._place, self._number)
         if pid and not self._shown:
             self._shown = True  # only now: short work costs no write
-            self._held.contender.set_process(pid)
+            self._contender.set_process(pid)
         return pid
 
     def cancel(self) -> int:
@@ -94,10 +97,10 @@ class GrantRecord(GrantObserver):
 
     def remove(self) -> None:
         """Free the record, once the protocol's thread writes no more to it."""
-        self._held.grant.session.post(self._remove)
+        self._grant.session.post(self._remove)
 
     def _remove(self) -> None:
-        self._held.grant.detach(self)
+        self._grant.detach(self)
         self._page.remove(self._place)
 
     def _write(self, **news: Any) -> None:
@@ -133,13 +136,13 @@ class PoolGrants:
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
             self._watcher.start()
         records: list[GrantRecord] = []
-        for held in task.entry.held:
+        for acquisition in task.entry.acquisitions:
             added = self._page.add()
             if added is None:
                 for record in records:
                     record.remove()
                 return None
-            records.append(GrantRecord(self._page, held, *added))
+            records.append(GrantRecord(self._page, acquisition, *added))
         for record in records:
             record.begin()
         self._records[task] = records
@@ -147,10 +150,6 @@ class PoolGrants:
             self._page.ring()
         waited = time.time() - task.since
         return [record.facts(waited) for record in records]
-
-    def has(self, task_id: str) -> bool:
-        """Return whether a task with this id is among them."""
-        return any(task.request.id == task_id for task in list(self._records))
 
     def _share_lease(self) -> None:
         session = process.current()

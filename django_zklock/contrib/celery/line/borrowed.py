@@ -114,7 +114,7 @@ class BorrowedContender:
         self.session = session
         self.spec = QueueSpec(key=facts["key"], parent=facts["path"].rpartition("/")[0], kind=Kind(facts["kind"]))
         self.caller = caller
-        self.grant = Grant(session, facts["key"], facts["path"], facts["token"], self.spec.kind)  # type: ignore[arg-type]
+        self.grant = Grant(session, facts["key"], facts["path"], facts["token"], self.spec.kind)
         self.grant.session_id = facts["session"]
         self.grant.since = facts["since"]
         self.grant.template = facts["template"]
@@ -201,9 +201,9 @@ class Adopted:
         self._task = own_grants.pop(facts.get("number", 0), None)
         self._contenders = self._begin(caller)
 
-    def _begin(self, caller: Caller) -> list[Any]:
+    def _begin(self, caller: Caller) -> list[BorrowedContender]:
         """Return the contenders of the main process' grants; none if one was lost meanwhile, or given back."""
-        contenders: list[Any] = []
+        contenders: list[BorrowedContender] = []
         for each in self._facts.get("grants", ()):
             if page is None or not page.begin(each["place"], each["number"]):
                 break
