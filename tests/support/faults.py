@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from unittest import mock
 
@@ -146,6 +147,18 @@ class BackgroundCall(threading.Thread, Generic[T]):
         if self._error is not None:
             raise self._error
         return self._value[0]
+
+
+class CallOnDemand(BackgroundCall[T]):
+    """A call that begins at `begin(...)`: the thread is there before the work that the call may abort."""
+
+    def __init__(self, call: Callable[..., T]) -> None:
+        self._arguments: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+        super().__init__(lambda: call(*self._arguments.get(timeout=30)))
+
+    def begin(self, *arguments: object) -> None:
+        """Make the call with these arguments."""
+        self._arguments.put(arguments)
 
 
 def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, CallOnDemand
 from support.primitives import end_session
 from support.zoo import Zoo, eventually
 
@@ -115,12 +115,12 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
     lock = zk_lock("kept")
     kept = lock.acquire()
     assert kept
+    thief = CallOnDemand(partial(end_session, zoo))
     with pytest.raises(LockLost), zk_lock("k") as hold:
         collected.becomes(1, "holds", "k")
         collected.becomes(1, "session_state", state="connected")
         (path,) = zoo.children("k")
-        session = zoo.client.exists(f"{zoo.base}/k/{path}").ephemeralOwner
-        thief = BackgroundCall(lambda: end_session(zoo, session))  # the abort strikes this thread
+        thief.begin(zoo.client.exists(f"{zoo.base}/k/{path}").ephemeralOwner)
         hold.wait_lost(20)
         eventually(lambda: False, 20)
     thief.result()
@@ -167,11 +167,12 @@ def test_requests_to_let_go_and_breaks_are_counted(zoo: Zoo, collected: Collecte
     def step_in(name: str, token: int) -> None:
         break_lock("k", guid=guid_in(name), token=token, reason="deploy", by="anna")
 
+    operator = CallOnDemand(step_in)
     with pytest.raises(LockLost), zk_lock("k") as hold:
         request_release("k", "deploy", by="anna")
         hold.wait_release_requested(10)
         (name,) = zoo.children("k")
-        operator = BackgroundCall(partial(step_in, name, hold.token))  # the abort strikes this thread
+        operator.begin(name, hold.token)
         eventually(lambda: False, 20)
     operator.result()
     collected.becomes(1, "lost_total", "k")
