@@ -61,6 +61,26 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
     }
 
 
+def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """Each process ends after a task; the pool grows, and is restarted."""
+    redis.clear()
+    conf = {**redis.conf, "worker_pool_restarts": True}
+    with Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker, worker.log_shown():
+        gates = [worker.gate() for _ in range(3)]
+        grown = [worker.send("line.wait", f"grown-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+        for gate in gates:
+            gate.wait_entered()
+        waiting = [worker.send("line.wait", "grown-0") for _ in range(3)]
+        zoo.wait_contenders("grown-0", 4)
+        assert open_connections(worker, zoo) == {worker.process.pid}
+        for gate in gates:
+            gate.open()
+        pids = [worker.get(each)["pid"] for each in (*grown, *waiting)]
+        assert len(set(pids)) == len(pids)
+        worker.app.control.pool_restart(reply=True, timeout=5)
+        assert worker.run("line.wait", "restarted")["pid"] not in pids
+
+
 def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """They run in the end."""
     redis.clear()

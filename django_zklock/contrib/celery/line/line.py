@@ -157,6 +157,8 @@ class Line:
                 task.facts["grants"] = grants
         request.request_dict[FACTS] = {**task.facts, "worker": os.getpid()}
         self._in_pool[request.id] = request
+        for callback in self._consumer.on_task_message:
+            callback(request)  # now the pool may have to grow
         self._to_pool(request)
 
     def _take_out(self, task: WaitingTask) -> None:
