@@ -40,6 +40,10 @@ class CallContext(Protocol):
     def on_timeout(self) -> str:
         """Default of the option `on_conflict`, of a call with the option `timeout`."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether the call may wait for its lock; False if it has done so elsewhere."""
+
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""
 
@@ -58,6 +62,7 @@ class FunctionContext:
 
     timeout = 10.0
     on_conflict = on_timeout = "raise"
+    waits = True
 
     def __init__(self, what: str) -> None:
         self.what = what

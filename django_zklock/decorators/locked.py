@@ -140,7 +140,9 @@ class LockedFunction:
         policy, timeout = options.on_conflict, options.timeout
         if isinstance(policy, Unset):
             policy = context.on_conflict if isinstance(timeout, Unset) else context.on_timeout
-        if isinstance(timeout, Unset):
+        if not context.waits:
+            timeout = 0.0
+        elif isinstance(timeout, Unset):
             timeout = None if policy == "wait" else context.timeout
         options = replace(options, timeout=timeout, on_conflict=policy)
         return LockedCall(self._lock(binding, options, context), request, context, options)

@@ -41,6 +41,7 @@ class ViewContext:
 
     timeout = 5.0
     on_conflict = on_timeout = "respond"
+    waits = True
 
     def __init__(self, request: HttpRequest, what: str) -> None:
         self.what = what

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+from celery.worker.control import inspect_command
+
 from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.contrib.celery.line.waiting import WaitingTask
 from django_zklock.fencing.fence import refusal
 from django_zklock.signals import line_changed
 from support.celeryapp import HOME, app, do
+from support.policytasks import AnyTask
 
 LENGTH = "line-length"  # in the folder of the worker: how many messages wait
 
@@ -115,3 +121,60 @@ def polite(key: str) -> str:
 def computed(key: str) -> int:
     """Work under a lock whose key only the pool process computes."""
     return os.getpid()
+
+
+@app.task(name="line.two")
+@zk_locked(["{one}", "{other}"], timeout=0.5, on_conflict="raise")
+def two(one: str, other: str) -> None:
+    """Wait half a second for two locks."""
+
+
+@app.task(name="line.inner")
+@zk_locked("{key}")
+def inner(key: str, gate: str, inner_key: str) -> float:
+    """Take a second lock, in the body, when the gate is open; return how long that took."""
+    do("linger", gate)
+    began = time.monotonic()
+    with zk_lock(inner_key, timeout=20):
+        return time.monotonic() - began
+
+
+class Coroutine(AnyTask):
+    """A task whose function is a coroutine function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(self.run(*args, **kwargs))
+
+
+@app.task(name="line.coroutine", base=Coroutine)
+@zk_locked("{key}")
+async def coroutine(key: str) -> int:
+    """Do nothing, in a coroutine."""
+    return os.getpid()
+
+
+@app.task(name="line.booked")
+@zk_locked("{key}")
+def booked(key: str, book: str) -> str:
+    """Write a line into a file."""
+    return write(book)
+
+
+@app.task(name="line.read")
+@zk_locked("{key}", kind="read")
+def read(key: str, book: str) -> str:
+    """Write a line into a file, as a reader."""
+    return write(book)
+
+
+def write(book: str) -> str:
+    with Path(book).open("a") as file:
+        file.write("done\n")
+    return "second"
+
+
+@inspect_command()
+def count_waiting(state: Any, **_kwargs: Any) -> dict[str, int]:
+    """Say how many messages and timers are left in the main process."""
+    gc.collect()
+    return {"waiting": sum(type(each) is WaitingTask for each in gc.get_objects())}

@@ -14,7 +14,7 @@ from django_zklock.contrib.celery import connect, messages, policy, redelivery, 
 from django_zklock.contrib.celery.introspection import function_of, work_of
 from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.line.borrowed import Adopted
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import Locks
@@ -43,6 +43,7 @@ class TaskContext:
         caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
         self._adopted = borrowed.adopted(task.request, caller)
         self.on_conflict = "wait" if self._adopted is not None and self._adopted.is_granted else "retry"
+        self.waits = self._adopted is None or not self._adopted.is_late
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
@@ -70,6 +71,8 @@ class TaskContext:
 
     def on_not_acquired(self, error: ZkLockError, lock: Locks, options: LockOptions) -> Any:
         """Send the task again, or end it. A task that is called eagerly or directly is skipped, or raises."""
+        if not self.waits and isinstance(error, LockNotAcquired):
+            messages.send_again(self._task, LATE_HEADER, error, longest=0.0)  # back to the line
         if self._by_worker:
             looked = self._adopted is not None and self._adopted.looked
             return policy.on_not_acquired(self._task, error, lock, options, looked=looked)

@@ -12,6 +12,8 @@ CONFLICTS_HEADER: Final = "zklock_conflicts"
 """How often the task was sent again because others held its lock."""
 LOST_HEADER: Final = "zklock_lost"
 """How often it was sent again because it had lost its lock."""
+LATE_HEADER: Final = "zklock_late"
+"""How often it went back to the line of a worker because no process was free when it had its lock."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
@@ -16,9 +18,11 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.line.line import MOST_IN_QUEUE
+from django_zklock.contrib.celery.redelivery import COPY_HEADER
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release
+from django_zklock.queue.nodes import Kind, Payload, prefix
 from django_zklock.testing.ensemble import Ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -161,7 +165,7 @@ def test_the_line_is_visible(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("seen"):
         sent = [worker.send("line.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
         eventually(lambda: length.exists() and length.read_text() == str(len(sent)), 20)
-        assert len(worker.zoo.children("seen")) == 1 + MOST_IN_QUEUE
+        worker.zoo.wait_contenders("seen", 1 + MOST_IN_QUEUE)
         replies = worker.app.control.broadcast("zklocks", reply=True, timeout=3)
         ((answer,),) = [reply.values() for reply in replies or []]
         assert answer["problem"] == ""
@@ -174,6 +178,74 @@ def test_the_line_is_visible(worker: Worker) -> None:
     for each in sent:
         worker.get(each)
     eventually(lambda: length.read_text() == "0")
+
+
+def test_nothing_is_kept_of_tasks_that_have_ended(worker: Worker) -> None:
+    """Also no timers, with which a busy worker would grow."""
+
+    def count() -> int:
+        ((answer,),) = [reply.values() for reply in worker.app.control.broadcast("count_waiting", reply=True) or []]
+        return int(answer["waiting"])
+
+    results = [worker.send("line.patient", f"kept-{number}") for number in range(20)]
+    for result in results:
+        worker.get(result)
+    eventually(lambda: count() <= 1, 10)  # the last one may still be a local variable
+
+
+def test_a_coroutine_takes_its_lock_itself(worker: Worker) -> None:
+    assert worker.run("line.coroutine", "coroutine")
+    assert worker.zoo.children("coroutine") == []
+
+
+def test_one_of_several_locks_is_not_free_in_time(worker: Worker) -> None:
+    """The task fails, and holds none of them."""
+    with worker.zoo.hold_elsewhere("second"):
+        assert isinstance(worker.wait_failed(worker.send("line.two", "first", "second")), LockTimeout)
+        worker.zoo.wait_contenders("first", 0, timeout=2)
+
+
+def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> None:
+    """All processes wait in their work for a lock that the line was just given for the next task."""
+    gates = [worker.gate() for _ in range(2)]
+    with worker.zoo.hold_elsewhere("wanted"):
+        waiting = worker.send("line.wait", "wanted")
+        worker.zoo.wait_contenders("wanted", 2)
+        holders = [
+            worker.send("line.inner", f"outer-{number}", str(gate), "wanted") for number, gate in enumerate(gates)
+        ]
+        for gate in gates:
+            gate.wait_entered()
+    for gate in gates:
+        gate.open()
+    assert all(worker.get(each) < 10 for each in holders)
+    worker.get(waiting)
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "kind"), [("line.booked", Kind.LOCK), ("line.read", Kind.READ)])
+def test_a_copy_of_a_task_of_another_worker_does_not_work_beside_it_or_again(
+    worker: Worker, task: str, kind: Kind
+) -> None:
+    """The copy is delivered again; the first one ends, and has stored its result."""
+    zoo, book, task_id = worker.zoo, worker.home / f"book-{kind.value}", f"{task}-1"
+    guid = str(uuid.uuid4())
+    about = {"task": task, "id": task_id}
+    payload = Payload(guid=guid, host="far", pid=1, thread="", what="", since="", template="{key}", about=about)
+    path = zoo.client.create(
+        f"{zoo.base}/copied/{prefix(guid, kind)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
+    )
+    log = worker.log.stat().st_size
+    worker.send(task, "copied", str(book), task_id=task_id, headers={COPY_HEADER: json.dumps({"node": "gone"})})
+    said = f"{task}[{task_id}] "
+    eventually(lambda: worker.log.read_text()[log:].count(f"{said}retry") > 1)
+    assert not book.exists()
+    worker.app.backend.store_result(task_id, "first", "SUCCESS")
+    zoo.client.delete(path)
+    eventually(lambda: f"{said}ignored" in worker.log.read_text()[log:], 20)
+    assert not book.exists()
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------

@@ -65,7 +65,10 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
     """Each process ends after a task; the pool grows, and is restarted."""
     redis.clear()
     conf = {**redis.conf, "worker_pool_restarts": True}
-    with Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker, worker.log_shown():
+    with (
+        Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker,
+        worker.log_shown(),
+    ):
         gates = [worker.gate() for _ in range(3)]
         grown = [worker.send("line.wait", f"grown-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
         for gate in gates:

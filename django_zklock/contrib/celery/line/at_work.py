@@ -18,7 +18,7 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock.contrib.celery.line.page import GrantPage
-from django_zklock.contrib.celery.line.waiting import WaitingTask
+from django_zklock.contrib.celery.line.waiting import SLOT_WITHIN, WaitingTask
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.release_request import ReleaseRequest
@@ -27,7 +27,6 @@ from django_zklock.zk import process
 logger = logging.getLogger("django_zklock.celery")
 
 LOOK_EVERY: Final = 0.25  # seconds between two looks for processes that have ended
-SLOT_WITHIN: Final = 1.0  # seconds for which a task may have its locks and no process
 CLOSE_TIMEOUT: Final = 2.0  # seconds that a worker waits at its end for processes that still work
 LONGEST_REASON: Final = 200  # characters
 

@@ -102,7 +102,8 @@ class BorrowedSession:
     def _look(self) -> None:
         self._looks = bool(self._in_use)
         if self._looks:
-            self.loop.call_later(max(0.0, min(READ_EVERY, self.lease.until - clock.now())), self._look)
+            left = self.lease.until - clock.now()
+            self.loop.call_later(left if 0 < left < READ_EVERY else READ_EVERY, self._look)
         for contender in list(self._in_use):
             contender.look()
 
@@ -190,7 +191,7 @@ class GrantedTask(Protocol):
 class Adopted:
     """What the line of the worker has come to for one task, in the process or thread that runs it."""
 
-    def __init__(self, facts: Mapping[str, Any], caller: Caller) -> None:
+    def __init__(self, facts: Mapping[str, Any]) -> None:
         self.looked = bool(facts.get("looked"))
         """Whether the line has looked for copies of the task."""
         self.again = bool(facts.get("again"))
@@ -198,11 +199,12 @@ class Adopted:
         self.held: list[HeldLock] = []
         """The locks that the line has taken. They are listed weakly until their owner takes them."""
         self._facts = facts
-        self._task = own_grants.pop(facts.get("number", 0), None)
-        self._contenders = self._begin(caller)
+        self._task: GrantedTask | None = None
+        self._contenders: list[BorrowedContender] = []
 
-    def _begin(self, caller: Caller) -> list[BorrowedContender]:
-        """Return the contenders of the main process' grants; none if one was lost meanwhile, or given back."""
+    def begin(self, caller: Caller) -> None:
+        """Begin to use the grants of the main process; none of them if one was lost meanwhile, or given back."""
+        self._task = own_grants.pop(self._facts.get("number", 0), None)
         contenders: list[BorrowedContender] = []
         for each in self._facts.get("grants", ()):
             if page is None or not page.begin(each["place"], each["number"]):
@@ -211,14 +213,19 @@ class Adopted:
             if contenders[-1].grant.why_invalid() is not None:
                 break
         else:
-            return contenders
+            self._contenders = contenders
+            return
         self.end()
-        return []
 
     @property
     def is_granted(self) -> bool:
         """Whether there are locks to take over."""
         return bool(self._contenders) or self._task is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the task has waited for its locks, and had no process in time to use them."""
+        return not self.is_granted and any(each in self._facts for each in ("grants", "number", "late"))
 
     @property
     def error(self) -> ZkLockError | None:
@@ -280,8 +287,9 @@ def adopted(request: Any, caller: Caller) -> Adopted | None:
     (request.headers or {}).pop(FACTS, None)  # or it would be sent again with the task
     if facts is None or facts["worker"] not in (os.getpid(), os.getppid()):
         return None
-    found = Adopted(facts, caller)
-    setattr(request, _ADOPTED, found)
+    found = Adopted(facts)
+    setattr(request, _ADOPTED, found)  # first: `end` is called whatever happens, such as a time limit in this line
+    found.begin(caller)
     return found
 
 

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import billiard
+from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 
 from django_zklock import signals
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.line import borrowed
-from django_zklock.contrib.celery.line.at_work import SLOT_WITHIN, PoolGrants, has_ended
+from django_zklock.contrib.celery.line.at_work import PoolGrants, has_ended
 from django_zklock.contrib.celery.line.borrowed import FACTS
 from django_zklock.contrib.celery.line.loops import event_loop_of, is_pool
 from django_zklock.contrib.celery.line.page import GrantPage
@@ -78,20 +79,19 @@ class Line:
         with task.mutex:
             task.request = request
             self.tasks[request.id] = task
-            if len(self.tasks) > self._most_waiting:
-                task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-            elif task.over:  # it was granted while it had no message
-                self.go_on(task)
-            else:
-                self.loop.call_soon(task.step)
-            if request.id in self.tasks:
-                self._wait(task)
+            self._wait(task)
+        if len(self.tasks) > self._most_waiting:
+            task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+        if task.over:  # refused, or granted while it had no message
+            self.go_on(task)
+        else:
+            self.loop.call_soon(task.step)
         return None
 
     def _call(self, locked: LockedFunction, request: Any) -> LockedCall | None:
         """Return the call whose locks to wait for; None if it does not wait, or only the pool process can tell."""
         request.request_dict.pop(FACTS, None)
-        if not locked.binder.is_static:
+        if not locked.binder.is_static or locked.is_async:
             return None
         try:
             call = locked.call(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
@@ -107,8 +107,11 @@ class Line:
     def _has_fixed_prefetch(self) -> bool:
         """Whether messages that wait would keep others from coming: so it is with RabbitMQ's quorum queues."""
         consumer = self._consumer
-        is_rabbitmq = consumer.connection.transport.driver_type == "amqp"
-        return is_rabbitmq and getattr(consumer, "qos_global", None) is False
+        driver = consumer.connection.transport.driver_type
+        if driver != "amqp" or hasattr(consumer, "qos_global"):
+            return driver == "amqp" and consumer.qos_global is False
+        # Celery before 5.7
+        return bool(consumer.app.conf.worker_detect_quorum_queues) and detect_quorum_queues(consumer.app, driver)[0]
 
     @property
     def _most_waiting(self) -> int:
@@ -139,30 +142,45 @@ class Line:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def go_on(self, task: WaitingTask) -> None:
-        """Give a message to the pool that waits no more."""
-        request = task.request
-        if request is None:
-            return  # its copy has not come yet
-        self._take_out(task)  # first: a request that is not reserved counts as over
-        if not task.entry.held:
-            task.entry.undo()
-        elif self._pool_grants is None:
+        """Give a message to the pool that waits no more; a second call changes nothing."""
+        with task.mutex:
+            request = task.request
+            if request is None or self.tasks.pop(request.id, None) is None:
+                return  # its copy has not come yet, or it has gone on
+            self._take_out(task)  # first: a request that is not reserved counts as over
+            if task.entry.held:
+                self._hand_over(task)
+            request.request_dict[FACTS] = {**task.facts, "worker": os.getpid()}
+            self._in_pool[request.id] = request
+        self.loop.call_apart(functools.partial(self._give_to_pool, task, request))
+
+    def _hand_over(self, task: WaitingTask) -> None:
+        """Let the process or thread that runs the task take its locks."""
+        task.granted_at = time.monotonic()
+        if self._pool_grants is None:
             task.facts["number"] = id(task)
             borrowed.own_grants[id(task)] = task
+            task.limit_slot()
+            return
+        grants = self._pool_grants.add(task)
+        if grants is None:
+            task.facts["late"] = True
+            task.leave()
         else:
-            grants = self._pool_grants.add(task)
-            if grants is None:
-                task.entry.undo()
-            else:
-                task.facts["grants"] = grants
-        request.request_dict[FACTS] = {**task.facts, "worker": os.getpid()}
-        self._in_pool[request.id] = request
-        for callback in self._consumer.on_task_message:
-            callback(request)  # now the pool may have to grow
-        self._to_pool(request)
+            task.facts["grants"] = grants
+
+    def _give_to_pool(self, task: WaitingTask, request: Any) -> None:
+        try:
+            for callback in self._consumer.on_task_message:
+                callback(request)  # now the pool may have to grow
+            self._to_pool(request)
+        except Exception:
+            logger.exception("the pool does not take task %s, which goes back to the broker", request.id)
+            task.leave()
+            state.task_ready(request)
+            request.reject(requeue=True)
 
     def _take_out(self, task: WaitingTask) -> None:
-        self.tasks.pop(task.request.id, None)
         if task.request not in state.reserved_requests:
             state.task_reserved(task.request)
         qos = self._consumer.qos
@@ -184,23 +202,30 @@ class Line:
         if connection != self._connections:
             return  # a later one does so
         self.loop.call_later(LOOK_EVERY, functools.partial(self._look, connection))
-        for task in list(self.tasks.values()):
+        self._keep_prefetch_count()
+        for task_id, task in list(self.tasks.items()):
             try:
+                task.end_if_too_long()
                 self._end_if_revoked(task)
             except Exception:
-                logger.exception("task %s was revoked, and cannot be ended so", task.request.id)
+                logger.exception("task %s was revoked, and cannot be ended so", task_id)
         for task_id in [task_id for task_id, request in self._in_pool.items() if has_ended(request)]:
             del self._in_pool[task_id]
-        for number, granted in list(borrowed.own_grants.items()):
-            late = time.monotonic() - granted.granted_at > SLOT_WITHIN
-            if (late or has_ended(granted.request)) and borrowed.own_grants.pop(number, None) is not None:
-                granted.leave()
+
+    def _keep_prefetch_count(self) -> None:
+        """Celery sets the count anew when it has connected again, and forgets those that wait."""
+        qos, waiting = self._consumer.qos, sum(task.prefetch for task in list(self.tasks.values()))
+        missing = self._consumer.initial_prefetch_count + waiting - qos.value
+        if qos.value and waiting and missing > 0:
+            qos.increment_eventually(missing)
 
     def _end_if_revoked(self, task: WaitingTask) -> None:
         with task.mutex:
             request = task.request
+            if task.over or request is None:
+                return
             concerned = request.expires or request.id in state.revoked or state.revoked_stamps
-            if not task.over and concerned and request.revoked():
+            if concerned and request.revoked() and self.tasks.pop(request.id, None) is not None:
                 task.leave()
                 self._take_out(task)
                 state.task_ready(request)
@@ -215,7 +240,8 @@ class Line:
         self._connections += 1
         for task_id, task in list(self.tasks.items()):
             with task.mutex:
-                del self.tasks[task_id]
+                if self.tasks.pop(task_id, None) is None:
+                    continue  # it has gone on
                 state.requests.pop(task_id, None)
                 task.request = None
                 task.prefetch = 0
@@ -225,6 +251,11 @@ class Line:
                 session.post(session.loop.call_later, KEPT, functools.partial(self._give_up, task_id, task))
             else:
                 self._give_up(task_id, task)
+        if not restarts:
+            for number in list(borrowed.own_grants):  # a pool that stops drops what has not begun
+                granted = borrowed.own_grants.pop(number, None)
+                if granted is not None:
+                    granted.leave()
         self._tell()
 
     def _give_up(self, task_id: str, task: WaitingTask) -> None:

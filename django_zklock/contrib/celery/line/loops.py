@@ -26,6 +26,9 @@ class EventLoop(Protocol):
     def call_soon(self, call: Callable[[], object]) -> None:
         """Run `call()` soon; from any thread."""
 
+    def call_apart(self, call: Callable[[], object]) -> None:
+        """Run `call()`, which may wait for a free process of the pool."""
+
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
         """Run `call()` after so many seconds; return an entry to cancel."""
 
@@ -38,6 +41,9 @@ class _TimerLoop:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+
+    def call_apart(self, call: Callable[[], object]) -> None:
+        call()
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
         return self._consumer.timer.call_after(seconds, call)
@@ -84,6 +90,8 @@ class GreenLoop(_TimerLoop):
     def call_soon(self, call: Callable[[], object]) -> None:
         self._consumer.timer.call_after(0, call)
 
+    call_apart = call_soon  # each timer is a greenlet
+
 
 class SoloLoop(_TimerLoop):
     """The thread of a solo pool, between two messages."""
@@ -97,10 +105,15 @@ class ThreadLoop:
 
     def __init__(self) -> None:
         self._loop = Loop("zklock-line", users_thread)
+        self._to_pool = Loop("zklock-to-pool", users_thread)  # `apply_async` waits while all processes are at work
         self._loop.start()
+        self._to_pool.start()
 
     def call_soon(self, call: Callable[[], object]) -> None:
         self._loop.post(call)
+
+    def call_apart(self, call: Callable[[], object]) -> None:
+        self._to_pool.post(call)
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Any:
         return self._loop.call_later(seconds, call)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 from django_zklock import exceptions, signals
-from django_zklock.contrib.celery.context import TaskContext
 from django_zklock.contrib.celery.introspection import work_of_message
 from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.line.loops import EventLoop
-from django_zklock.contrib.celery.redelivery import copy_of
+from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
+from django_zklock.decorators.context import FunctionContext
 from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
@@ -22,6 +24,7 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import Entry, take
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import keys_of, locks_of
+from django_zklock.locks.protocol.grant import Grant
 from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
 
@@ -30,28 +33,34 @@ RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks a
 logger = logging.getLogger("django_zklock.celery")
 
 
-class MessageContext(TaskContext):
+SLOT_WITHIN: Final = 1.0  # seconds for which a task may have its locks and no process
+
+
+class MessageContext(FunctionContext):
     """The context of a decorated function that a worker has a message for; only its defaults and the work are used."""
 
+    timeout = 0.0
     on_conflict = "wait"
+    on_timeout = "retry"
 
     def __init__(self, request: Any) -> None:
         retries = request.request_dict.get("retries") or 0
         work = work_of_message(request.task.name or "", request.id, request.delivery_info, retries)
-        self.what, self.about = work.what, work.about
+        super().__init__(work.what)
+        self.about = dict(work.about)
 
 
 class MessageWaiter:
     """Waits for one value on behalf of a message; the worker's event loop continues the routine."""
 
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self._wake = wake
+    def __init__(self, on_value: Callable[[Any], object]) -> None:
+        self._on_value = on_value
         self.value: Any = None
 
     def set(self, value: Any) -> bool:
         """Set the value; on the protocol's thread."""
         self.value = value
-        self._wake()
+        self._on_value(value)
         return True
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
@@ -71,6 +80,9 @@ class WaitingTask:
 
     Its steps run on the worker's event loop. The message may be lost meanwhile, with the connection to the broker: then
     the place is kept for a while, for the copy that the broker delivers.
+
+    A grant that no process begins to use within a second is given back: the work that fills the pool may need it. The
+    protocol's thread sees to that, since the event loop may be at work itself.
     """
 
     def __init__(
@@ -85,7 +97,7 @@ class WaitingTask:
         self.request: Any = request  # None without a message
         self.locks = call.lock
         self.since = time.time()
-        self.granted_at = 0.0  # on time.monotonic()
+        self.granted_at = 0.0  # when it went to the pool, on time.monotonic()
         self.entry = Entry(Owner("message", self))
         self.facts: dict[str, Any] = {}  # for the process that runs the task
         self.prefetch = 0  # by how much the prefetch count is higher for this
@@ -95,14 +107,20 @@ class WaitingTask:
         self._loop = loop
         self._go_on = go_on  # called when it waits no more: it has its locks, or gets none
         self._timeout = call.timeout
-        self._until = None if longest is None else time.monotonic() + longest
-        self._routine = self._wait(redelivered=bool(request.delivery_info.get("redelivered")))
+        self._until = None if longest is None else received_at(request) + longest
+        self._routine = self._wait(looks=self._may_have_copy(request))
         self._timer: Any = None
 
-    def _wait(self, *, redelivered: bool) -> Routine[None]:
+    def _may_have_copy(self, request: Any) -> bool:
+        """Return whether a copy of the task may be in the queue; readers and permits would work beside theirs."""
+        headers = {**request.request_dict, **(request.request_dict.get("headers") or {})}
+        redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers
+        return bool(redelivered) or any(each.spec.shares for each in locks_of(self.locks))
+
+    def _wait(self, *, looks: bool) -> Routine[None]:
         while True:
             try:
-                if redelivered and (yield from self._has_copy()):
+                if looks and (yield from self._has_copy()):
                     return  # it must not wait behind the other copy; the pool process decides what it does
                 yield from take(self.locks, self.entry, self._waiter)
                 return
@@ -113,16 +131,37 @@ class WaitingTask:
             yield RETRY_AFTER  # it waits for ZooKeeper, too
 
     def _has_copy(self) -> Routine[bool]:
-        self.facts["looked"] = True
         for lock in locks_of(self.locks):
             session, spec = process.current(), lock.spec
             queue = yield from read_queue(session, spec.key, spec.parent, self._waiter())
             if copy_of(self._id, queue) is not None:
                 return True
+        self.facts["looked"] = True
         return False
 
     def _waiter(self) -> Any:
-        return MessageWaiter(lambda: self._loop.call_soon(self.step))
+        return MessageWaiter(self._on_value)
+
+    def _on_value(self, value: object) -> None:
+        if isinstance(value, Grant) and len(self.entry.acquisitions) == len(locks_of(self.locks)):
+            self.limit_slot()
+        self._loop.call_soon(self.step)
+
+    def limit_slot(self) -> None:
+        """Give the locks back if no process begins to use them in time; from any thread."""
+        session = process.current()
+        session.post(session.loop.call_later, SLOT_WITHIN, self._give_back)
+
+    def _give_back(self) -> None:
+        if borrowed.own_grants.pop(id(self), None) is not None:
+            self.leave()
+            return
+        with self.mutex:
+            if self.over or self.request is None:
+                return
+            self.facts["late"] = True
+            self.leave()
+        self._loop.call_soon(functools.partial(self._go_on, self))
 
     def step(self) -> None:
         """Wait, as far as that goes now."""
@@ -133,45 +172,42 @@ class WaitingTask:
             try:
                 left = next(self._routine)
             except StopIteration:
-                self._end()
+                self.over = True
             except ZkLockError as error:
                 self._end_with(error)
             except Exception:
                 logger.exception("task %s cannot wait for its lock here", self._id)
-                self._end()
+                self.leave()
             else:
-                self._sleep(left)
+                if left is not None:
+                    # kombu's timers stay until they are due, also those that were cancelled.
+                    self._timer = self._loop.call_later(left, functools.partial(_run_timer, weakref.ref(self)))
+        if self.over:
+            self._go_on(self)
 
-    def _sleep(self, left: float | None) -> None:
-        if self._until is not None:
-            most = self._until - time.monotonic()
-            if most <= 0:
-                self.send_again("the broker would deliver the message again soon")
-                return
-            left = most if left is None else min(left, most)
-        if left is not None:
-            self._timer = self._loop.call_later(left, self._on_timer)
-
-    def _on_timer(self) -> None:
+    def on_timer(self) -> None:
+        """The time is over that the routine wanted to wait."""
         self._timer = None  # the timer of gevent is a greenlet: this one
         self.step()
 
+    def end_if_too_long(self) -> None:
+        """Have the task sent again if the broker would deliver its message again soon."""
+        if self._until is not None and time.monotonic() > self._until:
+            self.send_again("the broker would deliver the message again soon")
+            self._go_on(self)
+
     def send_again(self, why: str) -> None:
-        """Have the task sent again instead."""
-        self.leave()
-        key = keys_of(self.locks)[0]
-        self.facts["again"] = True
-        self._end_with(LockBusy(f"The lock {key!r} was not free, and {why}.", lock=key))
+        """Have the pool process send the task again; the caller has it go there."""
+        with self.mutex:
+            if not self.over:
+                key = keys_of(self.locks)[0]
+                self.facts["again"] = True
+                self._end_with(LockBusy(f"The lock {key!r} was not free, and {why}.", lock=key))
 
     def _end_with(self, error: ZkLockError) -> None:
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
         self.facts |= {"error": public.__name__, "text": str(error), "lock": error.lock}
-        self._end()
-
-    def _end(self) -> None:
-        self.over = True
-        self.granted_at = time.monotonic()
-        self._go_on(self)
+        self.leave()
 
     def _cancel_timer(self) -> None:
         timer, self._timer = self._timer, None
@@ -185,6 +221,7 @@ class WaitingTask:
             self.over = True
             self._routine.close()
             self.entry.undo()
+            self.entry.acquisitions.clear()
 
     def hand_over(self, owner: Owner) -> list[HeldLock]:
         """Give the locks to a thread or greenlet of this process, which takes them once more; called there."""
@@ -197,3 +234,23 @@ class WaitingTask:
                 parts.append(part)
         self.entry.undo()
         return parts
+
+
+def _run_timer(reference: weakref.ref[WaitingTask]) -> None:
+    task = reference()
+    if task is not None:
+        task.on_timer()
+
+
+_RECEIVED: Final = "_zklock_received"  # attribute of a request
+
+
+def note_received(*, request: Any, **kwargs: object) -> None:
+    """Note when a message came: it is unacknowledged from then on, also before its ETA."""
+    setattr(request, _RECEIVED, time.monotonic())
+
+
+def received_at(request: Any) -> float:
+    """Return when a message came, on `time.monotonic()`."""
+    found: float = getattr(request, _RECEIVED, 0.0) or time.monotonic()
+    return found
