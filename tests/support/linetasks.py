@@ -123,6 +123,13 @@ def computed(key: str) -> int:
     return os.getpid()
 
 
+@app.task(name="line.insists")
+@zk_locked("{key}", on_conflict="wait")
+def insists(key: str) -> int:
+    """Wait, as its option says."""
+    return os.getpid()
+
+
 @app.task(name="line.two")
 @zk_locked(["{one}", "{other}"], timeout=0.5, on_conflict="raise")
 def two(one: str, other: str) -> None:

@@ -148,7 +148,7 @@ class PaymentWorkers:
         """
         Return whether a task has ended. It is sent again if a time limit ended it: Celery does not.
 
-        A soft limit that strikes in the function does not end it, but it may strike in Celery's own code.
+        A soft limit ends it if it strikes in the code of Celery around the function.
         """
         result = self.results[ref]
         if result.state not in READY:

@@ -11,11 +11,13 @@ import functools
 import itertools
 import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from billiard.pool import soft_timeout_sighandler
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
@@ -94,10 +96,22 @@ class Execution:
 
 
 def recorded(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
-    """Have the history say how each run of a locked function began and ended."""
+    """
+    Have the history say how each run of a locked function began and ended.
+
+    A soft time limit strikes only inside. Celery itself does not survive one while it stores a result on Redis: a
+    transaction that was begun and not ended swallows all later results of the process.
+    """
 
     @functools.wraps(locked)
     def run(key: str, ref: str) -> str:
+        try:
+            signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
+            return noted(key, ref)
+        finally:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    def noted(key: str, ref: str) -> str:
         execution = Execution(key)
         _running.append(execution)
         try:

@@ -173,8 +173,8 @@ def test_many_waiters_behind_a_hold_get_the_lock_one_by_one(zoo: Zoo) -> None:
             order.append(number)
             inside.release()
 
-    for _ in range(3):
-        hold = hold_lock("k", seconds=0.6, wait=5, **WHY)
+    for _ in range(2):
+        hold = hold_lock("k", seconds=2.0, wait=5, **WHY)  # longer than all take to come
         process.reset()
         order.clear()
         waiters = []

@@ -222,6 +222,25 @@ def test_a_task_at_work_gets_a_lock_that_waits_for_a_process(worker: Worker) -> 
     worker.get(waiting)
 
 
+@pytest.mark.parametrize("task", ["line.wait", "line.insists"])
+def test_tasks_that_had_no_process_in_time_fill_none_later(worker: Worker, task: str) -> None:
+    """They go back to the line, so that others run."""
+    gates = [worker.gate() for _ in range(2)]
+    long = [worker.send("line.wait", f"long-{number}", "linger", str(gate)) for number, gate in enumerate(gates)]
+    for gate in gates:
+        gate.wait_entered()
+    late = [worker.send(task, "late") for _ in range(2)]
+    time.sleep(2.5)  # each was granted the lock, and gave it back after a second
+    with worker.zoo.hold_elsewhere("late"):
+        worker.zoo.wait_contenders("late", 1, timeout=5)
+        for gate in gates:
+            gate.open()
+        worker.zoo.wait_contenders("late", 3)
+        assert worker.get(worker.send("ping"), timeout=3)
+    for result in (*late, *long):
+        worker.get(result)
+
+
 # --- copies ---------------------------------------------------------------------------------------------------------
 
 

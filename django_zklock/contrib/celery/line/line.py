@@ -26,7 +26,8 @@ from django_zklock.contrib.celery.line.at_work import PoolGrants, has_ended
 from django_zklock.contrib.celery.line.borrowed import FACTS
 from django_zklock.contrib.celery.line.loops import event_loop_of, is_pool
 from django_zklock.contrib.celery.line.page import GrantPage
-from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask
+from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask, headers_of
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
 from django_zklock.decorators.locked import LockedCall, LockedFunction
 from django_zklock.locks.protocol.directory import Directory
 from django_zklock.zk import process
@@ -100,8 +101,13 @@ class Line:
         return call if call.timeout != 0 else None
 
     def _has_copy(self, request: Any) -> bool:
-        """Return whether another message of the same task is here. It must not wait behind that."""
-        return request.id in self.tasks or not has_ended(self._in_pool.get(request.id))
+        """
+        Return whether another delivery of this message is here. It must not wait behind that.
+
+        A message that the task has sent again is another one. It may come before the end of the run that sent it.
+        """
+        in_pool = self._in_pool.get(request.id)
+        return request.id in self.tasks or (not has_ended(in_pool) and _times_sent(in_pool) == _times_sent(request))
 
     @property
     def _has_fixed_prefetch(self) -> bool:
@@ -270,6 +276,12 @@ class Line:
     def begin(self) -> None:
         """Begin to look after the waiting; the worker is connected."""
         self.loop.call_soon(functools.partial(self._look, self._connections))
+
+
+def _times_sent(request: Any) -> tuple[Any, ...]:
+    """Return how often a task was sent again, and why."""
+    headers = headers_of(request)
+    return tuple(headers.get(name) for name in ("retries", CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER))
 
 
 def _forks(app: Any) -> bool:

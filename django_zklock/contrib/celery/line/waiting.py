@@ -113,8 +113,7 @@ class WaitingTask:
 
     def _may_have_copy(self, request: Any) -> bool:
         """Return whether a copy of the task may be in the queue; readers and permits would work beside theirs."""
-        headers = {**request.request_dict, **(request.request_dict.get("headers") or {})}
-        redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers
+        redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
         return bool(redelivered) or any(each.spec.shares for each in locks_of(self.locks))
 
     def _wait(self, *, looks: bool) -> Routine[None]:
@@ -234,6 +233,11 @@ class WaitingTask:
                 parts.append(part)
         self.entry.undo()
         return parts
+
+
+def headers_of(request: Any) -> dict[str, Any]:
+    """Return the headers of a message, those of the sender too."""
+    return {**request.request_dict, **(request.request_dict.get("headers") or {})}
 
 
 def _run_timer(reference: weakref.ref[WaitingTask]) -> None:
