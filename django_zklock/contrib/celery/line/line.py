@@ -56,6 +56,7 @@ class Line:
         self._in_pool: dict[str, Any] = {}  # by id: the requests that came from here
         self._lost: dict[str, WaitingTask] = {}  # by id: places without a message
         self._connections = 0
+        self._looks = -1  # during which of them `_look` runs
         Directory.most_waiting = MOST_IN_QUEUE
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
         self._pool_grants: PoolGrants | None = None
@@ -144,6 +145,9 @@ class Line:
         task.prefetch = qos.value - before
         state.reserved_requests.discard(task.request)
         self._tell()
+        if self._looks != self._connections:
+            self._looks = self._connections
+            self.loop.call_soon(functools.partial(self._look, self._connections))
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -272,10 +276,6 @@ class Line:
         """The worker ends, and its pool has stopped."""
         if self._pool_grants is not None:
             self._pool_grants.close()
-
-    def begin(self) -> None:
-        """Begin to look after the waiting; the worker is connected."""
-        self.loop.call_soon(functools.partial(self._look, self._connections))
 
 
 def _times_sent(request: Any) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ Where the steps of waiting messages run: on the event loop of the worker, or on 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections import deque
@@ -103,11 +104,13 @@ class SoloLoop(_TimerLoop):
 class ThreadLoop:
     """A thread of its own, for a worker that waits for its broker in a blocking call."""
 
-    def __init__(self) -> None:
-        self._loop = Loop("zklock-line", users_thread)
-        self._to_pool = Loop("zklock-to-pool", users_thread)  # `apply_async` waits while all processes are at work
-        self._loop.start()
-        self._to_pool.start()
+    @functools.cached_property
+    def _loop(self) -> Loop:
+        return _started("zklock-line")
+
+    @functools.cached_property
+    def _to_pool(self) -> Loop:  # `apply_async` waits while all processes are at work
+        return _started("zklock-to-pool")
 
     def call_soon(self, call: Callable[[], object]) -> None:
         self._loop.post(call)
@@ -120,6 +123,12 @@ class ThreadLoop:
 
     def cancel(self, entry: Any) -> None:
         entry.cancel()
+
+
+def _started(name: str) -> Loop:
+    loop = Loop(name, users_thread)
+    loop.start()
+    return loop
 
 
 def event_loop_of(consumer: Any) -> EventLoop:

@@ -27,10 +27,6 @@ class LineStep(bootsteps.StartStopStep):
         if isinstance(self._line.loop, HubLoop):
             self._line.loop.register(hub)
 
-    def start(self, consumer: Any) -> None:
-        """Begin with a connection to the broker."""
-        self._line.begin()
-
     def stop(self, consumer: Any) -> None:
         """Stop: the worker ends, or has lost its broker."""
         self._line.stop(restarts=consumer.blueprint.state == _RUN)
