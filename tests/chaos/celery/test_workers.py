@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from support.proxy import Proxy
 from support.worker import Gate, Worker
 from support.zoo import TESTS, Zoo, eventually
 
+from django_zklock.contrib.celery.redelivery import COPY_HEADER
 from django_zklock.exceptions import LockLost
 from django_zklock.testing.ensemble import four_letter
 
@@ -257,7 +259,8 @@ def test_of_a_task_that_lost_its_lock_and_its_redelivery_one_runs(zoo: Zoo, tmp_
         (old,) = zoo.contenders()
         (gate.path / "entered").unlink()
         # Each worker has a broker of its own, so that it is known who gets the copy.
-        copy = sound.send("late", "copy", "linger", str(gate), task_id=first.id)
+        seen = {COPY_HEADER: json.dumps({"node": "another"})}  # as of a message that is delivered again
+        copy = sound.send("late", "copy", "linger", str(gate), task_id=first.id, headers=seen)
         eventually(lambda: "is held by another copy of this task" in sound.log.read_text(errors="replace"))
         proxy.hang = True
         assert isinstance(cut.wait_failed(first), LockLost)
