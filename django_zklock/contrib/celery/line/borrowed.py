@@ -177,10 +177,6 @@ class BorrowedContender:
 class GrantedTask(Protocol):
     """A message whose task has its locks."""
 
-    request: Any
-    granted_at: float
-    """On time.monotonic()."""
-
     def leave(self) -> None:
         """Give the locks back."""
 

@@ -208,7 +208,7 @@ class Line:
             )
 
     def _look(self, connection: int) -> None:
-        """End what was revoked or has expired, and give back what nobody came for; again and again."""
+        """End what was revoked, has expired or has waited too long; again and again, while connected."""
         if connection != self._connections:
             return  # a later one does so
         self.loop.call_later(LOOK_EVERY, functools.partial(self._look, connection))
@@ -218,12 +218,12 @@ class Line:
                 task.end_if_too_long()
                 self._end_if_revoked(task)
             except Exception:
-                logger.exception("task %s was revoked, and cannot be ended so", task_id)
+                logger.exception("task %s should wait no longer, but cannot be ended", task_id)
         for task_id in [task_id for task_id, request in self._in_pool.items() if has_ended(request)]:
             del self._in_pool[task_id]
 
     def _keep_prefetch_count(self) -> None:
-        """Celery sets the count anew when it has connected again, and forgets those that wait."""
+        """Raise the prefetch count if Celery has set it again after a reconnect, without the messages that wait."""
         qos, waiting = self._consumer.qos, sum(task.prefetch for task in list(self.tasks.values()))
         missing = self._consumer.initial_prefetch_count + waiting - qos.value
         if qos.value and waiting and missing > 0:

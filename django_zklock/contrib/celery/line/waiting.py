@@ -29,11 +29,9 @@ from django_zklock.locks.queue_reader import read_queue
 from django_zklock.zk import process
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
+SLOT_WITHIN: Final = 1.0  # seconds for which a task may have its locks and no process
 
 logger = logging.getLogger("django_zklock.celery")
-
-
-SLOT_WITHIN: Final = 1.0  # seconds for which a task may have its locks and no process
 
 
 class MessageContext(FunctionContext):
@@ -112,7 +110,7 @@ class WaitingTask:
         self._timer: Any = None
 
     def _may_have_copy(self, request: Any) -> bool:
-        """Return whether a copy of the task may be in the queue; readers and permits would work beside theirs."""
+        """Return whether to look for a copy of the task in the queue; a shared lock would be granted to both."""
         redelivered = request.delivery_info.get("redelivered") or COPY_HEADER in headers_of(request)
         return bool(redelivered) or any(each.spec.shares for each in locks_of(self.locks))
 
