@@ -135,13 +135,13 @@ class Acquisition:
             raise self.failure(outcome)
         contender = self.contender
         assert contender is not None
-        if self.spec.is_bounded:
-            maximum_hold.apply_bounds(outcome, contender, self.spec)
         outcome.on_release_request = notify.send_release_requested
         self.held = held = HeldLock(contender, outcome, self._owner, self.spec.policy)
         held.acquired = int(keep)
         table.held_locks.add(held, keep=keep)
-        if self._owner.kind != "message":  # else the process that does its work sends it
+        if self._owner.kind != "message":  # else this is done where the lock is taken over for the work
+            if self.spec.is_bounded:
+                maximum_hold.apply_bounds(outcome, contender, self.spec)
             notify.send(held, signals.lock_acquired, waited=self.waited)
         if keep and notify.has_receivers(signals.lock_lost):
             outcome.session.post(outcome.attach, notify.LossReport(held))

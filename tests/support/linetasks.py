@@ -12,7 +12,7 @@ from typing import Any
 from celery.worker.control import inspect_command
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from django_zklock.contrib.celery.line.waiting import WaitingTask
+from django_zklock.contrib.celery.line.waiting_task import WaitingTask
 from django_zklock.fencing.fence import refusal
 from django_zklock.signals import line_changed
 from support.celeryapp import HOME, app, do
@@ -106,6 +106,13 @@ def stale(key: str) -> str:
 def short(key: str) -> None:
     """Work for longer than `max_hold`."""
     time.sleep(20)
+
+
+@app.task(name="line.slow")
+@zk_locked("{key}", warn_after=0.2)
+def slow(key: str) -> None:
+    """Work for longer than is usual."""
+    time.sleep(1)
 
 
 @app.task(name="line.polite")

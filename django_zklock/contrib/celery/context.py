@@ -12,8 +12,7 @@ from celery._state import get_current_task
 from django_zklock.conf.options import UNSET, LockOptions
 from django_zklock.contrib.celery import connect, messages, policy, redelivery, task_reservations
 from django_zklock.contrib.celery.introspection import function_of, work_of
-from django_zklock.contrib.celery.line import borrowed
-from django_zklock.contrib.celery.line.borrowed import Adopted
+from django_zklock.contrib.celery.line.result import LineResult, line_result
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.locks.lock import Lock
@@ -41,19 +40,19 @@ class TaskContext:
         self.what = work.what
         self.about = work.about
         caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
-        self._adopted = borrowed.adopted(task.request, caller)
-        self.on_conflict = "wait" if self._adopted is not None and self._adopted.is_granted else "retry"
-        self.waits = self._adopted is None or not self._adopted.is_late
+        self._line = line_result(task.request, caller)
+        self.on_conflict = "wait" if self._line is not None and self._line.is_granted else "retry"
+        self.waits = self._line is None or not self._line.is_late
 
     def before_acquire(self, lock: Locks, options: LockOptions) -> None:
         """Do not wait for a lock that another copy of this task holds, and do not share it with that copy."""
-        if self._adopted is not None and self._adopt(self._adopted, lock):
+        if self._line is not None and self._take_from_line(self._line, lock):
             return
         exclusive = isinstance(lock, Lock) and options.kind != "read" and not isinstance(options.limit, int)
         if self._by_worker and not (exclusive and options.timeout == 0):
             policy.before_acquire(self._task, lock, options)
 
-    def _adopt(self, found: Adopted, lock: Locks) -> bool:
+    def _take_from_line(self, found: LineResult, lock: Locks) -> bool:
         """Use what the line of the worker has taken for this task; return whether it has taken anything."""
         error = found.error
         if found.again and error is not None:
@@ -74,7 +73,7 @@ class TaskContext:
         if not self.waits and isinstance(error, LockNotAcquired):
             messages.send_again(self._task, LATE_HEADER, error, longest=0.0)  # back to the line
         if self._by_worker:
-            looked = self._adopted is not None and self._adopted.looked
+            looked = self._line is not None and self._line.looked
             return policy.on_not_acquired(self._task, error, lock, options, looked=looked)
         if options.on_conflict == "skip" and isinstance(error, LockNotAcquired):
             return None if options.skip_value is UNSET else options.skip_value

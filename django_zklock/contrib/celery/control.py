@@ -18,7 +18,7 @@ from celery.worker.control import inspect_command
 from django_zklock.contrib.celery.introspection import short_id
 from django_zklock.contrib.celery.line.line import Line
 from django_zklock.contrib.celery.line.step import LINE
-from django_zklock.contrib.celery.line.waiting import WaitingTask
+from django_zklock.contrib.celery.line.waiting_task import WaitingTask
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
 from django_zklock.locks.multi import keys_of
 from django_zklock.zk import process
@@ -32,14 +32,15 @@ def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
     """List the locks that this worker's processes hold and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
+    line: Line | None = getattr(state.consumer, LINE, None)
+    waiting: Mapping[str, WaitingTask] = {} if line is None else line.tasks
     had_session = process.peek() is not None
     try:
         found = snapshot(reply_timeout=REPLY_TIMEOUT, max_age=0, max_locks=None, max_waiters=None)
     finally:
-        if processes and not had_session:
+        if processes and not had_session and not waiting:
             process.reset(CLOSE_TIMEOUT)  # no task has needed one
-    line: Line | None = getattr(state.consumer, LINE, None)
-    return _locks_of(found, {os.getpid(), *(processes or [])}, {} if line is None else line.tasks)
+    return _locks_of(found, {os.getpid(), *(processes or [])}, waiting)
 
 
 def _locks_of(found: Snapshot, processes: set[int], line: Mapping[str, WaitingTask]) -> dict[str, Any]:

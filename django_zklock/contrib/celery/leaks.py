@@ -16,7 +16,7 @@ from celery import Task
 from celery.signals import task_postrun, task_prerun
 
 from django_zklock.contrib.celery.introspection import work_of
-from django_zklock.contrib.celery.line import borrowed
+from django_zklock.contrib.celery.line import result
 from django_zklock.execution import abort, work
 from django_zklock.execution.owner import Owner, current_owner
 from django_zklock.execution.waiters import ThreadWaiter
@@ -54,7 +54,7 @@ def end(*, task: Task[..., Any], **kwargs: object) -> None:
         guard.release_leaked()  # interrupted, for example by a soft time limit, so do the rest
         raise
     finally:
-        borrowed.end(request)
+        result.end(request)
         work.begin(getattr(request, _BEFORE, None))
 
 

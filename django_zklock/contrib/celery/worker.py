@@ -26,7 +26,7 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
             "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not before a call "
             "into C returns; call hold.check() before anything that cannot be undone, or use the prefork pool"
         )
-    line = import_module("django_zklock.contrib.celery.line.waiting")
+    line = import_module("django_zklock.contrib.celery.line.waiting_task")
     task_received.connect(line.note_received, dispatch_uid="zklock.note_received")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.line.step").LineStep)
     events.choose_worker(str(sender.hostname) if sender.task_events else "")

@@ -88,11 +88,14 @@ def test_a_fence_that_has_regressed_is_told_from_a_stale_token(worker: Worker) -
     assert worker.run("line.stale", "stale") == "FenceRegressed"
 
 
-def test_the_lock_is_free_when_the_task_has_ended(worker: Worker) -> None:
-    """Whatever its end."""
-    with pytest.raises(ValueError, match="on purpose"):
-        worker.run("line.wait", "ended", "fail", "on purpose")
-    worker.zoo.wait_contenders("ended", 0, timeout=1)
+def test_the_lock_is_free_before_the_result_is_stored(worker: Worker) -> None:
+    """Also that of a task which fails."""
+    for _ in range(20):
+        worker.run("line.wait", "ended")
+        assert worker.zoo.children("ended") == []
+        with pytest.raises(ValueError, match="on purpose"):
+            worker.run("line.wait", "ended", "fail", "on purpose")
+        assert worker.zoo.children("ended") == []
 
 
 def test_several_locks(worker: Worker) -> None:
@@ -329,6 +332,17 @@ def test_max_hold_stops_the_work(worker: Worker) -> None:
     """It counts from the grant."""
     assert isinstance(worker.wait_failed(worker.send("line.short", "short")), LockLost)
     worker.zoo.wait_contenders("short", 0, timeout=2)
+
+
+def test_a_long_hold_is_reported_once(worker: Worker) -> None:
+    """By the process that works."""
+    begin = worker.log.stat().st_size
+    result = worker.send("line.slow", "slow")
+    worker.get(result)
+    with worker.log.open() as log:
+        log.seek(begin)
+        (line,) = [line for line in log if "lock 'slow' has been held for" in line]
+    assert "ForkPoolWorker" in line
 
 
 def test_the_work_hears_of_a_release_request(worker: Worker) -> None:

@@ -66,9 +66,9 @@ def test_a_child_begins_and_ends(page: GrantPage) -> None:
     assert in_child(lambda: begin_and_end(page, place, number))
     assert page.begun_by(place, number) != 0
     assert page.has_ended(place, number)
-    assert select.select([page.waker], [], [], 5)[0]
-    page.drain()
-    assert not select.select([page.waker], [], [], 0)[0]
+    assert select.select([page.wakeup], [], [], 5)[0]
+    page.wakeup.drain()
+    assert not select.select([page.wakeup], [], [], 0)[0]
 
 
 def test_a_cancelled_grant_is_not_begun(page: GrantPage) -> None:

@@ -21,12 +21,12 @@ from celery.worker import state
 
 from django_zklock import signals
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.line import borrowed
-from django_zklock.contrib.celery.line.at_work import PoolGrants, has_ended
-from django_zklock.contrib.celery.line.borrowed import FACTS
+from django_zklock.contrib.celery.line import result
 from django_zklock.contrib.celery.line.loops import event_loop_of, is_pool
 from django_zklock.contrib.celery.line.page import GrantPage
-from django_zklock.contrib.celery.line.waiting import MessageContext, WaitingTask, headers_of
+from django_zklock.contrib.celery.line.pool_grants import PoolGrants, has_ended
+from django_zklock.contrib.celery.line.result import FACTS
+from django_zklock.contrib.celery.line.waiting_task import MessageContext, WaitingTask, headers_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER
 from django_zklock.decorators.locked import LockedCall, LockedFunction
 from django_zklock.locks.protocol.directory import Directory
@@ -61,8 +61,8 @@ class Line:
         # Pool processes that are forked read the lease from a page. Threads and greenlets share the session itself.
         self._pool_grants: PoolGrants | None = None
         if is_pool(consumer.pool, "prefork") and _forks(consumer.app):
-            borrowed.page = GrantPage()
-            self._pool_grants = PoolGrants(borrowed.page)
+            result.page = GrantPage()
+            self._pool_grants = PoolGrants(result.page)
             consumer.on_task_request = self.accept
         elif is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
@@ -169,7 +169,7 @@ class Line:
         task.granted_at = time.monotonic()
         if self._pool_grants is None:
             task.facts["number"] = id(task)
-            borrowed.own_grants[id(task)] = task
+            result.own_grants[id(task)] = task
             task.limit_slot()
             return
         grants = self._pool_grants.add(task)
@@ -262,8 +262,8 @@ class Line:
             else:
                 self._give_up(task_id, task)
         if not restarts:
-            for number in list(borrowed.own_grants):  # a pool that stops drops what has not begun
-                granted = borrowed.own_grants.pop(number, None)
+            for number in list(result.own_grants):  # a pool that stops drops what has not begun
+                granted = result.own_grants.pop(number, None)
                 if granted is not None:
                     granted.leave()
         self._tell()

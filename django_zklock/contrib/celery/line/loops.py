@@ -6,14 +6,13 @@ Where the steps of waiting messages run: on the event loop of the worker, or on 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from django_zklock.contrib.celery.line.wakeup import WakeupPipe
 from django_zklock.zk.loop import Loop, users_thread
 
 logger = logging.getLogger("django_zklock.celery")
@@ -59,23 +58,18 @@ class HubLoop(_TimerLoop):
     def __init__(self, consumer: Any) -> None:
         super().__init__(consumer)
         self._calls: deque[Callable[[], object]] = deque()
-        self._waker, self._bell = os.pipe()
-        os.set_blocking(self._waker, False)
-        os.set_blocking(self._bell, False)
+        self._wakeup = WakeupPipe()
 
     def register(self, hub: Any) -> None:
         """Begin with the event loop of a connection to the broker."""
-        hub.add_reader(self._waker, self._run)
+        hub.add_reader(self._wakeup, self._run)
 
     def call_soon(self, call: Callable[[], object]) -> None:
         self._calls.append(call)
-        with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
-            os.write(self._bell, b"!")
+        self._wakeup.wake()
 
     def _run(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while len(os.read(self._waker, 4096)) == 4096:
-                pass
+        self._wakeup.drain()
         while self._calls:
             call = self._calls.popleft()
             try:

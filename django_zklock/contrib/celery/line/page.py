@@ -16,6 +16,8 @@ import threading
 from collections import deque
 from typing import Any, Final
 
+from django_zklock.contrib.celery.line.wakeup import WakeupPipe
+
 RECORDS: Final = 1000
 """Grants that the pool processes of one worker can have at a time."""
 _RECORD: Final = 4096  # bytes; memory is only used for those that were written
@@ -36,10 +38,8 @@ class GrantPage:
         self._numbers = view.cast("q")
         self._free = deque(range(RECORDS))
         self._next = itertools.count(1)
-        # The pool processes write to it when a record has news for the main process.
-        self.waker, self._bell = os.pipe()
-        os.set_blocking(self.waker, False)
-        os.set_blocking(self._bell, False)
+        self.wakeup = WakeupPipe()
+        """Wakes the thread of the main process that waits for news from the pool processes."""
         self._floats[_UNTIL] = float("-inf")
 
     # --- in the main process --------------------------------------------------------------------------------------
@@ -99,12 +99,6 @@ class GrantPage:
         shared, asked = divmod(self._numbers[_at(place) + _SHARED], 2)
         return "" if shared != number else "asked" if asked else "yes"
 
-    def drain(self) -> None:
-        """Empty the pipe."""
-        with contextlib.suppress(BlockingIOError):
-            while len(os.read(self.waker, 4096)) == 4096:
-                pass
-
     # --- in a pool process ----------------------------------------------------------------------------------------
 
     @property
@@ -148,18 +142,13 @@ class GrantPage:
         """Say that the work under this grant is done; saying it again changes nothing."""
         if self.is_current(place, number):
             self._numbers[_at(place) + _ENDED] = number
-            self.ring()
+            self.wakeup.wake()
 
     def share(self, place: int, number: int, *, asked: bool) -> None:
         """Say that the writer goes on as a reader, and whether its work has asked for that."""
         if self.is_current(place, number):
             self._numbers[_at(place) + _SHARED] = 2 * number + asked
-            self.ring()
-
-    def ring(self) -> None:
-        """Wake the thread of the main process that waits for news."""
-        with contextlib.suppress(BlockingIOError):  # it is full, so it will be read
-            os.write(self._bell, b"!")
+            self.wakeup.wake()
 
 
 def _at(place: int) -> int:

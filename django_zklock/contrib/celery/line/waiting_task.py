@@ -10,17 +10,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from django_zklock import exceptions, signals
+from django_zklock import exceptions
 from django_zklock.contrib.celery.introspection import work_of_message
-from django_zklock.contrib.celery.line import borrowed
 from django_zklock.contrib.celery.line.loops import EventLoop
+from django_zklock.contrib.celery.line.result import own_grants, take_over
 from django_zklock.contrib.celery.redelivery import COPY_HEADER, copy_of
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.decorators.locked import LockedCall
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
 from django_zklock.execution.owner import Owner
 from django_zklock.execution.waiters import Routine
-from django_zklock.locks import notify
 from django_zklock.locks.base import Entry, take
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.multi import keys_of, locks_of
@@ -150,7 +149,7 @@ class WaitingTask:
         session.post(session.loop.call_later, SLOT_WITHIN, self._give_back)
 
     def _give_back(self) -> None:
-        if borrowed.own_grants.pop(id(self), None) is not None:
+        if own_grants.pop(id(self), None) is not None:
             self.leave()
             return
         with self.mutex:
@@ -220,17 +219,17 @@ class WaitingTask:
             self.entry.undo()
             self.entry.acquisitions.clear()
 
-    def hand_over(self, owner: Owner) -> list[HeldLock]:
+    def hand_over(self) -> list[HeldLock]:
         """Give the locks to a thread or greenlet of this process, which takes them once more; called there."""
-        parts = []
+        taken = []
         if all(held.grant.why_invalid() is None for held in self.entry.held):
-            for held in self.entry.held:
-                part = borrowed.listed(HeldLock(held.contender, held.grant, owner, held.policy))
-                held.grant.begun = True
-                notify.send(part, signals.lock_acquired, waited=time.time() - self.since)
-                parts.append(part)
+            waited = time.time() - self.since
+            for acquisition in self.entry.acquisitions:
+                held = acquisition.held
+                assert held is not None
+                taken.append(take_over(held.contender, held.grant, acquisition.spec, waited))
         self.entry.undo()
-        return parts
+        return taken
 
 
 def headers_of(request: Any) -> dict[str, Any]:

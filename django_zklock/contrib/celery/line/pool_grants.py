@@ -18,11 +18,12 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock.contrib.celery.line.page import GrantPage
-from django_zklock.contrib.celery.line.waiting import SLOT_WITHIN, WaitingTask
+from django_zklock.contrib.celery.line.waiting_task import SLOT_WITHIN, WaitingTask
 from django_zklock.locks.acquisition import Acquisition
 from django_zklock.locks.protocol.grant import GrantObserver
 from django_zklock.queue.release_request import ReleaseRequest
 from django_zklock.zk import process
+from django_zklock.zk.session import Session
 
 logger = logging.getLogger("django_zklock.celery")
 
@@ -34,11 +35,14 @@ LONGEST_REASON: Final = 200  # characters
 class GrantRecord(GrantObserver):
     """One grant, and its record on the page."""
 
-    def __init__(self, page: GrantPage, acquisition: Acquisition, place: int, number: int) -> None:
+    def __init__(self, page: GrantPage, task: WaitingTask, acquisition: Acquisition, place: int, number: int) -> None:
         assert acquisition.held is not None
         assert acquisition.contender is not None
         self._page = page
-        self._grant = acquisition.held.grant
+        self._request = task.request
+        self._granted_at = task.granted_at
+        self._held = acquisition.held
+        self._grant = self._held.grant
         self._contender = acquisition.contender
         self._place = place
         self._number = number
@@ -82,17 +86,26 @@ class GrantRecord(GrantObserver):
         """Whether the pool process has given the lock back."""
         return self._page.has_ended(self._place, self._number)
 
-    def begun_by(self) -> int:
-        """Return the process that works under the grant, and show it to others; 0 if none does."""
+    def is_abandoned(self) -> bool:
+        """Return whether no process works under the grant, or will; show the one that does to others."""
         pid = self._page.begun_by(self._place, self._number)
+        if not pid and (has_ended(self._request) or time.monotonic() - self._granted_at > SLOT_WITHIN):
+            pid = self._page.cancel(self._place, self._number)
+            if not pid:
+                return True
         if pid and not self._shown:
             self._shown = True  # only now: short work costs no write
             self._contender.set_process(pid)
-        return pid
+        return bool(pid) and _is_gone(pid)
 
-    def cancel(self) -> int:
-        """Let no process begin any more; return the one that has begun, else 0."""
-        return self._page.cancel(self._place, self._number)
+    @property
+    def task_id(self) -> str:
+        """The id of the task that the lock was granted for."""
+        return str(self._request.id)
+
+    def release(self) -> None:
+        """Release the lock. The record is free when ZooKeeper has confirmed that: the pool process waits for it."""
+        self._held.release_to(0, lambda gone: self.remove())
 
     def remove(self) -> None:
         """Free the record, once the protocol's thread writes no more to it."""
@@ -125,13 +138,17 @@ class PoolGrants:
 
     def __init__(self, page: GrantPage) -> None:
         self._page = page
-        self._records: dict[WaitingTask, list[GrantRecord]] = {}  # changed by single operations, from two threads
+        self._records: dict[GrantRecord, None] = {}  # changed by single operations, from two threads
+        self._session: Session | None = None  # whose lease is on the page
         self._watcher: threading.Thread | None = None
 
     def add(self, task: WaitingTask) -> list[dict[str, Any]] | None:
         """Return the facts about the grants of a task that goes to the pool; None if there is no room for them."""
+        session = process.current()
+        if session is not self._session:
+            self._session = session
+            session.post(self._share_lease, session)
         if self._watcher is None:
-            process.current().post(self._share_lease)
             self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
             self._watcher.start()
         records: list[GrantRecord] = []
@@ -141,18 +158,16 @@ class PoolGrants:
                 for record in records:
                     record.remove()
                 return None
-            records.append(GrantRecord(self._page, acquisition, *added))
+            records.append(GrantRecord(self._page, task, acquisition, *added))
         for record in records:
             record.begin()
-        self._records[task] = records
-        if len(self._records) == 1:
-            self._page.ring()
+            self._records[record] = None
+        if len(self._records) == len(records):  # there were none
+            self._page.wakeup.wake()
         waited = time.time() - task.since
         return [record.facts(waited) for record in records]
 
-    def _share_lease(self) -> None:
-        session = process.current()
-
+    def _share_lease(self, session: Session) -> None:
         def write() -> None:
             self._page.set_lease(session.lease.until, session.session_id or 0)
 
@@ -162,26 +177,25 @@ class PoolGrants:
     def _watch(self) -> None:
         next_look = 0.0
         while True:
-            rung, _, _ = select.select([self._page.waker], [], [], LOOK_EVERY if self._records else None)
-            if rung:
-                self._page.drain()
+            woken, _, _ = select.select([self._page.wakeup], [], [], LOOK_EVERY if self._records else None)
+            if woken:
+                self._page.wakeup.drain()
             looks = time.monotonic() >= next_look
             if looks:
                 next_look = time.monotonic() + LOOK_EVERY
-            for task, records in list(self._records.items()):
+            for record in list(self._records):
                 try:
-                    if _is_over(task, records, looks=looks):
-                        del self._records[task]
-                        task.entry.undo()
-                        for record in records:
-                            record.remove()
+                    record.share_if_asked()
+                    if record.has_ended or (looks and record.is_abandoned()):
+                        del self._records[record]
+                        record.release()
                 except Exception:
-                    logger.exception("the locks of task %s cannot be released", task.request.id)
+                    logger.exception("a lock of task %s cannot be released", record.task_id)
 
     def close(self) -> None:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
-        if self._records:
-            process.current().post(self._end_lease)
+        if self._records and self._session is not None:
+            self._session.post(self._end_lease, self._session)
         until = time.monotonic() + CLOSE_TIMEOUT
         while self._records and time.monotonic() < until:
             time.sleep(0.05)
@@ -189,25 +203,10 @@ class PoolGrants:
             logger.warning("a process of the pool still works under its lock, which ZooKeeper frees in a while")
             process.leave()
 
-    def _end_lease(self) -> None:
+    def _end_lease(self, session: Session) -> None:
         """Have whoever is left abort its work."""
-        process.current().lease.on_changed = None
+        session.lease.on_changed = None
         self._page.set_lease(float("-inf"), 0)
-
-
-def _is_over(task: WaitingTask, records: list[GrantRecord], *, looks: bool) -> bool:
-    """Return whether no process works under these grants, or will. Only one that `looks` sees that one has died."""
-    for record in records:
-        record.share_if_asked()
-    if all(record.has_ended for record in records):
-        return True
-    if not looks:
-        return False
-    begun = {pid for record in records if (pid := record.begun_by())}
-    if not begun and (has_ended(task.request) or time.monotonic() - task.granted_at > SLOT_WITHIN):
-        begun = {pid for record in records if (pid := record.cancel())}
-        return not begun
-    return bool(begun) and all(_is_gone(pid) for pid in begun)
 
 
 def has_ended(request: Any) -> bool:
