@@ -101,6 +101,16 @@ def stale(key: str) -> str:
     return type(refusal(current_hold(key), "the row", 2**62)).__name__
 
 
+@app.task(name="line.mark")
+@zk_locked("{key}")
+def mark(key: str, path: str) -> None:
+    """Work without end, and write down until when."""
+    draft = Path(f"{path}.draft")
+    while True:
+        draft.write_text(str(time.monotonic()))
+        draft.replace(path)
+
+
 @app.task(name="line.short")
 @zk_locked("{key}", max_hold=0.5)
 def short(key: str) -> None:

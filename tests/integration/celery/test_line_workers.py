@@ -12,6 +12,8 @@ from support.brokers import RabbitMQ, Redis
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
+from django_zklock.exceptions import LockLost
+
 pytestmark = pytest.mark.zookeeper
 
 
@@ -98,14 +100,30 @@ def test_further_messages_than_may_wait_are_sent_again(zoo: Zoo, redis: Redis, t
 
 
 def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """It is sent again after half of that time, or after the time of a setting."""
+    """It is sent again after half of that time, or after the time of a setting; the time before its ETA counts."""
     redis.clear()
-    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 1}) as worker, worker.log_shown():
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 4}) as worker, worker.log_shown():
         with zoo.hold_elsewhere("long"):
-            result = worker.send("line.wait", "long")
+            began = time.monotonic()
+            result = worker.send("line.wait", "long", countdown=3.5)
             zoo.wait_contenders("long", 2)
             eventually(lambda: result.state == "RETRY")
+            assert time.monotonic() - began < 7
         worker.get(result)
+
+
+def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(zoo: Zoo, tmp_path: Path) -> None:
+    """The main process is stopped; the pool process sees the end of the lease by the clock."""
+    with Worker(zoo, tmp_path, session_timeout=4) as worker, worker.log_shown():
+        marks = worker.home / "marks"
+        result = worker.send("line.mark", "stopped", str(marks))
+        eventually(marks.exists)
+        worker.process.send_signal(signal.SIGSTOP)
+        zoo.wait_contenders("stopped", 0, timeout=20)
+        free = time.monotonic()
+        worker.process.send_signal(signal.SIGCONT)
+        assert isinstance(worker.wait_failed(result), LockLost)
+        assert float(marks.read_text()) < free
 
 
 @pytest.mark.chaos
@@ -119,6 +137,7 @@ def test_a_lost_broker_costs_no_place(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Pa
             before = zoo.wait_contenders("cut", 5)
             rabbitmq.disconnect_all()
             time.sleep(8)
+            worker.run("ping")  # those that wait again do not count as prefetched
             assert zoo.wait_contenders("cut", 5) == before
         for result in results:
             worker.get(result, 60)

@@ -120,11 +120,11 @@ class Line:
         # Celery before 5.7
         return bool(consumer.app.conf.worker_detect_quorum_queues) and detect_quorum_queues(consumer.app, driver)[0]
 
-    @property
+    @functools.cached_property
     def _most_waiting(self) -> int:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
-    @property
+    @functools.cached_property
     def _longest(self) -> float | None:
         """Half of the time after which the broker would deliver a waiting message again, in seconds; None: never."""
         conf = self._consumer.app.conf
