@@ -36,14 +36,14 @@ def work_read_in_write(key: str) -> None:
 
 def work_write_let_go_first(key: str) -> None:
     rw = ReadWriteLock(key)
-    taken = False
+    reader, taken = rw.read(), False
     try:
         with rw.write():
-            assert rw.read().acquire()
+            assert reader.acquire()
             taken = True
     finally:
         if taken:
-            rw.read().release()
+            reader.release()
 
 
 def work_downgrade(key: str) -> None:
