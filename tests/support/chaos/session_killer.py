@@ -8,10 +8,12 @@ So any session can be ended from here, that of a process one cannot talk to as w
 
 from __future__ import annotations
 
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from kazoo.client import KazooClient
+from support.jute import OPS, Jute, boolean, buffer, integer, long
 
 SECRET: Final = 0xB3415C00  # ZooKeeperServer.superSecret
 MASK: Final = 2**48 - 1
@@ -31,19 +33,42 @@ def expire(hosts: str, session_id: int, password: bytes | None = None, *, timeou
     """
     # The session may be that of the caller's own locks, whose loss stops the caller just then. The thief goes on.
     with ThreadPoolExecutor(1) as elsewhere:
-        elsewhere.submit(_expire, hosts, session_id, password, timeout).result()
+        elsewhere.submit(_expire, hosts, session_id, password or password_of(session_id), timeout).result()
 
 
-def _expire(hosts: str, session_id: int, password: bytes | None, timeout: float) -> None:
-    thief = KazooClient(hosts=hosts, client_id=(session_id, password or password_of(session_id)), timeout=timeout)
-    try:
-        thief.start(timeout=timeout)
-        taken = thief.client_id is not None and thief.client_id[0] == session_id
-    finally:
-        thief.stop()  # closes the session it has, be it the victim's or a new one
-        thief.close()
-    if not taken:
-        raise NoSuchSession(f"no session {session_id:#x} at {hosts}, or not with this password")
+def _expire(hosts: str, session_id: int, password: bytes, timeout: float) -> None:
+    until = time.monotonic() + timeout
+    while True:
+        for host in hosts.split(","):
+            try:
+                taken = _take_and_close(host, session_id, password, max(0.1, until - time.monotonic()))
+            except OSError as error:
+                failed = error
+                continue
+            if not taken:
+                raise NoSuchSession(f"no session {session_id:#x} at {host}, or not with this password")
+            return
+        if time.monotonic() > until:
+            raise TimeoutError(f"no server at {hosts} answers: {failed}")
+        time.sleep(0.05)
+
+
+def _take_and_close(host: str, session_id: int, password: bytes, timeout: float) -> bool:
+    """Return whether the server knew the session. Raises OSError."""
+    address, _, port = host.rpartition(":")
+    connect = integer(0) + long(0) + integer(10_000) + long(session_id) + buffer(password) + boolean(False)
+    close = integer(1) + integer(OPS["closeSession"])
+    with socket.create_connection((address, int(port)), timeout=timeout) as link:
+        # Both together: the victim, which is cut off now, would take its session back in between.
+        link.sendall(buffer(connect) + buffer(close))
+        answer = b""
+        while chunk := link.recv(4096):  # up to the end, which comes after the close
+            answer += chunk
+    if not answer:
+        raise ConnectionError(f"{host} has closed the connection")
+    frame = Jute(Jute(answer).buffer() or b"")
+    frame.int32(), frame.int32()  # the version and the timeout
+    return frame.int64() == session_id
 
 
 def password_of(session_id: int) -> bytes:
