@@ -37,7 +37,7 @@ def expire(hosts: str, session_id: int, password: bytes | None = None, *, timeou
 
 
 def _expire(hosts: str, session_id: int, password: bytes, timeout: float) -> None:
-    until = time.monotonic() + timeout
+    until, failed = time.monotonic() + timeout, OSError("no server was asked")
     while True:
         for host in hosts.split(","):
             try:
