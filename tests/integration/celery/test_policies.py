@@ -361,8 +361,8 @@ def test_a_copy_of_a_killed_task_runs(worker: Worker) -> None:
     gate, journal = worker.gate(), worker.home / "dead"
     result = worker.send("policy.skip.late", "dead", "linger", str(gate), str(journal))
     pid = gate.wait_entered()
-    gate.open()
     os.kill(pid, signal.SIGKILL)
+    gate.open()
     assert worker.get(result, timeout=25) == "done"
     assert len(lines(journal)) == 2
 
