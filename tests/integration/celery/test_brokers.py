@@ -86,6 +86,6 @@ def test_a_task_of_a_killed_process_is_delivered_again(worker: Worker) -> None:
     gate = worker.gate()
     result = worker.send("late", "killed", "linger", str(gate))
     pid = gate.wait_entered()
-    gate.open()  # for the second run; the first looks every 10 ms, but is gone
     os.kill(pid, signal.SIGKILL)
+    gate.open()
     assert worker.get(result, timeout=CRASH + 10)["pid"] in worker.children() | {pid}
