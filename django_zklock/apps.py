@@ -88,6 +88,7 @@ def session_options() -> SessionOptions:
         auth=config.auth,
         acl=config.acl,
         tls=None if config.tls is None else tls_options(config.tls),
+        max_lingering=config.max_lingering,
     )
 
 

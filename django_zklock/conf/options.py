@@ -59,6 +59,7 @@ class LockOptions:
     max_hold: float | Unset | None = UNSET
     warn_after: float | Unset | None = UNSET
     min_hold: float | Unset = UNSET
+    linger: float | Unset = UNSET
     max_waiters: int | Unset | None = UNSET
     max_conflicts: int | Unset | None = UNSET
     skip_value: Any = UNSET
@@ -121,6 +122,19 @@ def contradiction(options: LockOptions) -> str:
         return f"{both}, but semaphores cannot share a queue with other clients"
     if isinstance(max_hold, float) and isinstance(min_hold, float) and max_hold < min_hold:
         return f"max_hold={max_hold:g}, which is less than min_hold={min_hold:g}"
+    if options.linger not in (UNSET, 0):
+        return _no_linger(options)
+    return ""
+
+
+def _no_linger(options: LockOptions) -> str:
+    linger = f"linger={options.linger:g}"
+    if isinstance(options.limit, int):
+        return f"{linger} and limit={options.limit}, but only exclusive locks linger"
+    if options.kind == "read":
+        return f'{linger} and kind="read", but only exclusive locks linger'
+    if options.min_hold not in (UNSET, 0):
+        return f"{linger} and min_hold, which keeps the lock from the next owners in this process, too"
     return ""
 
 
@@ -224,6 +238,7 @@ _OPTIONS: Final[Mapping[str, tuple[Callable[[object], object], str]]] = {
     "max_hold": (_positive_or_none, f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})"),
     "warn_after": (_positive_or_none, f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})"),
     "min_hold": (_min_hold, f"a number of seconds from 0 to {LONGEST:.0f} (a week)"),
+    "linger": (_seconds, f"a number of seconds from 0 to {LONGEST_WAIT:.0f}"),
     "max_waiters": (_count, "a whole number from 0, or None (no limit)"),
     "max_conflicts": (_count, "a whole number from 0, or None (no limit)"),
     "skip_value": (_json, "a value that JSON can represent; leave it out to have a skipped task end as REVOKED"),

@@ -28,6 +28,7 @@ from django_zklock.queue.names import Template
 DEFAULT_ROOT: Final = "/zklock"
 DEFAULT_SESSION_TIMEOUT: Final = 20.0
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
+DEFAULT_MAX_LINGERING: Final = 1000
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
@@ -62,6 +63,8 @@ class Config:
     admin_links: Mapping[str, str]
     """Immutable. URL templates with fields in braces, by label."""
     strict: bool = False
+    max_lingering: int = DEFAULT_MAX_LINGERING
+    """How many locks with `linger` this process keeps at a time."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
 
@@ -171,7 +174,7 @@ def _at(*keys: object) -> str:
 
 
 _CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "STRICT", "ADMIN_LINKS")
+_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "ADMIN_LINKS")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
@@ -179,7 +182,7 @@ _AUTH_EXAMPLE: Final = 'Give "user:password", or [("digest", "user:password"), .
 _SHORTEST_KEY: Final = 32  # characters; an attacker who has a token can try any number of keys on it
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _LINKS_EXAMPLE: Final = 'For example {"Flower": "https://flower.example.org/task/{id}"}.'
-_UNDONE: Final = '"compat": None, "max_hold": None or "min_hold": 0'
+_UNDONE: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
 _NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
 
 
@@ -209,6 +212,7 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         locks=_locks(given.get("LOCKS", {}), found),
         admin_links=_links(given.get("ADMIN_LINKS", {}), found),
         strict=_strict(given.get("STRICT", False), found),
+        max_lingering=_max_lingering(given.get("MAX_LINGERING", DEFAULT_MAX_LINGERING), found),
     )
     _contradictions(config, found)
     return (None if found else config), found
@@ -386,6 +390,14 @@ def _strict(value: object, found: Problems) -> bool:
     if not isinstance(value, bool):
         found.add("E014", f"{_at('STRICT')} must be True or False; got {value!r}.", "It is False by default.")
     return value is True
+
+
+def _max_lingering(value: object, found: Problems) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        where, hint = _at("MAX_LINGERING"), f"It is {DEFAULT_MAX_LINGERING} by default."
+        found.add("E015", f"{where} must be a whole number from 0; got {value!r}.", hint)
+        return DEFAULT_MAX_LINGERING
+    return value
 
 
 # A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.

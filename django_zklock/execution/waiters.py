@@ -55,9 +55,12 @@ class ThreadWaiter(Generic[_Value]):
         self.value: _Value | None = None
 
     def set(self, value: _Value) -> bool:
-        """Set the value, once; on the protocol's thread."""
+        """Set the value; from any thread, and perhaps again."""
         self.value = value
-        self._latch.release()
+        try:
+            self._latch.release()
+        except RuntimeError:
+            pass  # it was set before
         return True
 
     def wait(self, timeout: float | None) -> _Value | None:
@@ -88,9 +91,12 @@ class TaskWaiter(Generic[_Value]):
         self.value: _Value | None = None
 
     def set(self, value: _Value) -> bool:
-        """Set the value; on the protocol's thread. Return False if the loop is closed, so that no coroutine waits."""
+        """Set the value; from any thread. Return False if the loop is closed, so that no coroutine waits."""
         try:
-            self._loop.call_soon_threadsafe(self._resolve, value)
+            if asyncio._get_running_loop() is self._loop:
+                self._resolve(value)
+            else:
+                self._loop.call_soon_threadsafe(self._resolve, value)
         except RuntimeError:
             return False
         return True

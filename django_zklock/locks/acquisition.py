@@ -20,6 +20,7 @@ from django_zklock.locks import maximum_hold, notify, table
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.protocol.contender import Busy, Contender, Free, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.stay import Turn
 from django_zklock.locks.spec import LockSpec
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.session import Session
@@ -51,9 +52,9 @@ class Acquisition:
         self._owner = owner
         self.held: HeldLock | None = None
         self.count = 0  # of the held lock, before this
-        self.contender: Contender | None = None
+        self.contender: Contender | Turn | None = None
         self.grant: Grant | None = None  # written by the protocol's thread, before the waiter is woken
-        self._has_outcome = False  # protocol's thread only
+        self._has_outcome = False
         self._companions: tuple[_NeededGrant, ...] = ()  # protocol's thread only
 
     # --- in the caller --------------------------------------------------------------------------------------------
@@ -103,15 +104,15 @@ class Acquisition:
         self._began = time.monotonic()
         waits = not only_look and (timeout is None or timeout > 0)
         deadline = None if timeout is None else self._began + timeout
-        self.contender = contender = Contender(
-            session,
-            self.spec,
-            self.spec.caller(self._owner),
-            self._on_outcome,
-            waits=waits,
-            deadline=deadline,
-            only_look=only_look,
-        )
+        caller = self.spec.caller(self._owner)
+        contender: Contender | Turn
+        if self.spec.linger and not only_look:
+            contender = Turn(session, self.spec, caller, self._on_outcome, waits=waits)
+        else:
+            contender = Contender(
+                session, self.spec, caller, self._on_outcome, waits=waits, deadline=deadline, only_look=only_look
+            )
+        self.contender = contender
         if notify.has_receivers(signals.lock_waiting):
             contender.on_queued = self._notify_waiting
         contender.start()
@@ -212,17 +213,19 @@ class Acquisition:
         ahead = self.contender.ahead if self.contender is not None else None
         return "" if ahead is None else f"{ahead.what!r} on {ahead.host}, process {ahead.pid}"
 
-    # --- on the protocol's thread ---------------------------------------------------------------------------------
-
     def _on_outcome(self, outcome: Outcome) -> None:
+        """Wake the caller; on the protocol's thread, or where a lock that lingers is passed on, perhaps again."""
         if self._has_outcome:
             return  # called off, and on its way out
-        self._has_outcome = True
-        self._detach_companions()
         if isinstance(outcome, Grant):
             self.grant = outcome
         if not self.waiter.set(outcome):
-            self.abandon()
+            self._session.post(self.abandon)
+        self._has_outcome = True
+        if self._companions:
+            self._session.post(self._detach_companions)
+
+    # --- on the protocol's thread ---------------------------------------------------------------------------------
 
     def call_off(self, error: ZkLockError) -> None:
         """Leave, and have the caller raise `error`, unless there is an outcome already."""

@@ -54,7 +54,7 @@ class Guard(GrantObserver):
 
     def watch(self) -> None:
         """Begin to observe the grant. Work that comes in steps calls this before its first step."""
-        self.grant.session.post(self.grant.attach, self)
+        self.grant.observe(self)
 
     def begin_step(self, owner: Owner) -> None:
         """Begin a step of the work; called by its `owner`, which checks afterwards whether the lock is lost already."""
@@ -74,7 +74,7 @@ class Guard(GrantObserver):
     def disarm(self) -> None:
         """Stop guarding; called in the work, first thing after the block."""
         self._abort.disarm()
-        self.grant.session.post(self._detach)
+        self.grant.detach(self)
 
     @property
     def loss_matters(self) -> bool:
@@ -115,8 +115,12 @@ class Guard(GrantObserver):
         if self._policy.abort_on != "suspended" or self._grace is not None:
             return
         if self._policy.grace > 0:
-            self._grace = self._loop.call_later(self._policy.grace, lambda: self.grant.lose(reason))
+            self._grace = self._loop.call_later(self._policy.grace, lambda: self._end_grace(reason))
         else:
+            self.grant.lose(reason)
+
+    def _end_grace(self, reason: str) -> None:
+        if self.grant.is_observed_by(self):
             self.grant.lose(reason)
 
     def on_confirmed(self) -> None:
@@ -136,7 +140,3 @@ class Guard(GrantObserver):
         if target.armed and not target.delivered:
             self._loop.call_later(REPEAT_AFTER, lambda: self._request_abort(reason))
             target.request(reason)
-
-    def _detach(self) -> None:
-        self.on_confirmed()
-        self.grant.detach(self)

@@ -104,6 +104,7 @@ def resolve(
         max_hold=None if isinstance(options.max_hold, Unset) else options.max_hold,
         warn_after=None if isinstance(options.warn_after, Unset) else options.warn_after,
         min_hold=0.0 if isinstance(options.min_hold, Unset) else options.min_hold,
+        linger=0.0 if isinstance(options.linger, Unset) else options.linger,
         max_waiters=None if isinstance(options.max_waiters, Unset) else options.max_waiters,
         what=what,
         about=about,
@@ -124,5 +125,5 @@ def check_contradictions(name: str, options: LockOptions) -> None:
     if problem:
         raise ValueError(
             f"The lock {name!r} has {problem}; change one of them. What its entry or DEFAULTS say, a call undoes by "
-            'limit=None, kind="lock", compat=None, max_hold=None or min_hold=0.'
+            'limit=None, kind="lock", compat=None, max_hold=None, min_hold=0 or linger=0.'
         )

@@ -40,7 +40,12 @@ TIMEOUT: Final = 2.0
 """Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
 RECONNECT_TIMEOUT: Final = 10.0
 
-_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT")  # of the project's settings; the others describe its ZooKeeper
+_KEPT: Final = (
+    "DEFAULTS",
+    "LOCKS",
+    "STRICT",
+    "MAX_LINGERING",
+)  # of the project's settings; the others describe its ZooKeeper
 
 
 class LockTester:

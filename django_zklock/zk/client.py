@@ -73,6 +73,7 @@ class SessionOptions:
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     acl: Literal["open", "creator"] | tuple[tuple[str, str, str], ...] = "open"
     tls: TlsOptions | None = None
+    max_lingering: int = 1000  # locks that are kept for their next owner
 
     def host_timeout(self, round_time: float) -> float:
         """Return the seconds in which one host must answer, so that a round through all takes `round_time` at most."""

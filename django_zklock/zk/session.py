@@ -161,10 +161,11 @@ class Session:
             self._dispatcher.post(call, *args)
 
     def attached(self, kind: Callable[[Session], _Attached]) -> _Attached:
-        """Return the one `kind(session)` of this session; create it at the first call."""
-        if kind not in self._attached:
-            self._attached[kind] = kind(self)
-        return cast("_Attached", self._attached[kind])
+        """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
+        found = self._attached.get(kind)
+        if found is None:
+            found = self._attached.setdefault(kind, kind(self))
+        return cast("_Attached", found)
 
     @property
     def connected(self) -> bool:

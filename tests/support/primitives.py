@@ -12,13 +12,15 @@ from kazoo.exceptions import NoNodeError
 
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
+from django_zklock.locks.protocol.stay import Stay, Stays
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.testing.ensemble import Ensemble, four_letter
 from django_zklock.testing.server import DevServer
+from django_zklock.zk import process
 from support.chaos import session_killer
 from support.faults import BackgroundCall
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 KEY = "warm/a"
 MANY = 5  # stands for any number
@@ -54,6 +56,23 @@ class Primitive:
                 stack.enter_context(foreign(zoo, self.blocker, key, compat=self.compat)) for _ in range(self.blockers)
             ]
 
+    def wait_queued(self, zoo: Zoo, count: int, *, others: int = 0) -> None:
+        """Wait until exactly so many of this process have it or wait for it, and so many others."""
+        if self.lingers:
+            eventually(lambda: len(turns_of(self.lock())) == count)
+            count = min(count, 1)
+        zoo.wait_contenders(KEY, count + others)
+
+    def wait_released(self, zoo: Zoo) -> None:
+        """Wait until one that lingers has left the queue; all others leave it before the release returns."""
+        if self.lingers:
+            zoo.wait_contenders(KEY, 0)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether this process keeps it for its own next owners."""
+        return "linger" in self.options
+
     @property
     def is_semaphore(self) -> bool:
         """Whether it has permits."""
@@ -69,7 +88,8 @@ KAZOO = Primitive("kazoo lock", "lock", {"compat": "kazoo"}, compat="kazoo")
 KAZOO_READ = Primitive(
     "kazoo read", "read", {"kind": "read", "compat": "kazoo"}, room=MANY, blocker=Kind.WRITE, compat="kazoo"
 )
-PRIMITIVES = (LOCK, WRITE, READ, SEMAPHORE, SEMAPHORE_OF_1, KAZOO, KAZOO_READ)
+LINGERING = Primitive("lingering lock", "lock", {"linger": 0.05})
+PRIMITIVES = (LOCK, WRITE, READ, SEMAPHORE, SEMAPHORE_OF_1, KAZOO, KAZOO_READ, LINGERING)
 
 
 @contextlib.contextmanager
@@ -115,15 +135,30 @@ class Taker:
             self._thread.result()
 
 
+def stay_of(lock: Lock) -> Stay | None:
+    """Return the stay of a lock in this process, if it lingers here."""
+    return process.current().attached(Stays).find(lock.spec) if lock.spec.linger else None
+
+
+def turns_of(lock: Lock) -> set[object]:
+    """Return the turns of those that have a lock that lingers, or line up for it, in this process."""
+    stay = stay_of(lock)
+    return set() if stay is None else set(stay.queue)
+
+
 @contextlib.contextmanager
 def queued(zoo: Zoo, *locks: Lock, key: str = KEY) -> Iterator[list[Taker]]:
     """Have threads take locks of one key, one after the other, each once the one before is in the queue."""
     takers: list[Taker] = []
     before = len(zoo.children(key))
+    is_there = any(map(stay_of, locks))  # with one node for all
     try:
         for count, lock in enumerate(locks, 1):
+            turns = turns_of(lock)
             takers.append(Taker(lock))
-            zoo.wait_contenders(key, before + count)
+            if lock.spec.linger:
+                eventually(lambda lock=lock, turns=turns: turns_of(lock) - turns)  # type: ignore[misc]
+            zoo.wait_contenders(key, before + (not is_there if lock.spec.linger else count))
         yield takers
     finally:
         for taker in takers:

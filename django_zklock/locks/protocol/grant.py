@@ -140,10 +140,11 @@ class Grant:
         self.release_request: ReleaseRequest | None = None  # the last one
         self.parts: dict[weakref.ref[Any], bool] = {}  # not released yet; True: it only reads
         self.begun = False  # whether the work under the lock has begun; written by its owner
-        self.released = False  # protocol's thread only
+        self.released = False
+        self.is_quiet = False  # whether nothing is logged about its loss
         self._end = [None]  # removed by the caller that reports the end; `pop` is one step, also between threads
         self.loss_told = False  # `lock_lost` was sent; protocol's thread only
-        self._observers: dict[GrantObserver, None] = {}  # protocol's thread only
+        self._observers: dict[GrantObserver, None] = {}  # changed by single operations
 
     why_deleted: ClassVar[str] = "its znode was deleted by another session"
 
@@ -199,6 +200,32 @@ class Grant:
             return False
         return True
 
+    # --- observers, from any thread -----------------------------------------------------------------------------
+
+    def observe(self, observer: GrantObserver) -> None:
+        """Notify this observer from now on, and soon of what it has missed. It may be told something twice."""
+        self._observers[observer] = None
+        if self.has_news:
+            self.session.post(self.attach, observer)
+
+    def detach(self, observer: GrantObserver) -> None:
+        """Do not notify this observer any more."""
+        self._observers.pop(observer, None)
+
+    def is_observed_by(self, observer: GrantObserver) -> bool:
+        """Return whether this observer is attached."""
+        return observer in self._observers
+
+    @property
+    def has_observers(self) -> bool:
+        """Whether anybody observes it."""
+        return bool(self._observers)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that a new observer has missed."""
+        return self.suspect_since is not None or self.lost_reason is not None or self.release_request is not None
+
     # --- on the protocol's thread -------------------------------------------------------------------------------
 
     def attach(self, observer: GrantObserver) -> None:
@@ -212,10 +239,6 @@ class Grant:
             observer.on_release_requested(self.release_request)
         if self.released:
             observer.on_released()
-
-    def detach(self, observer: GrantObserver) -> None:
-        """Do not notify this observer any more."""
-        self._observers.pop(observer, None)
 
     def observed_by(self, kind: type, such: Callable[[Any], bool] = lambda observer: True) -> bool:
         """Return whether an observer of this class is attached for which `such(observer)` is true."""
@@ -240,10 +263,10 @@ class Grant:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
-        # Last, because a log handler may be slow.
-        logger.log(
-            level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()
-        )
+        if not self.is_quiet:  # last, because a log handler may be slow
+            logger.log(
+                level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()
+            )
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request."""
@@ -254,7 +277,11 @@ class Grant:
         """Mark the lock as released, and notify the observers of that, once."""
         if not self.released:
             self.released = True
-            self._tell(lambda observer: observer.on_released())
+            self.tell_released()
+
+    def tell_released(self) -> None:
+        """Notify the observers that it was released."""
+        self._tell(lambda observer: observer.on_released())
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):

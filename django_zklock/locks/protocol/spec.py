@@ -24,6 +24,7 @@ class QueueSpec:
     compat: str | None = None  # the client whose processes share the queue, and whose names its znodes get
     min_hold: float = 0.0  # seconds from the grant; until then an operator hold replaces the znode on release
     max_waiters: int | None = None  # how many others may wait; with more, give up at once
+    linger: float = 0.0  # seconds for which this process keeps the lock for its own next owners
     template: str = ""  # of the key
 
     @property

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Callable
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.strike import functions_of, long_strides, sweep
+from support.faults import BackgroundCall
+from support.primitives import turns_of
+from support.strike import Struck, functions_of, long_strides, sweep
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.execution import waiters
 from django_zklock.locks import acquisition, base, blocks, guard, held, hold, lock, maximum_hold, table, validation
+from django_zklock.locks.protocol import stay
 from django_zklock.locks.protocol.contender import Contender
 from django_zklock.queue.operator_hold import is_operator
 
@@ -22,7 +27,7 @@ pytestmark = [
 ]
 
 FUNCTIONS = [
-    *functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold),
+    *functions_of(lock, base, blocks, hold, held, table, guard, acquisition, waiters, validation, maximum_hold, stay),
     Contender.share,
     Contender.abandon,
 ]
@@ -64,6 +69,30 @@ def work_at_least(key: str) -> None:
         pass
 
 
+def work_linger(key: str) -> None:
+    lock = zk_lock(key, linger=0.05)
+    with lock:
+        pass
+    with lock:
+        pass
+
+
+def work_hand_over(key: str) -> None:
+    lock = zk_lock(key, linger=0.05, timeout=10)
+    waiters: list[BackgroundCall[None]] = []
+
+    def wait() -> None:
+        with lock as hold:
+            hold.check()
+
+    with contextlib.suppress(Struck), lock:
+        waiters.append(BackgroundCall(wait))
+        eventually(lambda: len(turns_of(lock)) == 2)
+    gc.collect()  # the traceback has the end of the block
+    for waiter in waiters:
+        waiter.result(5)
+
+
 def is_left(zoo: Zoo, key: str) -> bool:
     """Tell whether anything of the own session is left of a key, or the other way round."""
     try:
@@ -77,7 +106,15 @@ def is_left(zoo: Zoo, key: str) -> bool:
 @long_strides
 @pytest.mark.parametrize(
     "work",
-    [work_read_in_write, work_write_let_go_first, work_downgrade, work_permit, work_at_least],
+    [
+        work_read_in_write,
+        work_write_let_go_first,
+        work_downgrade,
+        work_permit,
+        work_at_least,
+        work_linger,
+        work_hand_over,
+    ],
 )
 def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
     zoo: Zoo, work: Callable[[str], None], stride: int

@@ -1,0 +1,495 @@
+"""
+The stay of a lock in this process: with `linger`, it is kept for the process' own next owners.
+
+One contender stands in ZooKeeper's queue for all of them. They line up in a queue of this process, a `Turn` for each:
+the first in it has the lock while the lock is here. To enter is to append, and to leave is to remove, each a single
+operation that no signal and no other thread interrupts. Whoever has changed the queue tells the first one its turn, so
+the lock is handed on without the protocol's thread. To tell it twice changes nothing.
+
+Each owner has a grant of its own, with the token of the znode. Events of the session reach the contender's grant, and
+from there that of the first turn. A turn looks at the contender's grant when it gets the lock: if there is any doubt,
+the stay is over, and all that wait line up anew.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
+from django_zklock.locks.protocol.grant import Grant, GrantObserver
+from django_zklock.locks.protocol.registry import Registry
+from django_zklock.locks.protocol.spec import Caller, QueueSpec
+from django_zklock.queue import order
+from django_zklock.queue.nodes import Kind, Payload
+from django_zklock.queue.operator_hold import OperatorHold
+from django_zklock.queue.release_request import ReleaseRequest
+from django_zklock.zk.errors import ZkError
+from django_zklock.zk.gateway import NamesReply, Watch
+from django_zklock.zk.loop import Timer
+from django_zklock.zk.session import Session, SessionObserver
+
+LOOK_EVERY: Final = 1.0
+"""Seconds at most between two looks whether a stay has been idle for too long."""
+SHORTEST_LOOK: Final = 0.001
+"""Seconds at least between two of them."""
+
+
+class TurnGrant(Grant):
+    """The grant of one owner of a stay. It is valid while that of the contender is."""
+
+    def __init__(self, base: Grant, caller: Caller) -> None:
+        super().__init__(base.session, base.key, base.path, base.token, base.kind)
+        self.session_id = base.session_id
+        self.about = caller.about
+        self.template = base.template
+        self._base = base
+
+    def why_invalid(self) -> str | None:
+        if self.lost_reason is not None:
+            return self.lost_reason
+        return self._base.why_invalid() or (self.why_overdue if self.overdue else None)
+
+
+class Turn:
+    """One owner's place in the queue of this process; the owner uses it as its contender."""
+
+    __slots__ = ("_done", "_outcomes", "_told", "caller", "gone", "on_queued", "session", "spec", "stay", "waits")
+
+    def __init__(
+        self,
+        session: Session,
+        spec: QueueSpec,
+        caller: Caller,
+        done: Callable[[Outcome], object],
+        *,
+        waits: bool,
+    ) -> None:
+        self.session = session
+        self.spec = spec
+        self.caller = caller
+        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
+        self.stay: Stay | None = None
+        self.gone = False
+        self._done = done  # may be called again with the same outcome
+        self.waits = waits
+        self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up anew
+        self._told = False
+
+    def __repr__(self) -> str:
+        return f"<turn for {self.spec.key!r}>"
+
+    # --- from any thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Line up. If the lock is here and free, it is granted before this returns."""
+        stay = self.session.attached(Stays).find(self.spec)
+        if stay is None:
+            self.session.post(self.line_up)
+        else:
+            stay.enter(self)
+            self._wait_or_leave_busy(stay)
+
+    def abandon(self, left: Callable[[bool], object] | None = None) -> None:
+        """
+        Pass the lock on, or give up the place; doing it again changes nothing.
+
+        `left` is called as by `Contender.abandon`; at once if the lock stays here.
+        """
+        self.gone = True
+        stay = self.stay
+        if stay is not None:
+            grant = self.grant
+            if grant is not None:
+                if stay.first is self and stay.must_end(self.spec, grant):
+                    stay.over = True
+                grant.released = True
+                if grant.has_observers:
+                    self.session.post(grant.tell_released)
+            stay.leave(self)
+            if stay.over:
+                self.session.post(stay.end, left)
+                return
+        if left is not None:
+            left(True)
+
+    def share(self, *, asked: bool = False) -> None:
+        """Make the write lock a read lock; see `Contender.share`. The stay ends with it."""
+        stay, grant = self.stay, self.grant
+        if stay is not None and grant is not None:
+            stay.contender.share(asked=asked)
+            grant.kind = Kind.READ
+
+    def set_process(self, pid: int) -> None:
+        """Show others in the queue that this process of the machine does the work."""
+        if self.stay is not None:
+            self.stay.contender.set_process(pid)
+
+    def on_first(self, stay: Stay) -> None:
+        """It is the first of this stay; this may be said more than once, by any thread."""
+        if self._told:
+            return
+        if stay not in self._outcomes:
+            self._outcomes.setdefault(stay, stay.new_grant(self.caller))
+        outcome = self._outcomes[stay]
+        if isinstance(outcome, Grant):
+            self._done(outcome)
+            self._told = True
+            if stay.has_news:
+                self.session.post(stay.tell_news)  # they may have come just before the grant
+        elif outcome is None:
+            stay.over = True
+            self.session.post(stay.end)
+
+    # --- read by the owner ----------------------------------------------------------------------------------------
+
+    @property
+    def grant(self) -> Grant | None:
+        """Its grant, once it has the lock."""
+        outcome = self._outcomes.get(self.stay)
+        return outcome if isinstance(outcome, Grant) else None
+
+    @property
+    def placed(self) -> bool:
+        """Whether the position of this process in ZooKeeper's queue is known."""
+        return self.stay is not None and (self.stay.base is not None or self.stay.contender.placed)
+
+    @property
+    def ahead(self) -> Payload | None:
+        """The contender just ahead, if it is known."""
+        if self.stay is None:
+            return None
+        first = self.stay.first
+        if self.stay.base is None or first is None or first is self:
+            return self.stay.contender.ahead
+        caller, host = first.caller, socket.gethostname()
+        return Payload(
+            guid="", host=host, pid=os.getpid(), thread=caller.thread, what=caller.what, since="", template=""
+        )
+
+    @property
+    def operator(self) -> OperatorHold | None:
+        """An operator hold ahead, if one is known."""
+        return None if self.stay is None else self.stay.contender.operator
+
+    @property
+    def in_local_queue(self) -> bool:
+        """Whether many other callers of this process wait."""
+        return self.stay is not None and self.stay.contender.in_local_queue
+
+    # --- on the protocol's thread, unless a stay was found before ---------------------------------------------------
+
+    def line_up(self) -> None:
+        """Line up in the stay there is, or in a new one."""
+        if self.gone or (self.stay is not None and not self.stay.over):
+            return
+        self._told = False
+        found, founded = self.session.attached(Stays).find_or_found(self)
+        found.enter(self)
+        if founded:
+            found.contender.start()
+        else:
+            self._wait_or_leave_busy(found)
+
+    def waits_in(self, stay: Stay) -> bool:
+        """Return whether it still waits there."""
+        return not self.gone and self.stay is stay and self._outcomes.get(stay) is None
+
+    def _wait_or_leave_busy(self, stay: Stay) -> None:
+        most, waiting = self.spec.max_waiters, stay.waiting - 1
+        if stay in self._outcomes or stay.over:
+            return
+        if not self.waits or (most is not None and waiting >= most):
+            self.conclude(stay, Busy(waiting if self.waits else None))
+        else:
+            self.tell_queued()
+
+    def tell_queued(self) -> None:
+        """Tell the owner that it has to wait."""
+        told, self.on_queued = self.on_queued, None
+        if told is not None:
+            told()
+
+    def conclude(self, stay: Stay, outcome: Outcome) -> None:
+        """Have it end with this outcome, unless it has the lock."""
+        if self._outcomes.setdefault(stay, outcome) is outcome:
+            self.gone = True
+            stay.leave(self)
+            self._done(outcome)
+
+
+class Stay(GrantObserver):
+    """The time from one grant by ZooKeeper until this process passes the lock on, and the wait before it."""
+
+    def __init__(self, stays: Stays, founder: Turn) -> None:
+        self.queue: deque[Turn | None] = deque()  # None: the protocol's thread, to end an idle stay
+        self.over = False  # written by the first in the queue, if the lock is here
+        self.base: Grant | None = None  # the contender's; None while this process waits for the lock
+        self.wanted = False  # another process waits for the lock
+        self.idle_since = time.monotonic()
+        self.contender = Contender(
+            founder.session,
+            founder.spec,
+            replace(founder.caller, owner=0),
+            self._on_outcome,
+            waits=founder.waits,
+        )
+        self.contender.on_queued = founder.tell_queued
+        self._stays = stays
+        self._session = founder.session
+        self._spec = founder.spec
+        self._waits = founder.waits
+        self._linger = founder.spec.linger
+        self._ended = False
+        # Protocol's thread only.
+        self._kept = False  # whether it has outlived its first owner
+        self._watch: Watch | None = None
+        self._timer: Timer | None = None
+
+    # --- from any thread ------------------------------------------------------------------------------------------
+
+    def enter(self, turn: Turn) -> None:
+        """Append a turn; it has the lock at once if it is the first."""
+        turn.stay = self
+        self.queue.append(turn)
+        if turn.gone:
+            self.leave(turn)
+        elif self.over:
+            self._session.post(turn.line_up)
+        else:
+            self.tell_first()
+
+    def leave(self, turn: Turn) -> None:
+        """Remove a turn, and tell the one that is the first then; doing it again changes nothing."""
+        self._linger, self.idle_since = turn.spec.linger, time.monotonic()
+        try:
+            self.queue.remove(turn)
+        except ValueError:
+            pass
+        self.tell_first()
+        if not self._kept or (self.wanted and not self.queue):
+            self._session.post(self.on_left)
+
+    def tell_first(self) -> None:
+        """Tell the first in the queue that it has the lock, if the lock is here."""
+        if self.base is not None and not self.over:
+            first = self.first
+            if first is not None:
+                first.on_first(self)
+
+    @property
+    def first(self) -> Turn | None:
+        """The turn that has the lock, or will have it next."""
+        try:
+            return self.queue[0]
+        except IndexError:
+            return None
+
+    @property
+    def waiting(self) -> int:
+        """How many wait in this process."""
+        return len(self.queue) - (self.base is not None)
+
+    def new_grant(self, caller: Caller) -> Grant | None:
+        """Return a grant for this caller; None in doubt."""
+        return None if self.base is None or self.in_doubt else TurnGrant(self.base, caller)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it is not certain that this process has the lock."""
+        base = self.base
+        return base is None or base.suspect_since is not None or base.why_invalid() is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened to the lock."""
+        return self.base is not None and self.base.has_news
+
+    def must_end(self, spec: QueueSpec, grant: Grant) -> bool:
+        """Return whether the lock leaves this process when its owner, with this grant, releases it."""
+        base = self.base
+        if base is None or base.suspect_since is not None or base.release_request is not None:
+            return True
+        if grant.why_invalid() is not None or grant.kind is not spec.kind or self._session.closing:
+            return True
+        return self.wanted and (len(self.queue) == 1 or time.monotonic() - base.since >= spec.linger)
+
+    # --- on the protocol's thread ---------------------------------------------------------------------------------
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Grant):
+            outcome.is_quiet = True
+            self.base = outcome
+            outcome.attach(self)
+            self.tell_first()
+            self.end_if_idle()  # its founder may have gone
+            return
+        self.over = self._ended = True
+        self._stays.forget(self)
+        only_founder = isinstance(outcome, Busy) and not self._waits  # the others wait
+        for turn in list(self.queue):
+            if turn is not None and turn.waits_in(self):
+                if only_founder and turn.waits:
+                    turn.line_up()
+                else:
+                    turn.conclude(self, outcome)
+
+    def end(self, left: Callable[[bool], object] | None = None) -> None:
+        """Leave ZooKeeper's queue. Those that wait here line up anew, in their order. Again, it changes nothing."""
+        self.contender.abandon(left)
+        if self._ended:
+            return
+        self._ended = True
+        self._stays.forget(self)
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+        for turn in list(self.queue):
+            if turn is not None and turn.waits_in(self):
+                turn.line_up()
+
+    def end_if_idle(self) -> None:
+        """End the stay unless somebody has the lock, or waits for it; those that come meanwhile line up anew."""
+        if self.over or self.queue:
+            return
+        self.queue.append(None)
+        if self.first is None:
+            self.over = True
+        self.queue.remove(None)
+        if self.over:
+            self.end()
+        else:
+            self.tell_first()
+
+    def on_left(self) -> None:
+        """A turn has ended."""
+        if self.base is None or self.wanted or self.in_doubt:
+            self.end_if_idle()
+        if self.base is not None and not self._kept and not self.over:
+            self._kept = True
+            self._stays.keep_few()
+            self._watch_others()
+            self._look()
+
+    def _look(self) -> None:
+        """End the stay when it has been idle for too long."""
+        self._timer = None
+        left = self._linger
+        if not self.queue:
+            left += self.idle_since - time.monotonic()
+            if left <= 0:
+                self.end_if_idle()
+        if not self.over:
+            self._timer = self._session.loop.call_later(min(max(left, SHORTEST_LOOK), LOOK_EVERY), self._look)
+
+    def _watch_others(self) -> None:
+        self._unwatch()
+        gateway = self._session.attached(Registry).gateway
+        self._watch = gateway.children(self._spec.parent, self._on_names, self._on_children_changed)
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def _on_children_changed(self, deleted: bool) -> None:
+        self._watch = None
+        if not self.over and not self.wanted:
+            self._watch_others()
+
+    def _on_names(self, answer: NamesReply) -> None:
+        if isinstance(answer, ZkError) or self.base is None:
+            return  # without a connection, the stay is in doubt
+        own = self.base.path.rpartition("/")[2]
+        try:
+            self.wanted = any(child.name != own for child in order.ordered(answer))
+        except UnreadableQueue:
+            self.wanted = True
+        if self.wanted:
+            self._unwatch()
+            self.end_if_idle()
+
+    # --- events of the contender's grant, for the owner that has the lock -------------------------------------------
+
+    def on_suspect(self, reason: str) -> None:
+        self.tell_news()
+
+    def on_confirmed(self) -> None:
+        self.tell_news()
+        if self._kept and not self.over:
+            self._watch_others()  # the old watch ended with the connection
+
+    def on_lost(self, reason: str) -> None:
+        self.tell_news()
+
+    def on_release_requested(self, request: ReleaseRequest) -> None:
+        self.tell_news()
+
+    def tell_news(self) -> None:
+        """Tell the owner what has happened to the lock; end an idle stay."""
+        base, first = self.base, self.first
+        grant = first.grant if first is not None else None
+        if base is None or grant is None:
+            self.end_if_idle()
+            return
+        if base.lost_reason is not None:
+            grant.lose(base.lost_reason)
+        elif base.suspect_since is not None:
+            grant.suspect(base.suspect_reason)
+        else:
+            grant.confirmed()
+        request = base.release_request
+        if request is not None and request != grant.release_request:
+            grant.request_release(request)
+            if grant.on_release_request is not None:
+                grant.on_release_request(grant, request)
+
+
+class Stays(SessionObserver):
+    """The stays of one session: one for each lock at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._stays: dict[tuple[str, Kind, str | None], Stay] = {}  # written on the protocol's thread
+
+    def find(self, spec: QueueSpec) -> Stay | None:
+        """Return the stay of a lock, if there is one; from any thread."""
+        stay = self._stays.get((spec.parent, spec.kind, spec.compat))
+        return None if stay is None or stay.over else stay
+
+    def find_or_found(self, turn: Turn) -> tuple[Stay, bool]:
+        """Return the stay of a lock, and whether it is new."""
+        stay = self.find(turn.spec)
+        if stay is not None:
+            return stay, False
+        self._session.observers[self] = None
+        spec = turn.spec
+        stay = self._stays[spec.parent, spec.kind, spec.compat] = Stay(self, turn)
+        return stay, True
+
+    def forget(self, stay: Stay) -> None:
+        """Forget a stay that is over."""
+        for place, each in list(self._stays.items()):
+            if each is stay:
+                del self._stays[place]
+
+    def keep_few(self) -> None:
+        """End the oldest idle stay if there are too many."""
+        if len(self._stays) > self._session.options.max_lingering:
+            idle = [stay for stay in self._stays.values() if not stay.queue]
+            if idle:
+                min(idle, key=lambda stay: stay.idle_since).end_if_idle()
+
+    def on_closed(self) -> None:
+        """Nobody who waits would get the lock any more."""
+        error = ZooKeeperUnavailable("The ZooKeeper session of this process was closed.")
+        for stay in list(self._stays.values()):
+            for turn in list(stay.queue):
+                if turn is not None and turn.waits_in(stay):
+                    turn.conclude(stay, error)

@@ -1,0 +1,327 @@
+"""A lock with `linger` stays in its process for the next owners there, and no longer than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.faults import BackgroundCall, connected, session, within
+from support.primitives import KEY, LINGERING, Taker, foreign, queued, turns_of
+from support.proxy import Proxy
+from support.signalled import signalled
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.inspection import look_at
+from django_zklock.operations import break_lock, request_release
+from django_zklock.zk import process
+
+pytestmark = pytest.mark.zookeeper
+
+LONG = 60.0  # seconds; no test waits for their end
+
+
+def token_of(lock: Lock) -> int:
+    """Take the lock, and return the token."""
+    with lock as hold:
+        hold.check()
+        return hold.token
+
+
+@pytest.fixture(autouse=True)
+def _ended(zoo: Zoo) -> Iterator[None]:
+    """End the session with the test, and with it the locks that linger in it."""
+    yield
+    process.reset()
+
+
+# --- in this process --------------------------------------------------------------------------------------------------
+
+
+def test_taking_it_again_sends_nothing(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """Neither in this thread nor in another one; all owners have the token of the one znode."""
+    lock = zk_lock(KEY, linger=LONG)
+    tokens = {token_of(lock)}
+    eventually(lambda: warm_proxy.requests == 3)  # it watches the directory now
+    for _ in range(10):
+        tokens.add(token_of(lock))
+    with queued(zoo, lock, lock) as takers:
+        for taker in takers:
+            tokens.add(taker.wait_granted().token)
+            taker.go()
+    assert len(tokens) == 1
+    assert warm_proxy.requests == 3
+    assert len(zoo.children(KEY)) == 1
+
+
+async def test_tasks_take_turns_without_a_request(warm_proxy: Proxy) -> None:
+    lock, order = zk_lock(KEY, linger=LONG), []
+
+    async def work(number: int) -> None:
+        async with lock:
+            order.append(number)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(work(number) for number in range(20)))
+    assert order == list(range(20))
+    assert warm_proxy.requests <= 3
+
+
+def test_an_idle_lock_leaves_in_time(zoo: Zoo) -> None:
+    """Not before, and not much later."""
+    began = time.monotonic()
+    token = token_of(zk_lock(KEY, linger=0.5))
+    zoo.wait_contenders(KEY, 0)
+    assert time.monotonic() - began >= 0.5
+    assert token_of(zk_lock(KEY, linger=0.5)) > token
+
+
+def test_a_hold_counts_by_itself(zoo: Zoo) -> None:
+    """Each owner has its own hold, with its own state and its own signals."""
+    lock = zk_lock(KEY, linger=LONG)
+    with signalled("lock_acquired", "lock_released") as sent:
+        with lock as first:
+            assert first.state == "held"
+        with lock as second:
+            assert (first.state, second.state) == ("released", "held")
+            assert second is not first
+        eventually(lambda: len(sent) == 4)
+    assert sent.names == ["lock_acquired", "lock_released"] * 2
+
+
+def test_who_does_not_wait_is_told_who_has_it(zoo: Zoo) -> None:
+    """Nothing is asked of ZooKeeper for that."""
+    with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
+        taker.wait_granted()
+        with pytest.raises(LockBusy, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0):
+            pass
+        with pytest.raises(LockTimeout, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0.1):
+            pass
+
+
+def test_no_more_wait_than_may(zoo: Zoo) -> None:
+    """Those of this process count."""
+    lock = zk_lock(KEY, linger=LONG, max_waiters=1)
+    with queued(zoo, lock, lock) as (first, _):
+        first.wait_granted()
+        with pytest.raises(LockBusy, match="1 callers wait"), lock:
+            pass
+        first.go()
+
+
+def test_one_of_several(zoo: Zoo) -> None:
+    """Several locks as one may linger, too."""
+    for _ in range(3):
+        with zk_locks("a", "b", linger=LONG) as hold:
+            hold.check()
+            assert len({each.token for each in hold}) == 2
+    assert (len(zoo.children("a")), len(zoo.children("b"))) == (1, 1)
+
+
+def test_there_are_only_so_many(zoo: Zoo) -> None:
+    """The one that has been idle for the longest time leaves first."""
+    with zoo.configured(MAX_LINGERING=2):
+        for key in ("one", "two", "three"):
+            token_of(zk_lock(key, linger=LONG))
+        zoo.wait_contenders("one", 0)
+        assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
+
+
+# --- others that wait -------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_lock_is_passed_on_at_once(zoo: Zoo) -> None:
+    """To another process, and to a lock of this one that does not linger."""
+    token = token_of(zk_lock(KEY, linger=LONG))
+    with within(2):
+        assert token_of(zk_lock(KEY)) > token
+    token_of(zk_lock(KEY, linger=LONG))
+    with foreign(zoo) as path, within(2):
+        eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
+
+
+@pytest.mark.parametrize("comes", ["before", "later"])
+def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) -> None:
+    """Until then it is handed on in this process; then the others here line up at the end."""
+    lock, grants, stop = zk_lock(KEY, linger=0.5, timeout=30), 0, threading.Event()
+
+    def work() -> None:
+        nonlocal grants
+        while not stop.is_set():
+            with lock:
+                grants += 1
+                time.sleep(0.01)
+
+    with contextlib.ExitStack() as stack:
+        blocker = stack.enter_context(foreign(zoo)) if comes == "before" else ""
+        users = [BackgroundCall(work) for _ in range(3)]
+        if comes == "before":
+            zoo.wait_contenders(KEY, 2)
+        else:
+            eventually(lambda: grants > 3)
+        path = stack.enter_context(foreign(zoo))
+        before = grants
+        if comes == "before":
+            zoo.client.delete(blocker)
+        eventually(lambda: zoo.children(KEY)[:1] == [path.rpartition("/")[2]])
+        assert grants - before > 3
+        among = grants
+        zoo.wait_contenders(KEY, 2)
+        assert grants == among  # it waits behind the other one
+    eventually(lambda: grants > among)
+    stop.set()
+    for user in users:
+        user.result()
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_second_owner_is_aborted_like_the_first(zoo: Zoo) -> None:
+    """Its znode is that of the first one."""
+    lock = zk_lock(KEY, linger=LONG)
+    token_of(lock)
+
+    def work(hold: Hold) -> None:
+        zoo.client.delete(hold.path)
+        with within(2):
+            threading.Event().wait(10)
+
+    with pytest.raises(LockLost), lock as hold:
+        work(hold)
+    assert token_of(lock) > hold.token
+
+
+def test_those_who_wait_line_up_anew_when_the_lock_is_lost(zoo: Zoo) -> None:
+    """In their order."""
+    lock = zk_lock(KEY, linger=LONG, timeout=30)
+    holder = Taker(lock)
+    first = holder.wait_granted()
+    with queued(zoo, lock, lock) as takers:
+        zoo.client.delete(first.path)
+        eventually(lambda: first.lost)
+        with pytest.raises(LockLost):
+            holder.go()
+        for taker in takers:
+            assert taker.wait_granted().token > first.token
+            assert taker is takers[-1] or not takers[-1].granted.is_set()
+            taker.go()
+
+
+def test_an_idle_lock_that_was_broken_is_not_handed_out(zoo: Zoo) -> None:
+    lock = zk_lock(KEY, linger=LONG)
+    token = token_of(lock)
+    found = look_at(KEY)
+    assert found is not None
+    break_lock(KEY, guid=found.holders[0].guid, token=token, reason="a test", by="tester")
+    eventually(lambda: token_of(lock) > token)
+
+
+def test_who_is_asked_for_it_lets_it_go(zoo: Zoo) -> None:
+    """At once if it is idle, and with the release of its owner."""
+    lock = zk_lock(KEY, linger=LONG)
+    token_of(lock)
+    time.sleep(0.5)  # it watches its own znode only then
+    assert request_release(KEY, reason="a test", by="tester").holders
+    zoo.wait_contenders(KEY, 0)
+    with lock as hold:
+        request_release(KEY, reason="a test", by="tester")
+        request = hold.wait_release_requested(10)
+        assert request is not None
+        assert request.by == "tester"
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_without_a_connection_it_is_not_handed_out(zoo: Zoo, proxy: Proxy) -> None:
+    """Not even while the lease lasts; when the connection is back, it is queued for."""
+    lock = zk_lock(KEY, linger=LONG)
+    token = token_of(lock)
+    proxy.refuse = True
+    proxy.cut_all()
+    eventually(lambda: session().suspect)
+    with pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, linger=LONG, timeout=0.2):
+        pass
+    proxy.heal()
+    connected()
+    assert token_of(lock) > token
+
+
+def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> None:
+    """Also one that was handed the lock in this process."""
+    lock = zk_lock(KEY, linger=LONG)
+    token_of(lock)
+
+    def work() -> None:
+        proxy.cut_all()
+        with within(2):
+            threading.Event().wait(10)
+
+    with pytest.raises(LockLost), lock:
+        work()
+    connected()
+
+
+def test_a_hold_that_was_too_long_ends_the_stay(zoo: Zoo) -> None:
+    lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
+    token = token_of(lock)
+    with pytest.raises(LockLost, match="max_hold"), lock:
+        threading.Event().wait(10)
+    assert token_of(lock) > token
+
+
+def test_a_writer_that_only_reads_leaves_with_its_release(zoo: Zoo) -> None:
+    lock = zk_write(KEY, linger=LONG)
+    with lock as hold:
+        hold.downgrade()
+        with zk_lock(KEY, kind="read", timeout=5):
+            pass
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
+    """Those who wait are told, and the lock is free at once."""
+    lock = zk_lock(KEY, linger=LONG, timeout=30)
+    holder = Taker(lock)
+    holder.wait_granted()
+    waiter = BackgroundCall(lambda: token_of(lock))
+    eventually(lambda: len(turns_of(lock)) == 2)
+    process.reset()
+    with pytest.raises(ZooKeeperUnavailable, match="was closed"):
+        waiter.result()
+    zoo.wait_contenders(KEY, 0)
+    with pytest.raises(LockLost):
+        holder.go()
+
+
+def test_all_kinds_beside_each_other(zoo: Zoo) -> None:
+    """Locks that linger, and others, never overlap."""
+    inside, most = 0, 0
+
+    def work(linger: float) -> None:
+        nonlocal inside, most
+        for _ in range(15):
+            with zk_lock(KEY, linger=linger, timeout=30):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.001)
+                inside -= 1
+
+    for thread in [BackgroundCall(functools.partial(work, linger)) for linger in (0, 0.02, 0.02, 0.05, 0)]:
+        thread.result(60)
+    assert most == 1
+
+
+def test_what_has_it_is_seen(zoo: Zoo) -> None:
+    """A taker of the lingering kind is the same for others as any."""
+    taker = Taker(LINGERING.lock())
+    taker.wait_granted()
+    found = look_at(KEY)
+    assert found is not None
+    assert [each.kind for each in found.holders] == ["lock"]
+    taker.go()
