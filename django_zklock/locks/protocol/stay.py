@@ -60,7 +60,7 @@ class TurnGrant(Grant):
 class Turn:
     """One owner's place in the queue of this process; the owner uses it as its contender."""
 
-    __slots__ = ("_done", "_outcomes", "_told", "caller", "gone", "on_queued", "session", "spec", "stay", "waits")
+    __slots__ = ("_done", "_outcomes", "caller", "gone", "on_queued", "session", "spec", "stay", "waits")
 
     def __init__(
         self,
@@ -77,10 +77,9 @@ class Turn:
         self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.stay: Stay | None = None
         self.gone = False
-        self._done = done  # may be called again with the same outcome
+        self._done: Callable[[Outcome], object] | None = done  # may be called again with the same outcome
         self.waits = waits
         self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up anew
-        self._told = False
 
     def __repr__(self) -> str:
         return f"<turn for {self.spec.key!r}>"
@@ -94,7 +93,7 @@ class Turn:
             self.session.post(self.line_up)
         else:
             stay.enter(self)
-            self._wait_or_leave_busy(stay)
+            self.wait_or_leave_busy(stay)
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """
@@ -133,19 +132,17 @@ class Turn:
 
     def on_first(self, stay: Stay) -> None:
         """It is the first of this stay; this may be said more than once, by any thread."""
-        if self._told:
-            return
         if stay not in self._outcomes:
             self._outcomes.setdefault(stay, stay.new_grant(self.caller))
-        outcome = self._outcomes[stay]
-        if isinstance(outcome, Grant):
-            self._done(outcome)
-            self._told = True
-            if stay.has_news:
-                self.session.post(stay.tell_news)  # they may have come just before the grant
-        elif outcome is None:
+        outcome, done = self._outcomes[stay], self._done
+        if outcome is None:
             stay.over = True
             self.session.post(stay.end)
+        elif isinstance(outcome, Grant) and done is not None:
+            done(outcome)
+            self._done = self.on_queued = None  # they refer to the hold, which may be dropped without a release
+            if stay.has_news:
+                self.session.post(stay.tell_news)  # they may have come just before the grant
 
     # --- read by the owner ----------------------------------------------------------------------------------------
 
@@ -187,21 +184,19 @@ class Turn:
 
     def line_up(self) -> None:
         """Line up in the stay there is, or in a new one."""
-        if self.gone or (self.stay is not None and not self.stay.over):
-            return
-        self._told = False
-        found, founded = self.session.attached(Stays).find_or_found(self)
-        found.enter(self)
-        if founded:
-            found.contender.start()
-        else:
-            self._wait_or_leave_busy(found)
+        self.session.attached(Stays).line_up([self])
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it still wants the lock, and is in no stay."""
+        return not self.gone and (self.stay is None or self.stay.over)
 
     def waits_in(self, stay: Stay) -> bool:
         """Return whether it still waits there."""
         return not self.gone and self.stay is stay and self._outcomes.get(stay) is None
 
-    def _wait_or_leave_busy(self, stay: Stay) -> None:
+    def wait_or_leave_busy(self, stay: Stay) -> None:
+        """Wait, unless the caller does not, or enough wait already."""
         most, waiting = self.spec.max_waiters, stay.waiting - 1
         if stay in self._outcomes or stay.over:
             return
@@ -218,10 +213,11 @@ class Turn:
 
     def conclude(self, stay: Stay, outcome: Outcome) -> None:
         """Have it end with this outcome, unless it has the lock."""
-        if self._outcomes.setdefault(stay, outcome) is outcome:
+        done = self._done
+        if self._outcomes.setdefault(stay, outcome) is outcome and done is not None:
             self.gone = True
             stay.leave(self)
-            self._done(outcome)
+            done(outcome)
 
 
 class Stay(GrantObserver):
@@ -231,7 +227,7 @@ class Stay(GrantObserver):
         self.queue: deque[Turn | None] = deque()  # None: the protocol's thread, to end an idle stay
         self.over = False  # written by the first in the queue, if the lock is here
         self.base: Grant | None = None  # the contender's; None while this process waits for the lock
-        self.wanted = False  # another process waits for the lock
+        self.wanted: bool | None = None  # whether another process waits for the lock; None: not known yet
         self.idle_since = time.monotonic()
         self.contender = Contender(
             founder.session,
@@ -243,12 +239,11 @@ class Stay(GrantObserver):
         self.contender.on_queued = founder.tell_queued
         self._stays = stays
         self._session = founder.session
-        self._spec = founder.spec
+        self.spec = founder.spec
         self._waits = founder.waits
         self._linger = founder.spec.linger
         self._ended = False
         # Protocol's thread only.
-        self._kept = False  # whether it has outlived its first owner
         self._watch: Watch | None = None
         self._timer: Timer | None = None
 
@@ -273,8 +268,8 @@ class Stay(GrantObserver):
         except ValueError:
             pass
         self.tell_first()
-        if not self._kept or (self.wanted and not self.queue):
-            self._session.post(self.on_left)
+        if not self.queue and (self.base is None or self.wanted):
+            self._session.post(self.end_if_idle)
 
     def tell_first(self) -> None:
         """Tell the first in the queue that it has the lock, if the lock is here."""
@@ -318,7 +313,9 @@ class Stay(GrantObserver):
             return True
         if grant.why_invalid() is not None or grant.kind is not spec.kind or self._session.closing:
             return True
-        return self.wanted and (len(self.queue) == 1 or time.monotonic() - base.since >= spec.linger)
+        if self.wanted and len(self.queue) == 1:
+            return True
+        return self.wanted is not False and time.monotonic() - base.since >= spec.linger
 
     # --- on the protocol's thread ---------------------------------------------------------------------------------
 
@@ -328,17 +325,18 @@ class Stay(GrantObserver):
             self.base = outcome
             outcome.attach(self)
             self.tell_first()
-            self.end_if_idle()  # its founder may have gone
+            self._stays.keep_few()
+            self._watch_others()
+            self._look()
             return
         self.over = self._ended = True
         self._stays.forget(self)
         only_founder = isinstance(outcome, Busy) and not self._waits  # the others wait
-        for turn in list(self.queue):
-            if turn is not None and turn.waits_in(self):
-                if only_founder and turn.waits:
-                    turn.line_up()
-                else:
-                    turn.conclude(self, outcome)
+        turns = self.waiting_turns()
+        for turn in turns:
+            if not (only_founder and turn.waits):
+                turn.conclude(self, outcome)
+        self._stays.line_up(turns)
 
     def end(self, left: Callable[[bool], object] | None = None) -> None:
         """Leave ZooKeeper's queue. Those that wait here line up anew, in their order. Again, it changes nothing."""
@@ -350,9 +348,11 @@ class Stay(GrantObserver):
         self._unwatch()
         if self._timer is not None:
             self._timer.cancel()
-        for turn in list(self.queue):
-            if turn is not None and turn.waits_in(self):
-                turn.line_up()
+        self._stays.line_up(self.waiting_turns())
+
+    def waiting_turns(self) -> list[Turn]:
+        """Return those that wait."""
+        return [turn for turn in list(self.queue) if turn is not None and turn.waits_in(self)]
 
     def end_if_idle(self) -> None:
         """End the stay unless somebody has the lock, or waits for it; those that come meanwhile line up anew."""
@@ -366,16 +366,6 @@ class Stay(GrantObserver):
             self.end()
         else:
             self.tell_first()
-
-    def on_left(self) -> None:
-        """A turn has ended."""
-        if self.base is None or self.wanted or self.in_doubt:
-            self.end_if_idle()
-        if self.base is not None and not self._kept and not self.over:
-            self._kept = True
-            self._stays.keep_few()
-            self._watch_others()
-            self._look()
 
     def _look(self) -> None:
         """End the stay when it has been idle for too long."""
@@ -391,7 +381,7 @@ class Stay(GrantObserver):
     def _watch_others(self) -> None:
         self._unwatch()
         gateway = self._session.attached(Registry).gateway
-        self._watch = gateway.children(self._spec.parent, self._on_names, self._on_children_changed)
+        self._watch = gateway.children(self.spec.parent, self._on_names, self._on_children_changed)
 
     def _unwatch(self) -> None:
         watch, self._watch = self._watch, None
@@ -422,7 +412,7 @@ class Stay(GrantObserver):
 
     def on_confirmed(self) -> None:
         self.tell_news()
-        if self._kept and not self.over:
+        if not self.over:
             self._watch_others()  # the old watch ended with the connection
 
     def on_lost(self, reason: str) -> None:
@@ -460,24 +450,35 @@ class Stays(SessionObserver):
 
     def find(self, spec: QueueSpec) -> Stay | None:
         """Return the stay of a lock, if there is one; from any thread."""
-        stay = self._stays.get((spec.parent, spec.kind, spec.compat))
+        stay = self._stays.get(_place(spec))
         return None if stay is None or stay.over else stay
 
-    def find_or_found(self, turn: Turn) -> tuple[Stay, bool]:
-        """Return the stay of a lock, and whether it is new."""
-        stay = self.find(turn.spec)
+    def line_up(self, turns: list[Turn]) -> None:
+        """Append these turns for one lock, in their order: to the stay there is, or to a new one."""
+        if not turns:
+            return
+        spec = turns[0].spec
+        before = self._stays.get(_place(spec))
+        if before is not None and before.over:
+            before.end()  # those that wait there come first; perhaps these are among them
+        turns = [turn for turn in turns if turn.is_outside]
+        stay = self.find(spec)
         if stay is not None:
-            return stay, False
-        self._session.observers[self] = None
-        spec = turn.spec
-        stay = self._stays[spec.parent, spec.kind, spec.compat] = Stay(self, turn)
-        return stay, True
+            for turn in turns:
+                stay.enter(turn)
+                turn.wait_or_leave_busy(stay)
+        elif turns:
+            stay = Stay(self, turns[0])
+            for turn in turns:
+                stay.enter(turn)
+            self._session.observers[self] = None
+            self._stays[_place(spec)] = stay  # last: whoever finds it comes after these
+            stay.contender.start()
 
     def forget(self, stay: Stay) -> None:
         """Forget a stay that is over."""
-        for place, each in list(self._stays.items()):
-            if each is stay:
-                del self._stays[place]
+        if self._stays.get(_place(stay.spec)) is stay:
+            del self._stays[_place(stay.spec)]
 
     def keep_few(self) -> None:
         """End the oldest idle stay if there are too many."""
@@ -490,6 +491,9 @@ class Stays(SessionObserver):
         """Nobody who waits would get the lock any more."""
         error = ZooKeeperUnavailable("The ZooKeeper session of this process was closed.")
         for stay in list(self._stays.values()):
-            for turn in list(stay.queue):
-                if turn is not None and turn.waits_in(stay):
-                    turn.conclude(stay, error)
+            for turn in stay.waiting_turns():
+                turn.conclude(stay, error)
+
+
+def _place(spec: QueueSpec) -> tuple[str, Kind, str | None]:
+    return spec.parent, spec.kind, spec.compat

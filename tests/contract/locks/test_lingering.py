@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, session, within
-from support.primitives import KEY, LINGERING, Taker, foreign, queued, turns_of
+from support.primitives import KEY, LINGERING, Taker, foreign, queued, stay_of, turns_of
 from support.proxy import Proxy
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
@@ -113,6 +114,52 @@ def test_no_more_wait_than_may(zoo: Zoo) -> None:
         with pytest.raises(LockBusy, match="1 callers wait"), lock:
             pass
         first.go()
+
+
+@pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
+def test_a_hold_that_is_dropped_is_released(zoo: Zoo) -> None:
+    """For the next owner here, also while others wait."""
+    lock = zk_lock(KEY, linger=LONG)
+    token = token_of(lock)
+    with queued(zoo, lock) as (first,):
+        first.wait_granted()
+        locks = [zk_lock(KEY, linger=LONG)]
+        waiter = BackgroundCall(lambda: locks[0].__enter__() and None)
+        eventually(lambda: len(turns_of(lock)) == 2)
+        first.go()
+        waiter.result()
+    locks.clear()
+    gc.collect()
+    with within(2):
+        assert token_of(lock) == token
+
+
+def test_those_who_come_when_it_is_passed_on_do_not_overtake(zoo: Zoo) -> None:
+    """The others that wait come first in the next stay, too."""
+    lock, order = zk_lock(KEY, linger=0.01, timeout=30), []
+    holder = Taker(lock)
+    holder.wait_granted()
+
+    def work(number: int) -> None:
+        with lock:
+            order.append(number)
+
+    waiters = []
+    for number in range(5):
+        waiters.append(BackgroundCall(functools.partial(work, number)))
+        eventually(lambda number=number: len(turns_of(lock)) == number + 2)  # type: ignore[misc]
+    with foreign(zoo):
+        zoo.wait_contenders(KEY, 2)
+        eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
+        time.sleep(0.02)  # its time is over
+        holder.go()
+        for number in range(5, 10):
+            waiters.append(BackgroundCall(functools.partial(work, number)))
+            eventually(lambda number=number: len(turns_of(lock)) == number + 1)  # type: ignore[misc]
+        assert order == []
+    for waiter in waiters:
+        waiter.result()
+    assert order == list(range(10))
 
 
 def test_one_of_several(zoo: Zoo) -> None:
