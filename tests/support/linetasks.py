@@ -118,6 +118,15 @@ def short(key: str) -> None:
     time.sleep(20)
 
 
+@app.task(name="line.lingers")
+@zk_locked("{key}", linger=60)
+def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
+    """Append a mark to a file; return the token, and the process."""
+    with Path(path).open("a") as book:
+        book.write(mark + "\n")
+    return current_hold(key).token, os.getpid()
+
+
 @app.task(name="line.slow")
 @zk_locked("{key}", warn_after=0.2)
 def slow(key: str) -> None:

@@ -83,6 +83,25 @@ def test_the_pool_process_has_the_hold(worker: Worker) -> None:
     assert (told["template"], 0 < told["lease"] <= 4) == ("{key}", True)
 
 
+def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) -> None:
+    """All tasks have the token of one znode; a program that waits gets the lock."""
+    book = worker.home / "lingers"
+    marks = [str(number) for number in range(12)]
+    results = [worker.send("line.lingers", "lingers", str(book), mark) for mark in marks]
+    found = [worker.get(result) for result in results]
+    assert len({token for token, _ in found}) == 1
+    assert {pid for _, pid in found} <= worker.children()
+    assert sorted(book.read_text().split(), key=int) == marks
+    assert len(worker.zoo.children("lingers")) == 1
+    with worker.zoo.hold_elsewhere("lingers") as path:
+        eventually(lambda: worker.zoo.children("lingers") == [path.rpartition("/")[2]])
+        later = worker.send("line.lingers", "lingers", str(book), "later")
+        worker.zoo.wait_contenders("lingers", 2)
+    assert worker.get(later)[0] > found[0][0]
+    with worker.zoo.hold_elsewhere("lingers"):
+        worker.zoo.wait_contenders("lingers", 1)
+
+
 def test_a_fence_that_has_regressed_is_told_from_a_stale_token(worker: Worker) -> None:
     """The pool process asks ZooKeeper for its last transaction id, in a session of its own."""
     assert worker.run("line.stale", "stale") == "FenceRegressed"

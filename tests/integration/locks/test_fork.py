@@ -279,3 +279,23 @@ for _ in range(60):
 print(set(codes), len(done))
 """
     assert run(zoo, script) == ["{0} 60"]
+
+
+def test_a_child_inherits_no_lock_that_lingers(zoo: Zoo) -> None:
+    """It queues in a session of its own, and gets the lock, since the parent only keeps it for its own next owner."""
+    script = """
+lock = zk_lock("lingers", linger=60, timeout=10)
+def token():
+    with lock as hold:
+        hold.check()
+        return hold.token
+
+first = token()
+def child():
+    assert token() > first
+    assert token() > first
+assert forked(child) == 0
+assert token() > first
+print("done")
+"""
+    assert run(zoo, script) == ["done"]

@@ -40,11 +40,13 @@ def wait_line(process: subprocess.Popen[str], line: str) -> None:
     ],
 )
 def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, leave: str, code: int, noise: str) -> None:
-    """The session of 20 seconds is closed, not left to expire, also with locks that nobody released."""
+    """The session of 20 seconds is closed, not left to expire, also with locks that nobody released, or that linger."""
     process = zoo.spawn(
         f"""
 import os, signal, sys, threading
 hold = zk_lock("end").acquire()
+with zk_lock("lingers", linger=60):
+    pass
 print("held", flush=True)
 sys.stdin.readline()
 {leave}
@@ -52,7 +54,7 @@ sys.stdin.readline()
         ZKLOCK_URL=zoo.url(session_timeout=20),
     )
     wait_line(process, "held")
-    assert len(zoo.children("end")) == 1
+    assert (len(zoo.children("end")), len(zoo.children("lingers"))) == (1, 1)
     _, errors = ended(zoo, process, within=2)
     assert process.returncode == code
     assert errors.count("Traceback") == (1 if noise else 0), errors
