@@ -187,7 +187,7 @@ class MainThreadAbort(Abort):
 
     def disarm(self) -> None:
         self.armed = False
-        with contextlib.suppress(ValueError):
+        if self in _main_thread_aborts:
             _main_thread_aborts.remove(self)
 
     def raise_if_requested(self) -> None:

@@ -51,19 +51,30 @@ _numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # any thread: each 
 
 def current_owner() -> Owner:
     """Return the owner that runs the caller."""
-    try:
+    if asyncio._get_running_loop() is not None:  # cheap; without a loop, `current_task` raises
         task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    if task is not None:
-        return Owner("task", task)
+        if task is not None:
+            return Owner("task", task)
     greenlet = sys.modules.get("greenlet")
     if greenlet is not None:
         current = greenlet.getcurrent()
         # If gevent has patched threads, the first greenlet of a thread is scheduled like the others.
         if current.parent is not None or gevent_patched():
             return Owner("greenlet", current)
-    return Owner("thread", threading.current_thread())
+    try:
+        return _of_thread.owner
+    except AttributeError:
+        _of_thread.owner = Owner("thread", threading.current_thread())
+        return _of_thread.owner
+
+
+class _OfThread(threading.local):
+    """The owner that is the current thread; made once for each."""
+
+    owner: Owner
+
+
+_of_thread = _OfThread()
 
 
 def gevent_patched() -> bool:

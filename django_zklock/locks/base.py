@@ -189,7 +189,7 @@ class LockBase(Generic[AnyHold]):
         try:
             check_no_running_loop("release", "await lock.arelease()")
             parts += self._to_release()
-            wait_all(release_all(parts, ThreadWaiter[bool]))
+            wait_all(release_all(parts, ThreadWaiter))
         except (LockNotHeld, SynchronousOnlyOperation):
             raise
         except BaseException:
@@ -198,7 +198,7 @@ class LockBase(Generic[AnyHold]):
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        await await_all(release_all(self._to_release(), TaskWaiter[bool]))
+        await await_all(release_all(self._to_release(), TaskWaiter))
 
     @abort.shielded
     def _to_release(self) -> list[Part]:
@@ -270,7 +270,7 @@ class LockBase(Generic[AnyHold]):
     @abort.shielded
     def _leave(self, error: BaseException | None) -> None:
         """End the innermost block of the caller, which `error` has ended."""
-        failed, waiters = self._end(error, ThreadWaiter[bool])
+        failed, waiters = self._end(error, ThreadWaiter)
         try:
             wait_all(waiters)
             _raise_unless(failed, error)
@@ -280,7 +280,7 @@ class LockBase(Generic[AnyHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed, waiters = self._end(error, TaskWaiter[bool])
+        failed, waiters = self._end(error, TaskWaiter)
         try:
             if kind is not GeneratorExit:  # a coroutine that is thrown away cannot wait any more
                 await await_all(waiters)

@@ -232,7 +232,7 @@ class LockTester:
 
         Raises `AssertionError` if it does not get the lock at once. Raises `TimeoutError` if a fault stops this client.
         """
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0)
+        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
         wanted = lock.spec.kind  # first, because it refuses options that contradict each other
         directory = self._directory(name, fields)
         node = self._other.enter(directory, what, wanted, limit or 0)

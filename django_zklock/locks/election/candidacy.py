@@ -173,7 +173,7 @@ class LeaderLock(Lock):
 
     def __init__(self, name: str, **options: Any) -> None:
         # DEFAULTS is meant for other locks. Acquiring it again would make a candidate wait for itself.
-        super().__init__(name, kind="lock", limit=None, atomic=False, reentrant=False, **options)
+        super().__init__(name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, **options)
         # These run on the thread that sends Django's signals.
         self.on_elected: list[Callable[[Hold], object]] = []
         self.on_lost: list[Callable[[str], object]] = []

@@ -309,9 +309,9 @@ class Stay(GrantObserver):
     def must_end(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when its owner, with this grant, releases it."""
         base = self.base
-        if base is None or base.suspect_since is not None or base.release_request is not None:
-            return True
-        if grant.why_invalid() is not None or grant.kind is not spec.kind or self._session.closing:
+        if base is None or base.has_news or base.node_gone or self._session.closing:
+            return True  # the end of the lease is seen by the next owner
+        if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
             return True
         if self.wanted and len(self.queue) == 1:
             return True
