@@ -206,7 +206,7 @@ class Grant:
         """Notify this observer from now on, and soon of what it has missed. It may be told something twice."""
         self._observers[observer] = None
         if self.has_news:
-            self.session.post(self.attach, observer)
+            self.session.post(self._tell_missed, observer)
 
     def detach(self, observer: GrantObserver) -> None:
         """Do not notify this observer any more."""
@@ -231,6 +231,11 @@ class Grant:
     def attach(self, observer: GrantObserver) -> None:
         """Notify this observer from now on, and at once of what it has missed."""
         self._observers[observer] = None
+        self._tell_missed(observer)
+
+    def _tell_missed(self, observer: GrantObserver) -> None:
+        if observer not in self._observers:
+            return
         if self.lost_reason is not None:
             observer.on_lost(self.lost_reason)
         elif self.suspect_since is not None:
