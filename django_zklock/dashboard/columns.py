@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, work_of
+from django_zklock.dashboard.formatting import clean, duration, kind_text, process_of, use_of
 from django_zklock.models import Lock
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def state_of(info: LockInfo | None, long_held: float) -> tuple[str, str]:
         return "passing", _("Handing over")
     if info.operator is not None:
         return "operator", _("Held by an operator")
+    if info.idle_for is not None:
+        return "kept", _("Kept for the next user")
     if (info.held_for or 0.0) >= long_held:
         return "long", _("Long held")
     return ("contended", _("Contended")) if info.contended else ("held", _("Held"))
@@ -59,7 +61,7 @@ class Columns:
     def holder(self, lock: Lock) -> str | None:
         if lock.info is None or not lock.info.holders:
             return None
-        lines = [(process_of(each), work_of(each)) for each in lock.info.holders[:MAX_HOLDERS]]
+        lines = [(process_of(each), use_of(each)) for each in lock.info.holders[:MAX_HOLDERS]]
         more = len(lock.info.holders) - len(lines)
         if more > 0:
             lines.append((ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}, ""))
@@ -67,9 +69,9 @@ class Columns:
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:
-        if lock.info is None or not lock.info.holders:
+        if lock.info is None or lock.info.held_for is None:
             return None
-        return age(lock.info.held_for or 0.0, lock.info.holders[0].held_since or lock.info.holders[0].came)
+        return age(lock.info.held_for, lock.info.holders[0].held_since or lock.info.holders[0].came)
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:

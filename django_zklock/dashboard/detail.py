@@ -11,7 +11,7 @@ from urllib.parse import quote
 from django_zklock import conf
 from django_zklock.conf.url import host_port
 from django_zklock.dashboard.columns import state_of
-from django_zklock.dashboard.formatting import clean, kind_text, limit_text, process_of, reasons, role_text, work_of
+from django_zklock.dashboard.formatting import clean, kind_text, limit_text, process_of, reasons, role_text, use_of
 from django_zklock.dashboard.forms import Target
 from django_zklock.queue import names
 from django_zklock.queue.escaping import session_hex
@@ -111,7 +111,7 @@ def _row(key: str, info: ScannedContender, number: int, behind: int = 0) -> Row:
         info=info,
         number=number,
         process=process_of(info),
-        work=work_of(info),
+        work=use_of(info),
         session=session_hex(info.session_id),
         since=info.held_since or info.came,
         duration=max(0.0, info.age - waited),

@@ -47,6 +47,7 @@ class StateFilter(_LockFilter):
             ("contended", _("Contended")),
             ("long", _("Long held")),
             ("held", _("Held")),
+            ("kept", _("Kept for the next user")),
             ("operator", _("Held by an operator")),
             ("handing-over", _("Handing over")),
             ("broken", _("Unreadable")),
@@ -57,9 +58,11 @@ class StateFilter(_LockFilter):
             case "contended":
                 return info.contended
             case "long":
-                return (info.held_for or 0.0) >= self._long if info.holders else False
+                return info.held_for is not None and info.held_for >= self._long
             case "held":
-                return bool(info.holders)
+                return info.held_for is not None
+            case "kept":
+                return info.idle_for is not None
             case "operator":
                 return info.operator is not None
             case "handing-over":

@@ -53,6 +53,13 @@ def work_of(contender: ContenderInfo) -> str:
     return clean(contender.what if contender.operator is None else contender.operator.reason)
 
 
+def use_of(contender: ScannedContender) -> str:
+    """Return what a contender runs, or for how long nobody has used the lock that its process keeps."""
+    if contender.idle_for is None:
+        return work_of(contender)
+    return _("kept for the next user, idle for %(age)s") % {"age": duration(contender.idle_for)}
+
+
 def holder_text(holder: ContenderInfo) -> str:
     """Return host, process and work of a holder in one line."""
     return f"{process_of(holder)} · {work_of(holder)}".rstrip(" ·")
@@ -124,11 +131,13 @@ def _held_by(lock: LockInfo) -> str:
         return _("%(name)s holds it until %(until)s: %(reason)s") % values
     count = len(lock.holders)
     age = duration(lock.held_for or 0.0)
-    names = {"place": process_of(first), "work": work_of(first), "age": age, "count": count, "limit": lock.limit}
+    names = {"place": process_of(first), "work": use_of(first), "age": age, "count": count, "limit": lock.limit}
     if lock.limit is not None and first.kind == "semaphore":
         return _("Permits in use: %(count)d of %(limit)d. %(place)s has held one the longest: %(age)s.") % names
     if count > 1:
         return _("%(count)d readers. %(place)s has read the longest: %(age)s.") % names
+    if lock.idle_for is not None:
+        return _("%(place)s: %(work)s. Another process that waits gets it at once.") % names
     if not names["work"]:
         return _("%(place)s has held it for %(age)s.") % names
     return _("%(place)s has held it for %(age)s, for %(work)s.") % names

@@ -28,6 +28,8 @@ class StatusBar:
     session: str
     timeout: str
     held: int
+    kept: int
+    """Locks that a process keeps for its next user."""
     contended: int
     waiting: int
     longest_wait: str
@@ -56,7 +58,8 @@ def status_bar(snapshot: Snapshot) -> StatusBar:
         state_label=labels[connection.state],
         session=session_hex(connection.session_id),
         timeout=duration(connection.timeout) if connection.timeout else "",
-        held=sum(bool(lock.holders) for lock in locks),
+        held=sum(lock.held_for is not None for lock in locks),
+        kept=sum(lock.idle_for is not None for lock in locks),
         contended=sum(lock.contended for lock in locks),
         waiting=sum(lock.waiting for lock in locks),
         longest_wait=duration(longest) if longest else "",

@@ -39,6 +39,13 @@ class ScannedContender(ContenderInfo):
     may_hold: bool = False
     """Whether it may hold a permit by an earlier limit. That is not certain, so it is among the waiters."""
 
+    @property
+    def idle_for(self) -> float | None:
+        """Seconds for which its process has kept the lock for its next user; None if the lock is in use."""
+        if self.idle_since is None:
+            return None
+        return max(0.0, self.age - (self.idle_since - self.came).total_seconds())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
@@ -78,12 +85,17 @@ class LockInfo:
 
     @property
     def held_for(self) -> float | None:
-        """Seconds for which its first holder has held it; None without a holder."""
-        if not self.holders:
+        """Seconds for which its first holder has held it; None without a holder, or if the lock is idle."""
+        if not self.holders or self.idle_for is not None:
             return None
         holder = self.holders[0]
         since = holder.held_since or holder.came
         return max(0.0, holder.age - (since - holder.came).total_seconds())
+
+    @property
+    def idle_for(self) -> float | None:
+        """Seconds for which a process has kept it for its next user (`linger`); None if it is in use."""
+        return self.holders[0].idle_for if self.holders else None
 
     @property
     def operator(self) -> OperatorHold | None:

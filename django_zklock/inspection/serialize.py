@@ -57,6 +57,7 @@ def lock_json(lock: LockInfo) -> dict[str, Any]:
         "waiters": [scanned_json(each) for each in lock.waiters],
         "waiting": lock.waiting,
         "held_for": lock.held_for,
+        "idle_for": lock.idle_for,
         "longest_wait": lock.longest_wait,
         "problem": lock.problem,
     }
@@ -82,6 +83,7 @@ def contender_json(contender: ContenderInfo) -> dict[str, Any]:
         "operator": None if contender.operator is None else operator_hold_json(contender.operator),
         "release_request": None if contender.release_request is None else asdict(contender.release_request),
         "limit": contender.limit,
+        "idle_since": _time(contender.idle_since),
     }
 
 

@@ -76,6 +76,8 @@ class ContenderInfo:
     """The limit in its code, if it wants a permit; None if it is unknown."""
     owner: int = 0
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
+    idle_since: datetime | None = None
+    """Since when nobody uses the lock, and its process keeps it for its next user (`linger`). None if it is in use."""
 
     @classmethod
     def from_node(cls, key: str, child: Child, node: Node, **more: Any) -> Self:
@@ -103,6 +105,7 @@ class ContenderInfo:
             release_request=release_request.requested(node.data),
             limit=payload.limit or None,
             owner=payload.owner,
+            idle_since=_idle_since(payload, node) if payload.idle else None,
             **more,
         )
 
@@ -116,6 +119,15 @@ class ContenderInfo:
         kind = "an unknown kind" if self.client == clients.UNKNOWN else self.client
         host = f" on {self.host}" if self.host else ""
         return f"{name}a client of {kind}{host}, {self.name}"
+
+
+def _idle_since(payload: Payload, node: Node) -> datetime | None:
+    """Return since when the lock is idle, by ZooKeeper's clock: so long after the create as its host says."""
+    try:
+        came, idle = datetime.fromisoformat(payload.since), datetime.fromisoformat(payload.idle)
+        return to_datetime(max(node.ctime, min(node.ctime + (idle - came).total_seconds(), node.mtime)))
+    except (TypeError, ValueError):
+        return None
 
 
 _Outcome: TypeAlias = tuple[ContenderInfo, ...] | ZkLockError

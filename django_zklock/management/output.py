@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from django_zklock.queue.escaping import printable, session_hex
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import ContenderInfo, LockInfo, SetLimit, Wait
+    from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, SetLimit, Wait
 
 CELL: Final = 200  # characters of one cell or name
 LINE: Final = 4000  # characters of one line
@@ -120,8 +120,10 @@ def process_of(contender: ContenderInfo) -> str:
     return f"{contender.host}:{contender.pid}"
 
 
-def work_of(contender: ContenderInfo) -> str:
-    """Return what a contender runs, or for an operator hold its end and reason."""
+def work_of(contender: ScannedContender) -> str:
+    """Return what a contender runs, for how long nobody uses the lock, or the end and reason of an operator hold."""
+    if contender.idle_for is not None:
+        return f"kept for the next user, idle for {duration(contender.idle_for)}"
     hold = contender.operator
     return contender.what if hold is None else f"until {hold.until:%Y-%m-%d %H:%M:%S} UTC: {hold.reason}"
 

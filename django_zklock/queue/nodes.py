@@ -157,6 +157,8 @@ class Payload:
     """The limit in the code of this contender; 0 if it wants no permit."""
     owner: int = 0
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if unknown."""
+    idle: str = ""
+    """Since when nobody uses the lock that its process keeps for the next user, like `since`; empty if it is in use."""
 
     def encode(self) -> bytes:
         """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
@@ -181,6 +183,8 @@ class Payload:
             found["limit"] = _number(self.limit)
         if self.owner:
             found["owner"] = _number(self.owner)
+        if self.idle:
+            found["idle"] = _text(self.idle, _SHORT)
         found["about"] = about = {}
         if item:
             for name, value in list(self.about.items())[:_MOST_ITEMS]:
@@ -215,6 +219,7 @@ class Payload:
             about=_items(found.get("about")),
             limit=_number(found.get("limit")),
             owner=_number(found.get("owner")),
+            idle=_text(found.get("idle")),
         )
 
     def is_of(self, child: Child) -> bool:

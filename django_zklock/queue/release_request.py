@@ -15,7 +15,7 @@ BY_CURATOR: Final = "a client of Curator"
 
 
 _FIELD: Final = "release_request"
-_UNCUT: Final = frozenset({"guid", "since", _FIELD})  # useless when cut
+_UNCUT: Final = frozenset({"guid", "since", "idle", _FIELD})  # useless when cut
 _IDENTITY: Final = frozenset({"version", "guid", "host", "pid", "thread", "what", "since", "template"})
 _LIMITS: Final = (512, 256, 128, 64, 32, 16)  # characters of each text; the last one fits, at least for `_IDENTITY`
 

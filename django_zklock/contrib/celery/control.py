@@ -29,7 +29,7 @@ CLOSE_TIMEOUT: Final = 0.2  # seconds
 
 @inspect_command()
 def zklocks(state: Any, **kwargs: object) -> dict[str, Any]:
-    """List the locks that this worker's processes hold and wait for."""
+    """List the locks that this worker's processes hold, keep for their next users, and wait for."""
     pool = state.consumer.pool
     processes = (pool.info or {}).get("processes") if pool is not None else None
     line: Line | None = getattr(state.consumer, LINE, None)
@@ -63,7 +63,13 @@ def _locks_of(found: Snapshot, processes: set[int], line: Mapping[str, WaitingTa
             if each.host == host and each.pid in processes
         ]
 
-    held = [item for lock in found.locks for _, item in items(lock.key, lock.holders)]
+    held = [item for lock in found.locks if lock.idle_for is None for _, item in items(lock.key, lock.holders)]
+    idle = [
+        {"lock": lock.key, "pid": item["pid"], "idle_for": lock.idle_for}
+        for lock in found.locks
+        if lock.idle_for is not None
+        for _, item in items(lock.key, lock.holders)
+    ]
     waiting = [
         {**item, "ahead": len(lock.holders) + number}
         for lock in found.locks
@@ -71,7 +77,8 @@ def _locks_of(found: Snapshot, processes: set[int], line: Mapping[str, WaitingTa
     ]
     waiting += _without_znode(line, {lock.key: len(lock.holders) + len(lock.waiters) for lock in found.locks}, waiting)
     problems = [f"{lock.key}: {lock.problem}" for lock in found.locks if lock.problem]
-    return {"held": held, "waiting": waiting, "problem": found.problem or "; ".join([*problems, *found.notes])}
+    problem = found.problem or "; ".join([*problems, *found.notes])
+    return {"held": held, "idle": idle, "waiting": waiting, "problem": problem}
 
 
 def _without_znode(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import enum
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.protocol import faultpoints, loss, release_requests
@@ -168,11 +168,14 @@ class Contender(SessionListener):
 
     def set_process(self, pid: int) -> None:
         """Show others in the queue that this process of the machine does the work; from any thread."""
-        self.session.post(self._set_process, pid)
+        self.session.post(self.describe, {"pid": pid})
 
-    def _set_process(self, pid: int) -> None:
+    # --- while it holds the lock ----------------------------------------------------------------------------------
+
+    def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
+        """Show others in the queue these fields of the payload; see `ContenderNode.describe`."""
         if self._phase is Phase.HOLDING and self._node is not None:
-            self._node.set_process(pid)
+            self._node.describe(fields, done)
 
     # --- into the queue -----------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.protocol import faultpoints
@@ -19,7 +19,7 @@ from django_zklock.locks.protocol.registry import Registry
 from django_zklock.locks.protocol.replacement import Replacement
 from django_zklock.locks.protocol.replies import ReplyGuard
 from django_zklock.locks.protocol.spec import Caller, QueueSpec
-from django_zklock.queue import guids, markers, nodes
+from django_zklock.queue import guids, markers, nodes, release_request
 from django_zklock.queue.nodes import Payload
 from django_zklock.zk.errors import NodeExists, NodeMissing, OutcomeUnknown, Outdated, SessionGone, ZkError
 from django_zklock.zk.gateway import NamesReply, Node, NodeReply, Watch, WriteReply
@@ -233,17 +233,26 @@ class ContenderNode:
             self.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event)
         )
 
-    def set_process(self, pid: int) -> None:
-        """Write into the znode which process of this machine does the work. A release request in it goes first."""
-        payload = Payload.decode(self.node.data) if self.node is not None else None
-        if self.node is None or payload is None or self._last_read not in (None, self.node):
+    def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
+        """
+        Write these fields of the payload, for others in the queue. A release request in it goes first.
+
+        `done` is called when they are written. It may fail; then the caller tries again if it has to.
+        """
+        node = self._last_read
+        if node is None or (self.node is not None and node.version < self.node.version):
+            node = self.node
+        payload = Payload.decode(node.data) if node is not None else None
+        if node is None or payload is None or release_request.requested(node.data) is not None:
             return
-        node, data = self.node, replace(payload, pid=pid).encode()
 
         def on_written(answer: NodeReply) -> None:
-            if isinstance(answer, Node) and self.node is node:
+            if isinstance(answer, Node):
                 self.node = answer
+                if done is not None:
+                    done()
 
+        data = replace(payload, **fields).encode()
         self._registry.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
     def share(self) -> None:

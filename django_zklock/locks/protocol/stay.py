@@ -17,9 +17,11 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
+from typing import Any, Final
 
 from django_zklock.exceptions import UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.protocol.contender import Busy, Contender, Outcome
@@ -39,6 +41,12 @@ LOOK_EVERY: Final = 1.0
 """Seconds at most between two looks whether a stay has been idle for too long."""
 SHORTEST_LOOK: Final = 0.001
 """Seconds at least between two of them."""
+SHOW_AFTER: Final = 0.9
+"""Seconds for which the znode has to be wrong, and a state to last, before the znode is written; less than a look."""
+KEPT: Final = "kept for the next user"
+"""The work that the znode shows while the lock is idle."""
+IN_TURN: Final = "several, one after another"
+"""The work that the znode shows while no owner lasts."""
 
 
 class TurnGrant(Grant):
@@ -60,7 +68,18 @@ class TurnGrant(Grant):
 class Turn:
     """One owner's place in the queue of this process; the owner uses it as its contender."""
 
-    __slots__ = ("_done", "_outcomes", "caller", "gone", "on_queued", "session", "spec", "stay", "waits")
+    __slots__ = (
+        "_done",
+        "_outcomes",
+        "_pid",
+        "caller",
+        "gone",
+        "on_queued",
+        "session",
+        "spec",
+        "stay",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -80,6 +99,7 @@ class Turn:
         self._done: Callable[[Outcome], object] | None = done  # may be called again with the same outcome
         self.waits = waits
         self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up anew
+        self._pid = os.getpid()  # the process of this machine that does the work
 
     def __repr__(self) -> str:
         return f"<turn for {self.spec.key!r}>"
@@ -127,8 +147,9 @@ class Turn:
 
     def set_process(self, pid: int) -> None:
         """Show others in the queue that this process of the machine does the work."""
+        self._pid = pid
         if self.stay is not None:
-            self.stay.contender.set_process(pid)
+            self.session.post(self.stay.show_owner, self)
 
     def on_first(self, stay: Stay) -> None:
         """It is the first of this stay; this may be said more than once, by any thread."""
@@ -151,6 +172,11 @@ class Turn:
         """Its grant, once it has the lock."""
         outcome = self._outcomes.get(self.stay)
         return outcome if isinstance(outcome, Grant) else None
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What the payload of the znode says while it has the lock."""
+        return _description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
 
     @property
     def placed(self) -> bool:
@@ -246,6 +272,8 @@ class Stay(GrantObserver):
         # Protocol's thread only.
         self._watch: Watch | None = None
         self._timer: Timer | None = None
+        self._shown: float | Mapping[str, Any] = founder.description  # in the znode: idle since then, or an owner
+        self._wrong_since: float | None = None  # when a look found that the znode is wrong
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
@@ -376,7 +404,41 @@ class Stay(GrantObserver):
             if left <= 0:
                 self.end_if_idle()
         if not self.over:
+            self._correct_shown()
             self._timer = self._session.loop.call_later(min(max(left, SHORTEST_LOOK), LOOK_EVERY), self._look)
+
+    def _correct_shown(self) -> None:
+        """Write the znode if it is wrong for some time; never for each of many short owners."""
+        now, first = time.monotonic(), self.first
+        state: float | Mapping[str, Any] = self.idle_since if first is None else first.description
+        if state == self._shown:
+            self._wrong_since = None
+            return
+        if self._wrong_since is None:
+            self._wrong_since = now
+        if now - self._wrong_since < SHOW_AFTER:
+            return
+        since = self.idle_since if first is None else first.grant.since if first.grant is not None else now
+        if now - since < SHOW_AFTER:
+            state = _description(os.getpid(), IN_TURN)
+        if state != self._shown:
+            self._show(state)
+
+    def show_owner(self, turn: Turn) -> None:
+        """Show others in the queue this owner, if it has the lock."""
+        if self.first is turn:
+            self._show(turn.description)
+
+    def _show(self, state: float | Mapping[str, Any]) -> None:
+        def on_written() -> None:
+            self._shown = state
+
+        if not isinstance(state, float):
+            fields = state
+        else:
+            idle_since = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - state)
+            fields = _description(os.getpid(), KEPT, idle=idle_since.isoformat(timespec="milliseconds"))
+        self.contender.describe(fields, on_written)
 
     def _watch_others(self) -> None:
         self._unwatch()
@@ -439,6 +501,13 @@ class Stay(GrantObserver):
             grant.request_release(request)
             if grant.on_release_request is not None:
                 grant.on_release_request(grant, request)
+
+
+def _description(
+    pid: int, what: str, thread: str = "", about: Mapping[str, str] = MappingProxyType({}), idle: str = ""
+) -> Mapping[str, Any]:
+    """Return the fields of a payload that change while a stay lasts."""
+    return {"pid": pid, "what": what, "thread": thread, "about": about, "idle": idle}
 
 
 class Stays(SessionObserver):

@@ -16,7 +16,7 @@ from django_zklock.management.zklock.show import read_lock
 from django_zklock.queue.escaping import printable
 
 QUESTION: Final = """\
-{key} is held by
+{key} is {state} by
     {who}, for {age}, token {token}
     running: {work}
 The holder learns at once that the lock is lost. Its work may continue for a moment. {next}
@@ -78,6 +78,7 @@ def _confirm(lock: LockInfo, holder: ScannedContender) -> None:
     sys.stderr.write(
         QUESTION.format(
             key=printable(lock.key),
+            state="held" if holder.idle_for is None else "kept",
             who=printable(process_of(holder)),
             age=duration(holder.age),
             token=holder.token,

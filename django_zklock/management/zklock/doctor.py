@@ -158,7 +158,9 @@ def _rights(config: Config, found: CheckupResult) -> Iterator[Check]:
 def _locks(snapshot: Snapshot) -> Iterator[Check]:
     if snapshot.problem:
         yield Check("locks", "error", snapshot.problem)
-    yield Check("locks", "info", f"{snapshot.total} held or waited for")
+    idle = sum(lock.idle_for is not None for lock in snapshot.locks)
+    kept = f", {idle} of them kept for the next user" if idle else ""
+    yield Check("locks", "info", f"{snapshot.total} held or waited for{kept}")
     for lock in snapshot.locks:
         if lock.problem:
             yield Check("queue", "error", f"{lock.key}: {lock.problem}")

@@ -46,7 +46,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     write_line(out, f"{lock.key} ({lock.kind}{permits}) at {lock.path}")
     _write_notes(out, lock)
     rows = [("over", *_cells(each)) for each in lock.over]
-    rows += [("holds", *_cells(each)) for each in lock.holders]
+    rows += [("holds" if each.idle_for is None else "keeps", *_cells(each)) for each in lock.holders]
     rows += [
         (f"{number}, may hold" if each.may_hold else str(number), *_cells(each))
         for number, each in enumerate(lock.waiters, start=1)

@@ -22,7 +22,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     """Write the summary."""
     with errors_as_exit_codes():
         found = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=0)
-    held = sum(bool(lock.holders) for lock in found.locks)
+    held = sum(lock.held_for is not None for lock in found.locks)
+    idle = sum(lock.idle_for is not None for lock in found.locks)
     contended = sum(lock.contended for lock in found.locks)
     waiting = sum(lock.waiting for lock in found.locks)
     longest = max((lock.longest_wait or 0.0 for lock in found.locks), default=0.0)
@@ -34,7 +35,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.json:
         summary = snapshot_json(found)
         del summary["locks"]
-        summary |= {"held": held, "contended": contended, "waiting": waiting, "longest_wait": longest, **shared}
+        summary |= {"held": held, "idle": idle, "contended": contended, "waiting": waiting}
+        summary |= {"longest_wait": longest, **shared}
         write_json(out, summary)
     else:
         _write_connection(out, found.connection)
@@ -42,6 +44,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
             write_line(out, "number of locks unknown: not connected")
         else:
             locks = f"{held} lock{'' if held == 1 else 's'} held"
+            locks += f", {idle} kept for the next user" if idle else ""
             write_line(out, f"{locks}, {contended} contended, {waiting} waiting, longest wait {duration(longest)}")
         if any(shared.values()):
             semaphores = f"semaphores: {shared['semaphores']} (with a limit that was set: {shared['limits_set']})"

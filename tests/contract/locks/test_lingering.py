@@ -19,7 +19,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
-from django_zklock.inspection import look_at
+from django_zklock.inspection import LockInfo, look_at
 from django_zklock.operations import break_lock, request_release
 from django_zklock.zk import process
 
@@ -33,6 +33,20 @@ def token_of(lock: Lock) -> int:
     with lock as hold:
         hold.check()
         return hold.token
+
+
+def shown() -> LockInfo:
+    """Return what inspection says of the lock."""
+    found = look_at(KEY)
+    assert found is not None
+    return found
+
+
+def shown_version(zoo: Zoo) -> int:
+    """Return how often the znode of the lock was written after its create."""
+    (name,) = zoo.children(KEY)
+    version: int = zoo.client.exists(f"{zoo.base}/{KEY}/{name}").version
+    return version
 
 
 @pytest.fixture(autouse=True)
@@ -264,10 +278,63 @@ def test_those_who_wait_line_up_anew_when_the_lock_is_lost(zoo: Zoo) -> None:
 def test_an_idle_lock_that_was_broken_is_not_handed_out(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
-    found = look_at(KEY)
-    assert found is not None
+    found = shown()
     break_lock(KEY, guid=found.holders[0].guid, token=token, reason="a test", by="tester")
     eventually(lambda: token_of(lock) > token)
+
+
+def test_an_idle_lock_is_shown_as_kept(zoo: Zoo) -> None:
+    """With the time since the last use; a lock that is used again is shown with its user."""
+    lock = zk_lock(KEY, linger=LONG, what="the first work")
+    began = time.monotonic()
+    token_of(lock)
+    eventually(lambda: shown().idle_for is not None)
+    found = shown()
+    assert found.idle_for is not None
+    assert 0.5 < found.idle_for <= time.monotonic() - began + 0.1
+    assert found.held_for is None
+    holder = found.holders[0]
+    assert (holder.what, holder.thread, dict(holder.about), holder.owner) == ("kept for the next user", "", {}, 0)
+    with zk_lock(KEY, linger=LONG, what="the second work", about={"task": "t", "id": "2"}):
+        eventually(lambda: shown().holders[0].what == "the second work")
+        holder = shown().holders[0]
+        assert (holder.idle_since, holder.about["id"], holder.owner) == (None, "2", 0)
+        assert holder.thread == threading.current_thread().name
+
+
+def test_short_owners_are_not_shown_one_by_one(zoo: Zoo) -> None:
+    """One write says that there are several; none of them is named after its end."""
+    lock = functools.partial(zk_lock, KEY, linger=LONG)
+    token = token_of(lock(what="the first work"))
+    written = -1
+    ends = time.monotonic() + 4
+    while time.monotonic() < ends:
+        token_of(lock(what=f"work at {time.monotonic()}"))
+        if time.monotonic() > ends - 1:
+            written = shown_version(zoo) if written < 0 else written
+            assert shown().holders[0].what == "several, one after another"
+    assert (written, shown_version(zoo)) == (1, 1)
+    assert token_of(lock()) == token
+
+
+def test_the_znode_is_not_written_while_the_same_work_uses_it(zoo: Zoo) -> None:
+    lock = zk_lock(KEY, linger=LONG)
+    ends = time.monotonic() + 2.5
+    while time.monotonic() < ends:
+        token_of(lock)
+    assert shown_version(zoo) == 0
+
+
+def test_a_release_request_is_not_overwritten(zoo: Zoo) -> None:
+    """Nothing else is written into the znode after it."""
+    with zk_lock(KEY, linger=LONG, what="the first work"):
+        pass
+    with zk_lock(KEY, linger=LONG, what="the second work") as hold:
+        request_release(KEY, reason="a test", by="tester")
+        assert hold.wait_release_requested(10) is not None
+        time.sleep(2.5)
+        assert shown_version(zoo) == 1
+        assert shown().holders[0].release_request is not None
 
 
 def test_who_is_asked_for_it_lets_it_go(zoo: Zoo) -> None:
@@ -368,7 +435,6 @@ def test_what_has_it_is_seen(zoo: Zoo) -> None:
     """A taker of the lingering kind is the same for others as any."""
     taker = Taker(LINGERING.lock())
     taker.wait_granted()
-    found = look_at(KEY)
-    assert found is not None
+    found = shown()
     assert [each.kind for each in found.holders] == ["lock"]
     taker.go()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -49,7 +51,7 @@ def contend(zoo: Zoo, key: str, number: int, **more: Any) -> str:
     """Have a contender of a process that is not there; return the path of its node."""
     guid = GUID % number
     fields: dict[str, Any] = {"host": f"web-{number}", "pid": 70 + number, "thread": "MainThread", "what": "", **more}
-    payload = Payload(guid=guid, since="", template=key, **fields)
+    payload = Payload(guid=guid, template=key, **{"since": "", **fields})
     path: str = zoo.client.create(
         f"{zoo.base}/{key}/{nodes.prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
     )
@@ -336,3 +338,25 @@ def test_the_locks_of_this_process_are_shown_with_their_work(zoo: Zoo, viewer: C
         lock = viewer.get(f"{LIST}mine/change/").context["lock"]
         assert (lock.holders[0].info.token, lock.holders[0].info.client) == (hold.token, "zklock")
     assert LogEntry.objects.count() == 0
+
+
+def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, viewer: Client) -> None:
+    """In the list, its filters, its summary, and on the page of the lock."""
+    came, idle = datetime.now(timezone.utc), datetime.now(timezone.utc) + timedelta(seconds=0.1)
+    path = contend(zoo, "orders/42", 1, since=came.isoformat(), idle=idle.isoformat())
+    time.sleep(0.2)
+    zoo.client.set(path, zoo.client.get(path)[0])  # as its process would
+    page = viewer.get(LIST).content.decode()
+    assert re.search(r"kept for the next user, idle for \d\.\d s", page)
+    assert "0 locks held" in page
+    assert "1 kept for the next user" in page
+    assert (keys(viewer, "?state=kept"), keys(viewer, "?state=held"), keys(viewer, "?state=long")) == (
+        ["orders/42"],
+        [],
+        [],
+    )
+    page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
+    assert "Kept for the next user" in page
+    assert re.search(r"pid 71: kept for the next user, idle for \d\.\d s\. Another process", page)
+    assert "has held it" not in page
+    zoo.client.delete(path)

@@ -21,6 +21,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.queue import nodes
 from django_zklock.queue.reservations import Reservation, State
 from django_zklock.testing.ensemble import free_ports
+from django_zklock.zk import process as zk_process
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # the doctor looks at fenced rows
 
@@ -72,6 +73,21 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
         assert hold.key in text
     status, _, message = ending("show", "inventory/a b")
     assert (status, message) == (ExitCode.FREE, "The lock 'inventory/a%20b' is free.")
+
+
+def test_an_idle_lock_is_listed_as_kept(zoo: Zoo) -> None:
+    """It is not counted as held."""
+    with zk_lock("stock", linger=60):
+        pass
+    eventually(lambda: as_json("status")["idle"] == 1)
+    text = zklock("status")
+    assert "0 locks held, 1 kept for the next user" in text
+    assert "kept for the next user, idle for " in zklock("list")
+    assert "keeps" in zklock("show", "stock")
+    assert "1 of them kept for the next user" in zklock("doctor")
+    (lock,) = as_json("list")["locks"]
+    assert (lock["held_for"], lock["idle_for"] > 0.5) == (None, True)
+    zk_process.reset()
 
 
 def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
