@@ -1,10 +1,13 @@
-"""The code in the how-tos about release requests and about limits of the hold time runs."""
+"""The code in the how-tos about release requests, limits of the hold time, and locks that linger runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from support.docs import written
+
+from django_zklock import conf
 
 ASKING = """
 import threading
@@ -68,6 +71,29 @@ def test_a_job_is_done_once(zklock):
 """
 
 
+LINGERING = """
+from celery import Celery
+from django_zklock.inspection import look_at
+from importing import import_prices
+import tasks
+
+app = Celery("documented", broker="memory://")
+app.set_default()
+
+
+def test_all_rows_have_one_znode(zklock):
+    seen = []
+    import_prices(["a", "b", "c"], lambda row: seen.append(look_at("prices/acme").holders[0].token))
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+    assert look_at("prices/acme") is not None
+
+
+def test_a_task_runs(zklock):
+    assert tasks.book(7, 5) == "5 on 7"
+"""
+
+
 def passes(page: str, code: str, directory: Path, count: int) -> None:
     project = written(page, directory)
     project.write("test_shown.py", code)
@@ -79,6 +105,14 @@ def passes(page: str, code: str, directory: Path, count: int) -> None:
 def test_the_examples_of_release_requests_run(tmp_path: Path) -> None:
     """What a reader would copy does what the page says."""
     passes("ask-a-holder-to-release.md", ASKING, tmp_path, 2)
+
+
+def test_the_examples_of_linger_run(tmp_path: Path) -> None:
+    """What a reader would copy does what the page says; the settings are sound."""
+    passes("linger.md", LINGERING, tmp_path, 2)
+    names: dict[str, Any] = {}
+    exec((tmp_path / "settings.py").read_text(), names)
+    assert conf.problems(names["ZKLOCK"]) == []
 
 
 def test_the_examples_of_bounding_a_hold_run(tmp_path: Path) -> None:

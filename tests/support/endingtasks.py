@@ -138,6 +138,12 @@ def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
     do(verb, argument)
 
 
+@app.task(name="lingers")
+@zk_locked("{key}", linger=60)
+def lingers(key: str) -> None:
+    """Leave a lock to the next owner in this process."""
+
+
 @app.task(name="loses_block")
 def loses_block(key: str, mark: str) -> None:
     """Work under a lock until it is lost, and report what is raised."""

@@ -140,6 +140,10 @@ def use_kinds() -> None:
         assert_type(hold.downgrade(), None)
     with zk_lock("reports", limit=3), zk_lock("a", kind="write", limit=None):
         pass
+    with zk_lock("a", linger=0.5), zk_write("a", linger=timedelta(seconds=2)), zk_locks("a", "b", linger=1):
+        pass
+    zk_lock("a", linger="1")  # type: ignore[arg-type]
+    zk_leader("a", linger=1)  # type: ignore[call-arg]
     try:
         assert_type(reader("a"), str)
     except LockUpgradeRefused as error:

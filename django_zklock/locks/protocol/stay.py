@@ -42,11 +42,11 @@ LOOK_EVERY: Final = 1.0
 SHORTEST_LOOK: Final = 0.001
 """Seconds at least between two of them."""
 SHOW_AFTER: Final = 0.9
-"""Seconds for which the znode has to be wrong, and a state to last, before the znode is written; less than a look."""
+"""Seconds for which an owner or an idle time has to last, or the znode to be wrong, before it is written."""
 KEPT: Final = "kept for the next user"
 """The work that the znode shows while the lock is idle."""
 IN_TURN: Final = "several, one after another"
-"""The work that the znode shows while no owner lasts."""
+"""The work that the znode shows while no owner lasts and their work differs."""
 
 
 class TurnGrant(Grant):
@@ -268,6 +268,7 @@ class Stay(GrantObserver):
         self.spec = founder.spec
         self._waits = founder.waits
         self._linger = founder.spec.linger
+        self._last = founder  # that had the lock
         self._ended = False
         # Protocol's thread only.
         self._watch: Watch | None = None
@@ -291,6 +292,8 @@ class Stay(GrantObserver):
     def leave(self, turn: Turn) -> None:
         """Remove a turn, and tell the one that is the first then; doing it again changes nothing."""
         self._linger, self.idle_since = turn.spec.linger, time.monotonic()
+        if turn.grant is not None:
+            self._last = turn
         try:
             self.queue.remove(turn)
         except ValueError:
@@ -408,21 +411,21 @@ class Stay(GrantObserver):
             self._timer = self._session.loop.call_later(min(max(left, SHORTEST_LOOK), LOOK_EVERY), self._look)
 
     def _correct_shown(self) -> None:
-        """Write the znode if it is wrong for some time; never for each of many short owners."""
+        """Write the znode if it has been wrong for some time; never for each of many short owners."""
         now, first = time.monotonic(), self.first
-        state: float | Mapping[str, Any] = self.idle_since if first is None else first.description
-        if state == self._shown:
+        grant = None if first is None else first.grant
+        since = self.idle_since if first is None else now if grant is None else grant.since
+        present, in_turn = (first or self._last).description, _description(os.getpid(), IN_TURN)
+        if now - since >= SHOW_AFTER:
+            state = self.idle_since if first is None else present
+            if state != self._shown:
+                self._show(state)
+        elif self._shown in (present, in_turn):
             self._wrong_since = None
-            return
-        if self._wrong_since is None:
+        elif self._wrong_since is None:
             self._wrong_since = now
-        if now - self._wrong_since < SHOW_AFTER:
-            return
-        since = self.idle_since if first is None else first.grant.since if first.grant is not None else now
-        if now - since < SHOW_AFTER:
-            state = _description(os.getpid(), IN_TURN)
-        if state != self._shown:
-            self._show(state)
+        elif now - self._wrong_since >= SHOW_AFTER:
+            self._show(in_turn)
 
     def show_owner(self, turn: Turn) -> None:
         """Show others in the queue this owner, if it has the lock."""
@@ -431,7 +434,7 @@ class Stay(GrantObserver):
 
     def _show(self, state: float | Mapping[str, Any]) -> None:
         def on_written() -> None:
-            self._shown = state
+            self._shown, self._wrong_since = state, None
 
         if not isinstance(state, float):
             fields = state

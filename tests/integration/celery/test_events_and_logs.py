@@ -105,6 +105,24 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
     worker.get(waits)
 
 
+def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> None:
+    """Not as held; it leaves when another process wants it."""
+
+    def inspected() -> dict[str, Any]:
+        replies = worker.app.control.broadcast("zklocks", reply=True, timeout=2, limit=1)
+        ((answer,),) = [reply.values() for reply in replies or []]
+        return dict(answer)
+
+    worker.get(worker.send("lingers", "kept"))
+    eventually(lambda: inspected()["idle"])
+    answer = inspected()
+    ((idle,), held) = answer["idle"], answer["held"]
+    assert (idle["lock"], idle["idle_for"] > 0.5, held) == ("kept", True, [])
+    assert idle["pid"] in worker.children() | {worker.process.pid}
+    with worker.zoo.hold_elsewhere("kept"):
+        worker.zoo.wait_contenders("kept", 1)
+
+
 @pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)
 def test_the_command_line_inspects(worker: Worker) -> None:
     """`celery inspect zklocks` works for an application that imports the command."""
@@ -119,7 +137,7 @@ def test_the_command_line_inspects(worker: Worker) -> None:
     ended = subprocess.run(command, cwd=TESTS, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 0, ended.stderr
     ((answer,),) = [json.loads(ended.stdout).values()]
-    assert answer == {"held": [], "waiting": [], "problem": ""}
+    assert answer == {"held": [], "idle": [], "waiting": [], "problem": ""}
 
 
 def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_payload_never_exceeds_its_limit(
     )
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
-    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "owner"}
+    assert json.loads(data.decode()).keys() == asdict(payload).keys() - {"limit", "owner", "idle"}
 
 
 def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:

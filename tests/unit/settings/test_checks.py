@@ -91,6 +91,12 @@ def test_tree_that_projects_share_is_warned_of(raw: dict[str, str], expected: li
             {"DEFAULTS": {"max_hold": 5}, "LOCKS": {"a": {"path": "a", "min_hold": 9}}},
             'max_hold=5, which is less than min_hold=9, one of them from ZKLOCK["DEFAULTS"].',
         ),
+        ({"LOCKS": {"a": {"path": "a", "linger": 2, "limit": 3}}}, "linger=2 and limit=3, but only exclusive locks"),
+        ({"LOCKS": {"a": {"path": "a", "linger": 2, "kind": "read"}}}, 'linger=2 and kind="read", but only exclusive'),
+        (
+            {"DEFAULTS": {"linger": 0.5}, "LOCKS": {"a": {"path": "a", "min_hold": 9}}},
+            "linger=0.5 and min_hold, which keeps the lock from the next owners in this process, too",
+        ),
     ],
 )
 def test_options_that_cannot_be_had_together_are_errors(raw: dict[str, object], expected: str) -> None:
@@ -104,6 +110,13 @@ def test_a_lock_may_undo_a_default() -> None:
     """As the hint says; and who says its kind has said that the limit of others is not its own."""
     defaults = {"limit": 3, "max_hold": 5}
     locks = {"a": {"path": "a", "kind": "read"}, "b": {"path": "b", "max_hold": None, "min_hold": 9}}
+    assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
+    defaults = {"linger": 2}
+    locks = {
+        "a": {"path": "a", "kind": "read", "linger": 0},
+        "b": {"path": "b", "kind": "write"},
+        "c": {"path": "c", "linger": 0, "limit": 2},
+    }
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
 
 

@@ -344,6 +344,7 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
         ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
         ("on_lost", "skip"), ("max_hold", 0), ("max_hold", "5"), ("warn_after", 0), ("warn_after", -1),
         ("min_hold", None), ("min_hold", -1), ("min_hold", 8 * 86400),
+        ("linger", None), ("linger", -1), ("linger", "5"), ("linger", True), ("linger", math.inf),
     ],
 )  # fmt: skip
 def test_option_without_a_meaning_is_refused(option: str, value: object) -> None:
@@ -352,6 +353,15 @@ def test_option_without_a_meaning_is_refused(option: str, value: object) -> None
     assert (problem.id, option in problem.message) == ("E009", True)
     problem = only_problem(LOCKS={"stock": {"path": "stock", option: value}})
     assert (problem.id, f'["stock"]["{option}"]' in problem.message) == ("E009", True)
+
+
+def test_locks_that_linger_are_bounded() -> None:
+    """By a whole number; without one, by a thousand."""
+    assert config().max_lingering == 1000
+    assert (config(MAX_LINGERING=0).max_lingering, config(MAX_LINGERING=5).max_lingering) == (0, 5)
+    for value in (-1, 1.5, "5", True, math.inf):
+        problem = only_problem(MAX_LINGERING=value)
+        assert (problem.id, repr(value) in problem.message) == ("E015", True)
 
 
 def test_a_skipped_task_may_return_none() -> None:
