@@ -559,6 +559,11 @@ class Stays(SessionObserver):
             if idle:
                 min(idle, key=lambda stay: stay.idle_since).end_if_idle()
 
+    def end_idle(self) -> None:
+        """End all that nobody uses."""
+        for stay in list(self._stays.values()):
+            stay.end_if_idle()
+
     def on_closed(self) -> None:
         """Nobody who waits would get the lock any more."""
         error = ZooKeeperUnavailable("The ZooKeeper session of this process was closed.")

@@ -192,6 +192,17 @@ def test_what_stays_of_a_hold_that_lasts_at_least_a_time_is_not_left(server: Dev
         pass
 
 
+def test_an_idle_lock_that_lingers_is_not_left(server: DevServer) -> None:
+    """It leaves with the end of the test; one that is in use is reported."""
+    with LockTester(server), zk_lock("a", linger=300):
+        pass
+    tester = LockTester(server)
+    tester.start()
+    assert zk_lock("a", linger=300).acquire(timeout=5) is not None
+    with pytest.raises(AssertionError, match="these contenders are left"):
+        tester.stop()
+
+
 def test_what_is_left_is_told_and_let_go(server: DevServer) -> None:
     """A contender that is left fails the end, and is gone afterwards all the same."""
     tester = LockTester(server)
