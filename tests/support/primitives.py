@@ -12,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 
 from django_zklock import Lock, zk_lock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.protocol.stay import Stay, Stays
+from django_zklock.locks.protocol.stay import Stay, Stays, Turn
 from django_zklock.queue import guids, nodes
 from django_zklock.queue.nodes import Kind
 from django_zklock.testing.ensemble import Ensemble, four_letter
@@ -140,7 +140,7 @@ def stay_of(lock: Lock) -> Stay | None:
     return process.current().attached(Stays).find(lock.spec) if lock.spec.linger else None
 
 
-def turns_of(lock: Lock) -> set[object]:
+def turns_of(lock: Lock) -> set[Turn | None]:
     """Return the turns of those that have a lock that lingers, or line up for it, in this process."""
     stay = stay_of(lock)
     return set() if stay is None else set(stay.queue)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -311,18 +312,24 @@ def test_an_idle_lock_is_shown_as_kept(zoo: Zoo) -> None:
 
 
 def test_short_owners_are_not_shown_one_by_one(zoo: Zoo) -> None:
-    """One write says that there are several; none of them is named after its end."""
-    lock = functools.partial(zk_lock, KEY, linger=LONG)
-    token = token_of(lock(what="the first work"))
-    written = -1
-    ends = time.monotonic() + 4
-    while time.monotonic() < ends:
-        token_of(lock(what=f"work at {time.monotonic()}"))
-        if time.monotonic() > ends - 1:
-            written = shown_version(zoo) if written < 0 else written
-            assert shown().holders[0].what == "several, one after another"
-    assert (written, shown_version(zoo)) == (1, 1)
-    assert token_of(lock()) == token
+    """The znode says that there are several; the first one is not named for long after its end."""
+    stop, grants = threading.Event(), 0
+
+    def work() -> None:
+        nonlocal grants
+        while not stop.is_set():
+            grants += 1
+            token_of(zk_lock(KEY, linger=LONG, what=f"work {grants}"))
+
+    worker = BackgroundCall(work)
+    eventually(lambda: zoo.children(KEY))
+    eventually(lambda: shown().holders[0].what == "several, one after another")
+    time.sleep(1.5)
+    written = shown_version(zoo)
+    stop.set()
+    worker.result()
+    assert grants > 100
+    assert written <= 3
 
 
 def test_the_znode_is_not_written_while_the_same_work_uses_it(zoo: Zoo) -> None:
@@ -331,6 +338,18 @@ def test_the_znode_is_not_written_while_the_same_work_uses_it(zoo: Zoo) -> None:
     while time.monotonic() < ends:
         token_of(lock)
     assert shown_version(zoo) == 0
+
+
+def test_the_process_that_does_the_work_is_shown(zoo: Zoo) -> None:
+    """Until its owner has released the lock."""
+    lock = zk_lock(KEY, linger=LONG)
+    with lock:
+        (turn,) = turns_of(lock)
+        assert turn is not None
+        turn.set_process(4711)
+        eventually(lambda: shown().holders[0].pid == 4711)
+    eventually(lambda: shown().idle_for is not None)
+    assert shown().holders[0].pid == os.getpid()
 
 
 def test_a_release_request_is_not_overwritten(zoo: Zoo) -> None:
