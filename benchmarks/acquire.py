@@ -1,10 +1,11 @@
 """
-Measure an uncontended acquire and release against kazoo's Lock and against a plain create and delete.
+Measure an uncontended acquire and release against kazoo's Lock, Apache Curator's mutex, and a plain create and delete.
 
 There are three real ZooKeeper servers, which sync every write to disk. All candidates use the same follower. They run
-in one process and alternate in random order, so that the load of the machine affects all of them alike. There are two
-runs: directly over loopback, and through a proxy that adds 2 ms each way, like a network. The proxy also counts the
-requests and the round trips. These numbers do not depend on the machine.
+in one process and alternate in random order, so that the load of the machine affects all of them alike. Curator's runs
+in a Java process that takes its turn like the others and tells its own time. There are two runs: directly over
+loopback, and through a proxy that adds 2 ms each way, like a network. The proxy also counts the requests and the round
+trips. These numbers do not depend on the machine.
 
 `--check` fails if a ratio of medians or a count is over its budget.
 """
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from kazoo.client import KazooClient
+from support.neighbours.curator import curator
 from support.proxy import UPKEEP, Proxy
 
 from django_zklock.testing.ensemble import Ensemble, four_letter
@@ -37,8 +39,12 @@ from django_zklock.testing.ensemble import Ensemble, four_letter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Candidate = Callable[[int], float | None]  # returns the seconds it took, if it runs in another process
+
 ROUTES = {"loopback": 0.0, "proxy": 0.002}  # seconds added each way; 0 is no proxy at all
 BATCH = 3  # turns in a row of one contestant
+WARM_UP = 20
+JVM_WARM_UP = 500
 COUNTED = 15  # acquisitions that are counted; the most frequent result stands, as a heartbeat may slip into one
 
 #: Ours, the other, the route, and what the ratio of their medians may be at most.
@@ -46,6 +52,7 @@ RATIOS = [
     ("ours", "kazoo fresh", "loopback", 0.80),
     ("ours", "kazoo fresh", "proxy", 0.55),
     ("ours", "kazoo reused", "proxy", 0.70),
+    ("ours", "curator", "loopback", 1.10),
     ("ours", "bare", "loopback", 1.20),
     ("ours", "bare", "proxy", 1.20),
 ]
@@ -57,11 +64,12 @@ LABELS = {
     "kazoo fresh": "kazoo Lock, a new object each time",
     "kazoo fresh, new key": "kazoo Lock, a new key each time",
     "kazoo reused": "kazoo Lock, one object",
+    "curator": "Curator InterProcessMutex, one object",
     "bare": "kazoo create + delete, no lock",
 }
 
 
-def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Callable[[int], object]]:
+def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Candidate]:
     """Return the candidates by name. Each is called with a number, from which it can make a new key."""
     client = KazooClient(address, timeout=20)
     client.start(timeout=20)
@@ -69,6 +77,7 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Call
     stack.callback(client.stop)
     client.ensure_path("/bench/bare")
     one = client.Lock("/bench/reused")
+    java = stack.enter_context(curator(address, session_timeout=20))
 
     def fresh(path: str) -> None:
         lock = client.Lock(path)
@@ -79,19 +88,25 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Call
         one.acquire()
         one.release()
 
+    def mutex(_: int) -> float:
+        return int(java.ask("bench", "time", "mutex", "/bench/curator")) / 1e9
+
     def bare(_: int) -> None:
         client.delete(client.create("/bench/bare/n-", b"", ephemeral=True, sequence=True))
 
-    found: dict[str, Callable[[int], object]] = {
+    for turn in range(JVM_WARM_UP):
+        mutex(turn)
+    found: dict[str, Candidate] = {
         "kazoo fresh": lambda _: fresh("/bench/fresh"),
         "kazoo fresh, new key": lambda turn: fresh(f"/bench/new/{turn}"),
         "kazoo reused": reused,
+        "curator": mutex,
         "bare": bare,
     }
     return {**our_contestants(address), **found} if ours else found
 
 
-def our_contestants(address: str) -> dict[str, Callable[[int], object]]:
+def our_contestants(address: str) -> dict[str, Candidate]:
     """Set up Django with only this package, and return our candidates."""
     import django  # noqa: PLC0415 - neither needed nor set up to measure kazoo alone
     from django.conf import settings  # noqa: PLC0415, TID251 - a program of its own, not a part of the package
@@ -114,13 +129,13 @@ def our_contestants(address: str) -> dict[str, Callable[[int], object]]:
     return {"ours": same_key, "ours, new key": new_key}
 
 
-def measure(runners: dict[str, Callable[[int], object]], rounds: int) -> dict[str, dict[str, float]]:
+def measure(runners: dict[str, Candidate], rounds: int) -> dict[str, dict[str, float]]:
     """Time the candidates; return milliseconds."""
     timed = [name for name in runners if "new key" not in name]
     times: dict[str, list[float]] = {name: [] for name in timed}
     shuffled = random.SystemRandom()
     for name in timed:
-        for turn in range(20):
+        for turn in range(WARM_UP):
             runners[name](turn)
     gc.collect()
     gc.disable()
@@ -129,8 +144,8 @@ def measure(runners: dict[str, Callable[[int], object]], rounds: int) -> dict[st
             run, collected = runners[name], times[name]
             for turn in range(BATCH):
                 started = time.perf_counter()
-                run(turn)
-                collected.append((time.perf_counter() - started) * 1000)
+                took = run(turn)
+                collected.append((took or time.perf_counter() - started) * 1000)
     gc.enable()
     return {
         name: {
@@ -143,7 +158,7 @@ def measure(runners: dict[str, Callable[[int], object]], rounds: int) -> dict[st
     }
 
 
-def count(runners: dict[str, Callable[[int], object]], proxy: Proxy) -> dict[str, dict[str, Any]]:
+def count(runners: dict[str, Candidate], proxy: Proxy) -> dict[str, dict[str, Any]]:
     """Count the round trips and requests of one acquire and release."""
     result: dict[str, dict[str, Any]] = {}
     for name, run in runners.items():
@@ -208,14 +223,14 @@ def report(routes: dict[str, dict[str, Any]], verdicts: list[dict[str, Any]]) ->
         return f"{times['median_ms']:9.2f}{times['p95_ms']:8.2f}" if times else f"{'':17}"
 
     lines = [
-        f"{'acquire + release, in milliseconds':36}{'loopback':>17}{'2 ms each way':>17}",
-        f"{'':36}{'median':>9}{'p95':>8}{'median':>9}{'p95':>8}{'round trips':>14}{'requests':>10}",
+        f"{'acquire + release, in milliseconds':38}{'loopback':>17}{'2 ms each way':>17}",
+        f"{'':38}{'median':>9}{'p95':>8}{'median':>9}{'p95':>8}{'round trips':>14}{'requests':>10}",
     ]
     for name, label in LABELS.items():
         if name in counts:
             seen = counts[name]
             figures = f"{seen['round_trips']:14}{seen['requests']:10}"
-            lines.append(f"{label:36}{cells(loopback.get(name, {}))}{cells(proxied.get(name, {}))}{figures}")
+            lines.append(f"{label:38}{cells(loopback.get(name, {}))}{cells(proxied.get(name, {}))}{figures}")
     lines.append("")
     for verdict in verdicts:
         state = "ok" if verdict["ok"] else "OVER BUDGET"
@@ -229,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=150, help=f"rounds of {BATCH} turns for each (default: 150)")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="default: bench.json")
     parser.add_argument("--check", action="store_true", help="fail if something is over its budget")
-    parser.add_argument("--no-ours", dest="ours", action="store_false", help="measure kazoo only")
+    parser.add_argument("--no-ours", dest="ours", action="store_false", help="measure the others only")
     parser.add_argument("--no-fsync", dest="fsync", action="store_false", help="servers that do not sync to disk")
     parser.add_argument("--route", choices=list(ROUTES), help=argparse.SUPPRESS)  # with --address: one part of a run
     parser.add_argument("--address", help=argparse.SUPPRESS)

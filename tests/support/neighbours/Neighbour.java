@@ -71,6 +71,11 @@ public class Neighbour {
                         lock(kind, path).release();
                     }
                     return true;
+                case "time": // nanoseconds of an acquire and a release
+                    long began = System.nanoTime();
+                    mutex(kind, path).acquire();
+                    mutex(kind, path).release();
+                    return System.nanoTime() - began;
                 case "participants":
                     return Leading.shown(Leading.of(kind, client, path, "").participants());
                 case "leader":
