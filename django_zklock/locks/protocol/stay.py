@@ -456,6 +456,7 @@ class Stay(GrantObserver):
     def _on_children_changed(self, deleted: bool) -> None:
         self._watch = None
         if not self.over and not self.wanted:
+            self.wanted = None  # until the next listing
             self._watch_others()
 
     def _on_names(self, answer: NamesReply) -> None:
