@@ -100,6 +100,18 @@ def given_options(options: Mapping[str, object]) -> LockOptions:
     """
     if not options:
         return NOT_GIVEN
+    try:
+        return _checked_once(tuple((name, type(value), value) for name, value in options.items()))
+    except TypeError:  # a list, for example, cannot be a key
+        return _checked(options)
+
+
+@functools.lru_cache(maxsize=1024)
+def _checked_once(options: tuple[tuple[str, type, object], ...]) -> LockOptions:
+    return _checked({name: value for name, _, value in options})
+
+
+def _checked(options: Mapping[str, object]) -> LockOptions:
     found = Problems()
     checked = read_options(options, "", found)
     if found:
