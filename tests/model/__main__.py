@@ -11,7 +11,7 @@ import sys
 import time
 
 from model.explore import Report, exhaust, explore
-from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, PERMITS, READERS, SMALL
+from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, LINGERING, PERMITS, READERS, SMALL
 
 SETTINGS = {
     "small": SMALL,
@@ -21,6 +21,7 @@ SETTINGS = {
     "idle": IDLE,
     "readers": READERS,
     "permits": PERMITS,
+    "lingering": LINGERING,
 }
 
 

@@ -9,6 +9,7 @@ from django_zklock.locks.protocol import spec as locks
 from django_zklock.locks.protocol.contender import Contender, Outcome
 from django_zklock.locks.protocol.grant import Grant, GrantObserver
 from django_zklock.locks.protocol.spec import QueueSpec
+from django_zklock.locks.protocol.stay import Turn
 from django_zklock.locks.spec import REPLY_TIMEOUT
 from django_zklock.queue.nodes import Kind
 from model.choices import CALLER
@@ -33,6 +34,7 @@ class Script:
     holds: float = 0.3
     times: int = 1
     pause: float = 0.1  # between two times
+    linger: float = 0.0
 
 
 class Fixed(locks.Caller):
@@ -51,18 +53,32 @@ class Caller(GrantObserver):
         self.process = process
         self.waits = False
         self.grant: Grant | None = None
-        self.contender: Contender | None = None
+        self.contender: Contender | Turn | None = None
+        self.told: Outcome | None = None  # the last one
+        self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
         self.times = script.times
         self._invariants = invariants
         self._world = process.world
         self._turn = 0
-        self._world.after(script.begins, process.on_loop, self._begin)
+        self._later(script.begins, 0, self._begin)
 
     @property
     def done(self) -> bool:
         """Whether it wants no more."""
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
+
+    @property
+    def place(self) -> object:
+        """Its place in ZooKeeper's queue: the same for all that share one."""
+        script = self.script
+        return (self.process, script.key, script.kind) if isinstance(self.contender, Turn) else self
+
+    @property
+    def turn(self) -> Turn | None:
+        """Its turn, if it stands in the queue of its process."""
+        turn = self.contender
+        return turn if isinstance(turn, Turn) and turn.stay is not None and turn in turn.stay.queue else None
 
     def _begin(self) -> None:
         if self.times <= 0 or self.process.closed:
@@ -72,16 +88,29 @@ class Caller(GrantObserver):
         self.waits = True
         script = self.script
         waits = not script.only_look and script.timeout != 0
-        turn = self._turn
-        self.contender = Contender(
-            self.process.session,
-            QueueSpec(key=script.key, parent=f"{BASE}/{script.key}", kind=script.kind, limit=script.limit),
-            Fixed(thread="", what=""),
-            lambda outcome: self._on_outcome(turn, outcome),
-            waits=waits,
-            only_look=script.only_look,
+        turn, session = self._turn, self.process.session
+        spec = QueueSpec(
+            key=script.key,
+            parent=f"{BASE}/{script.key}",
+            kind=script.kind,
+            limit=script.limit,
+            linger=script.linger,
         )
-        self.contender.start()
+        caller = Fixed(thread="", what="")
+
+        contender: Contender | Turn
+
+        def done(outcome: Outcome) -> None:
+            if not (isinstance(contender, Turn) and isinstance(outcome, Grant) and contender.gone):
+                self._on_outcome(turn, outcome)
+
+        if script.linger and not script.only_look:
+            contender = Turn(session, spec, caller, done, waits=waits)
+        else:
+            contender = Contender(session, spec, caller, done, waits=waits, only_look=script.only_look)
+        self.contender = contender
+        self._invariants.comes(self)
+        contender.start()
         if script.timeout is not None:
             self._later(script.timeout, turn, self._on_deadline, self.contender.placed)
 
@@ -89,17 +118,24 @@ class Caller(GrantObserver):
         self._world.after(delay, self.process.on_loop, self._in_turn, turn, call, args)
 
     def _in_turn(self, turn: int, call: object, args: tuple[object, ...]) -> None:
-        if turn == self._turn:
+        if self._busy:
+            self._later(0.0005, turn, call, *args)
+        elif turn == self._turn:
+            self._busy = True
             call(*args)  # type: ignore[operator]
+            self._busy = False
 
     # --- on the loop's thread -------------------------------------------------------------------------------------
 
     def _on_outcome(self, turn: int, outcome: Outcome) -> None:
+        if outcome is self.told:
+            return  # by another thread
+        self.told = outcome
         if self._world.writes_diary:
             self._world.note(f"{self.name} is told {outcome!r:.100}")
         if isinstance(outcome, Grant):
             self._invariants.granted(self.process, self, outcome)
-            outcome.attach(self)
+            outcome.observe(self)
         if turn == self._turn:
             self._later(self._world.delay(CALLER, self.name), turn, self._on_told, outcome)
 
@@ -132,10 +168,13 @@ class Caller(GrantObserver):
         if not heard and not contender.placed:
             self._later(REPLY_TIMEOUT, self._turn, self._on_deadline, True)
         else:
-            self.give_up()
+            self._give_up()
 
     def give_up(self) -> None:
-        """Want the lock no more."""
+        """Want the lock no more, from any thread."""
+        self._later(0.0, self._turn, self._give_up)
+
+    def _give_up(self) -> None:
         if self.resting:
             self._later(0.2, self._turn, self._on_deadline, True)
         elif self.waits:

@@ -49,6 +49,8 @@ HOST = Choice("host", ("the next", "the one after", "the last"))
 EVENT = Choice("event", ("0.0001 s", "0.02 s", "the loop is busy for 0.3 s"), (0.0001, 0.02, 0.3))
 TIMER = _delays("timer", 0.0, 0.03)
 CALLER = _delays("caller", 0.0001, 0.05, 0.5)
+PREEMPT = _delays("preempt", 0.0, 0.001, 0.05)
+"""How long other threads run in the middle of code that several run."""
 BACKLOG = Choice("backlog", ("connection first", "loop first"))
 FAULT = Choice(
     "fault",
@@ -146,7 +148,8 @@ class Replay(_Counting):
 OPTIONS = {
     choice.name: choice.options
     for choice in (
-        REQUEST, REPLY, COMMIT, APPLY, FORWARD, CLOSE, RECONNECT, HOST, EVENT, TIMER, CALLER, BACKLOG, FAULT, KEPT,
+        REQUEST, REPLY, COMMIT, APPLY, FORWARD, CLOSE, RECONNECT, HOST, EVENT, TIMER, CALLER, PREEMPT, BACKLOG,
+        FAULT, KEPT,
     )
 }  # fmt: skip
 

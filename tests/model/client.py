@@ -25,7 +25,7 @@ from django_zklock.zk.connection import (
 )
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
-from model.server import Connection, Server
+from model.server import CHANGED, CHILD, DELETED, Connection, Server
 
 if TYPE_CHECKING:
     from model.process import Process
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.CLOSED)
 _PING = Ping()
 _LOST = REQUEST.options.index("lost, a break")
-_EVENTS = {"DELETED": EventType.DELETED, "CHANGED": EventType.CHANGED}
+_EVENTS = {DELETED: EventType.DELETED, CHANGED: EventType.CHANGED, CHILD: EventType.CHILD}
 
 
 class SimulatedClient:
@@ -52,7 +52,7 @@ class SimulatedClient:
         self.on_pinged: Callable[[float], object] = lambda sent_at: None
         self.on_ended: Callable[[], object] = lambda: None  # nothing here waits for it
         self._ping_sent_at = 0.0
-        self._child_watchers: dict[str, set[Callable[[Any], None]]] = {}  # none that is modelled makes any
+        self._child_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
         self._data_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
         self._listeners: list[Callable[[str], None]] = []
         self._queue: deque[tuple[Any, Any]] = deque()
@@ -228,8 +228,9 @@ class SimulatedClient:
                     result.set_exception(error())
 
     def _reset_watchers(self) -> None:
-        watchers = [watcher for each in self._data_watchers.values() for watcher in each]
-        self._data_watchers = defaultdict(set)
+        tables = (self._data_watchers, self._child_watchers)
+        watchers = [watcher for table in tables for each in table.values() for watcher in each]
+        self._data_watchers, self._child_watchers = defaultdict(set), defaultdict(set)
         for watcher in watchers:
             watcher(WatchedEvent(EventType.NONE, self.client_state, None))
 
@@ -289,15 +290,19 @@ class SimulatedClient:
         if isinstance(result, Refused):
             reply.set_exception(EXCEPTIONS[result.code]())
             return
-        reply.set(_answer(request, result))
         watcher = getattr(request, "watcher", None)
         if watcher and not self._stopped:
-            self._data_watchers[request.path].add(watcher)
+            watchers = self._child_watchers if request.type == GetChildren.type else self._data_watchers
+            watchers[request.path].add(watcher)
+        reply.set(_answer(request, result))
 
     def on_event(self, connection: Connection, kind: str, path: str) -> None:
         """Take the event of a watch."""
         if connection is self._connection and not self._stopped:
-            for watcher in self._data_watchers.pop(path, ()):
+            watchers = [] if kind == CHILD else [*self._data_watchers.pop(path, ())]
+            if kind != CHANGED:
+                watchers += self._child_watchers.pop(path, ())
+            for watcher in watchers:
                 watcher(WatchedEvent(_EVENTS[kind], self.client_state, path))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from django_zklock.locks.protocol.grant import Grant
+from django_zklock.locks.protocol.stay import Stay, Turn, TurnGrant
 from django_zklock.queue.nodes import Kind
 from django_zklock.zk.lease import LEASE_SHARE
 from model import reference
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from model.callers import Caller
 
 SHARE = frozenset({Kind.READ, Kind.LEASE})
+SOON = 0.2  # seconds in which a process learns what has happened, while nothing is amiss
 
 
 class Violation(BaseException):
@@ -44,6 +46,15 @@ class Granted:
 
 
 @dataclass(slots=True)
+class Staying:
+    """What one process has had of a lock that lingers there."""
+
+    began: float
+    owner: Caller  # the last one
+    handed_on: float | None = None  # when it was for the first time; from then on the process watches for others
+
+
+@dataclass(slots=True)
 class Figures:
     """What one schedule has come to."""
 
@@ -60,6 +71,7 @@ class Figures:
     downgrades: int = 0
     limits: int = 0  # changes of one
     shared: int = 0  # grants while another owner held the lock
+    handed_on: int = 0  # grants with the token of the owner before
 
 
 @dataclass(slots=True)
@@ -69,12 +81,18 @@ class Invariants:
     world: World
     ensemble: Ensemble
     figures: Figures = field(default_factory=Figures)
+    settled: bool = False  # nothing has been amiss for a while
     _live: list[Granted] = field(default_factory=list)
     _tokens: dict[tuple[str, Kind], int] = field(default_factory=dict)  # the highest of a key and a kind
     _entitled: dict[str, set[str]] = field(default_factory=dict)  # paths of those whom a queue gives the lock now
     _once: set[str] = field(default_factory=set)  # paths of those whom it ever gave a permit
     _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
     _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
+    _before: dict[Caller, list[tuple[Caller, Turn, Stay | None]]] = field(
+        default_factory=dict
+    )  # those in line when it came
+    _made: dict[str, float] = field(default_factory=dict)  # paths of contenders that are there, and since when
+    _stays: dict[str, Staying] = field(default_factory=dict)  # of locks that linger, by the path of the znode
 
     def begin(self) -> None:
         """Watch from now on."""
@@ -88,19 +106,30 @@ class Invariants:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
+    def comes(self, caller: Caller) -> None:
+        """Take note of a caller that is about to line up."""
+        self._before[caller] = [(other, turn, turn.stay) for other in self._before if (turn := other.turn) is not None]
+
     def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
         """Take note of a grant, and judge it."""
         self.figures.grants += 1
+        if isinstance(grant, TurnGrant):
+            self._see_turn(process, caller, grant)
         node = self.ensemble.history.get(grant.path)
-        if grant.why_invalid() is not None:
-            raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
+        if process.preempted_at < self.world.now:  # else it was decided before
+            if grant.why_invalid() is not None:
+                raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
+            if process.session.suspect:
+                raise Violation("proven when granted", f"{caller.name} got {grant.path} by a suspect session")
         if node is None or node.owner != process.session.session_id or node.czxid != grant.token:
             raise Violation("own node", f"{caller.name} of {process.session.session_id} got {grant.path}: {node}")
         robbed = grant.path in self._robbed
         self.figures.unearned += robbed
         if not robbed and node.owner not in self._killed:
             self._see_token(caller, grant)
-        self.figures.shared += any(each.grant.key == grant.key and self._valid(each) for each in self._live)
+        self.figures.shared += any(
+            each.grant.key == grant.key and not each.grant.released and self._valid(each) for each in self._live
+        )
         self._live.append(Granted(process, caller, grant))
         self.world.crowded = True
 
@@ -108,10 +137,33 @@ class Invariants:
         """See that it is above those of all that cannot have held the lock at the same time."""
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
-            if grant.token <= last and not (kind is grant.kind and kind in SHARE):
+            if grant.token == last and isinstance(grant, TurnGrant):
+                self.figures.handed_on += 1  # one znode has one token
+            elif grant.token <= last and not (kind is grant.kind and kind in SHARE):
                 raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
         own = (grant.key, grant.kind)
         self._tokens[own] = max(grant.token, self._tokens.get(own, 0))
+
+    def _see_turn(self, process: Process, caller: Caller, grant: Grant) -> None:
+        """See that nobody was overtaken in the process, and that the lock is passed on to another one in time."""
+        stay = caller.turn.stay if caller.turn is not None else None
+        for other, turn, before in self._before[caller]:
+            anew = before is not stay  # a thread that is preempted as the stay ends may line up after one that comes
+            if other.waits and other.turn is turn and turn.stay is stay and not (anew and process.preempted_at):
+                raise Violation("first come, first served", f"{caller.name} got {grant.path} before {other.name}")
+        now = self.world.now
+        staying = self._stays.get(grant.path)
+        if staying is None:
+            self._stays[grant.path] = Staying(now, caller)
+            return
+        linger, staying.owner = staying.owner.script.linger, caller
+        if staying.handed_on is None:
+            staying.handed_on = now
+        elif self.settled and now > SOON + max(staying.handed_on, staying.began + linger):
+            mine = grant.path.rpartition("/")[0]
+            for path, made in self._made.items():
+                if path != grant.path and path.rpartition("/")[0] == mine and now > made + SOON:
+                    raise Violation("passed on in time", f"{caller.name} got {grant.path}, and {path} waits")
 
     def entitled(self, parent: str) -> set[str]:
         """Return the paths of those in a queue who have the lock, or should get it, as it is now."""
@@ -119,6 +171,9 @@ class Invariants:
 
     def _on_change(self, change: Change) -> None:
         now = self.world.now
+        self._made.update({path: now for path, _ in change.created if "/_c_" in path})
+        for path in change.deleted:
+            self._made.pop(path, None)
         touched = [path for path, _ in change.created] + [*change.deleted]
         for parent in {path.rpartition("/")[0] for path in touched}:
             entitled = self._entitled[parent] = reference.entitled(self.ensemble.truth, parent)

@@ -18,6 +18,8 @@ from django_zklock.locks.protocol.node import ContenderNode, State
 from django_zklock.locks.protocol.predecessors import Predecessors
 from django_zklock.locks.protocol.registry import PendingDelete, Registry
 from django_zklock.locks.protocol.replacement import Replacement
+from django_zklock.locks.protocol.spec import QueueSpec
+from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.queue import guids, rules
 from django_zklock.queue.nodes import Child, Kind
 from django_zklock.queue.order import Queue
@@ -28,7 +30,7 @@ from django_zklock.zk.heartbeat import Heartbeat
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.multi import Create
 from model.explore import Report, exhaust, explore
-from model.scenario import IDLE, LASTING, PERMITS, READERS, Scenario
+from model.scenario import IDLE, LASTING, LINGERING, PERMITS, READERS, Scenario
 
 _Patch = tuple[Any, str, Any]
 
@@ -277,6 +279,25 @@ def _unwritten_watch(self: Predecessors, name: str) -> None:
         del self._gateway.read
 
 
+def _carefree_end(self: Stay) -> None:
+    """End an idle stay without a look whether somebody has come meanwhile."""
+    if not self.over and not self.queue:
+        self.tell_first()
+        self.over = True
+        self.end()
+
+
+def _keeping(self: Stay, spec: QueueSpec, grant: Grant) -> bool:
+    return _must_end(self, spec, grant) and (not self.wanted or len(self.queue) == 1)
+
+
+def _last(self: Stay) -> Turn | None:
+    """Return the one that has the lock, or else the one that came last."""
+    held = [turn for turn in self.queue if turn is not None and turn.grant is not None]
+    return (held or [*self.queue, None][:-1] or [None])[-1]
+
+
+_must_end = Stay.must_end
 _shared, _permits, _delete = rules.shared, rules.Permits.__call__, ContenderNode._delete
 _leave_queue, _reconnected, _found, _create = (
     ContenderNode.leave,
@@ -350,5 +371,16 @@ MUTANTS = (
         "leaves the sign of a reader whose node was deleted",
         ((ContenderNode, "_on_missing", _leaving_marker),),
         often={"fault": 0.05, "commit": 0.05},
+    ),
+    Mutant("hands on a lock in doubt", ((Stay, "in_doubt", False),), often={"fault": 0.1}),
+    Mutant("does not see who else waits", ((Stay, "_watch_others", lambda self: None),), setting=LINGERING),
+    Mutant("watches for others once", ((Stay, "_on_children_changed", lambda self, deleted: None),)),
+    Mutant("keeps the lock from others as long as anybody comes", ((Stay, "must_end", _keeping),)),
+    Mutant("forgets those that wait when a stay ends", ((Turn, "waits_in", lambda self, stay: False),)),
+    Mutant("hands the lock to the last one", ((Stay, "first", property(_last)),)),
+    Mutant(
+        "ends an idle lock without a look who has come",
+        ((Stay, "end_if_idle", _carefree_end),),
+        often={"preempt": 0.5},
     ),
 )  # fmt: skip

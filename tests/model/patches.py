@@ -10,18 +10,19 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.locks import hold
-from django_zklock.locks.protocol import registry
+from django_zklock.locks.protocol import grant, registry, stay
 from django_zklock.queue import guids
 from django_zklock.zk import clock, session
 from model.client import SimulatedClient
 from model.world import World
 
+PREEMPTED = ("enter", "leave", "tell_first", "must_end", "new_grant")  # begun by several threads
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session: Any = session  # its imports are replaced, too
@@ -63,6 +64,21 @@ class Stage:
             return _real_client(options)
         return SimulatedClient(options, world.current)
 
+    def preempting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `call` so that other threads may run before it, and after it."""
+
+        def preempted(*args: Any) -> Any:
+            world = self._here()
+            process = None if world is None else world.current
+            if process is None:
+                return call(*args)
+            process.preempt()
+            result = call(*args)
+            process.preempt()
+            return result
+
+        return preempted
+
     def uuid4(self) -> uuid.UUID:
         if self._here() is None:
             return uuid.uuid4()
@@ -89,10 +105,12 @@ def stage() -> Iterator[Stage]:
     clocks = SimpleNamespace(monotonic=found.monotonic, time=time.time)
     replaced: list[tuple[Any, str, Any]] = [
         (clock, "now", found.now),
-        *((module, "time", clocks) for module in (session, hold) if hasattr(module, "time")),
+        *((module, "time", clocks) for module in (session, hold, grant, stay) if hasattr(module, "time")),
         (session, "Client", found.client),
         (guids, "uuid", SimpleNamespace(uuid4=found.uuid4)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
+        *((stay.Stay, name, found.preempting(getattr(stay.Stay, name))) for name in PREEMPTED),
+        (stay.Turn, "on_first", found.preempting(stay.Turn.on_first)),
     ]
     logger = logging.getLogger("django_zklock")
     handler = _Complaints(found)

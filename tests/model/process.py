@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django_zklock.locks.protocol.registry import Registry
@@ -11,7 +12,7 @@ from django_zklock.zk.client import SessionOptions
 from django_zklock.zk.lease import Lease
 from django_zklock.zk.loop import Timer
 from django_zklock.zk.session import Session
-from model.choices import BACKLOG, EVENT, TIMER
+from model.choices import BACKLOG, EVENT, PREEMPT, TIMER
 from model.ensemble import Ensemble
 from model.server import Connection
 from model.world import Pipe
@@ -78,15 +79,30 @@ class SimulatedLoop:
     def _idle(self) -> None:
         """End the busy time: with what was being done, as it may be that which took so long."""
         self._busy = False
-        late, self._late = self._late, []
         if self._posted:
             self._run(*self._posted.popleft(), first=True)
+        self._run_late()
+        self._run_delivered()
+
+    @contextmanager
+    def preempted(self) -> Iterator[None]:
+        """Let the loop do nothing more, if it is the one that is preempted."""
+        stops = self._running and not self._busy
+        self._busy |= stops
+        yield
+        if stops:
+            self._busy = False
+            self._world.after(0.0, self._process.on_loop, self._run_late)
+
+    def _run_late(self) -> None:
+        if self._busy:
+            return  # again
+        late, self._late = self._late, []
         for call in late:
             if call == self._run_posted:
                 self._run_posted()
             else:
                 self._run(call, ())
-        self._run_delivered()
 
     def _run(self, call: Callable[..., object], args: tuple[Any, ...], *, first: bool = False) -> None:
         if not first:
@@ -120,6 +136,7 @@ class Process:
         self.closed = False
         self.paused = False
         self.isolated = False
+        self.preempted_at = 0.0  # when a thread last went on
         self.connections: dict[Connection, None] = {}
         self.remains: list[Pipe] = []  # requests of closed connections that the network holds up
         self._stood_still = 0.0  # seconds that the clock of timers has missed
@@ -167,6 +184,16 @@ class Process:
             call(*args)
         finally:
             world.current = before
+
+    def preempt(self) -> None:
+        """Let other threads run in the middle of what this one does, for as long as is chosen."""
+        seconds = self.world.delay(PREEMPT, self.name)
+        if seconds and not any(self._backlogs):  # those come first
+            with self.loop.preempted():
+                before, self.world.current = self.world.current, None
+                self.world.run(self.world.now + seconds)
+                self.world.current = before
+            self.preempted_at = self.world.now
 
     # --- what happens to it ---------------------------------------------------------------------------------------
 

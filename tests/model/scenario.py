@@ -67,6 +67,18 @@ PERMITS = Scenario(
 )
 """Two processes, seven that want one of two permits, and an operator who changes how many there are."""
 
+LINGERING = Scenario(
+    (
+        Script(0, 0.2, linger=0.4, times=3),
+        Script(0, 0.22, linger=0.4, times=2),
+        Script(1, 0.3, linger=20.0, times=2, pause=0.5),
+        Script(1, 0.32, linger=20.0),
+        Script(0, 0.4),
+    ),
+    chaos=2.5,
+)
+"""Two processes that keep the lock for their own next callers, and a caller who does not."""
+
 FAMILIES = (
     (Kind.LOCK,),
     (Kind.READ, Kind.READ, Kind.WRITE),
@@ -103,6 +115,14 @@ def drawn(rng: random.Random) -> Scenario:
             )
             for script in scripts
         ]
+    if rng.random() < 0.5:
+        linger = rng.choice((0.3, 2.0, 20.0))
+        scripts = [
+            replace(script, linger=linger, holds=min(script.holds, 0.5), times=script.times + 3)
+            if script.kind in (Kind.LOCK, Kind.WRITE) and rng.random() < 0.8
+            else script
+            for script in scripts
+        ]
     changes = rng.choice((0, 0, 1, 3)) if Kind.LEASE in family else 0
     return Scenario(
         tuple(scripts),
@@ -134,6 +154,7 @@ def rates(rng: random.Random) -> dict[str, float]:
         "event": rng.choice((0.0, 0.05, 0.2)),
         "timer": 0.1,
         "caller": 0.1,
+        "preempt": rng.choice((0.0, 0.02, 0.1)),
         "backlog": 0.5,
         "fault": rng.choice((0.0, 0.01, 0.03, 0.1)),
         "kept": 0.5,

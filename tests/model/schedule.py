@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from django_zklock.locks.protocol.stay import Stays
 from django_zklock.queue import markers, nodes
 from django_zklock.zk.client import SessionOptions
 from model.callers import BASE, Caller
 from model.choices import Chooser
 from model.ensemble import Ensemble
-from model.invariants import Figures, Invariants, Violation
+from model.invariants import SOON, Figures, Invariants, Violation
 from model.nemesis import STRAY, Nemesis
 from model.operator import Operator
 from model.patches import Stage
@@ -71,13 +72,14 @@ class _Play:
             caller.resting = True
         self._run(12.0)
         self._at_rest()
+        self.invariants.settled = True
         for caller in self.callers:
             caller.resting = False
         for _ in range(60):
             self._run(2.0)
             if all(caller.done for caller in self.callers):
                 break
-        self._run(9.0)
+        self._run(9.0 + max(caller.script.linger for caller in self.callers))
         self._at_the_end()
 
     def _run(self, seconds: float) -> None:
@@ -141,11 +143,23 @@ class _Play:
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
         members = sum(len(process.registry.listeners) for process in self.processes if process.running)
         own = [name for name in known if not markers.is_marker(name)]
-        if not members == len(wanted) == len(own):
-            raise Violation("one node each", f"{members} members, {len(wanted)} callers, {len(own)} nodes")
+        places = len({caller.place for caller in wanted}) + len(self._idle())
+        if not members == places == len(own):
+            raise Violation("one node each", f"{members} members, {places} places, {len(own)} nodes")
         readers = {markers.reader_of(name) for name in known} - {""}
         if readers - set(own):
             raise Violation("no orphan", f"markers of {sorted(readers - set(own))}, who have left")
+
+    def _idle(self) -> list[str]:
+        """Return the locks that linger and that nobody uses; see that none does so for too long."""
+        found = []
+        for process in self.processes:
+            for stay in process.session.attached(Stays)._stays.values() if process.running else ():
+                if not stay.queue:
+                    found.append(stay._spec.key)
+                    if process.monotonic() > stay.idle_since + stay._linger + SOON:
+                        raise Violation("leaves in time", f"{stay._spec.key} is idle in {process.name}")
+        return found
 
     def _known(self) -> set[str]:
         return {guid for process in self.processes if process.running for guid in process.registry.guids}
@@ -180,7 +194,9 @@ class _Play:
             "departures": registry._deletes,
             "heartbeat": registry.heartbeat._nodes,
             "requests": session._sent,
+            "stays": session.attached(Stays)._stays,
             "watchers": any(client._data_watchers.values()) if client is not None else None,
+            "watchers of children": any(client._child_watchers.values()) if client is not None else None,
         }
         for name, table in tables.items():
             if table:

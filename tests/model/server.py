@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from model.client import SimulatedClient
     from model.ensemble import Ensemble, Proposal
 
-DELETED, CHANGED = "DELETED", "CHANGED"
+DELETED, CHANGED, CHILD = "DELETED", "CHANGED", "CHILD"
 CONNECT = object()
 
 
@@ -77,6 +77,7 @@ class Server:
         self._connections: dict[int, Connection] = {}  # by session
         self._opening: dict[Connection, None] = {}
         self._watches: dict[str, dict[Connection, None]] = {}
+        self._child_watches: dict[str, dict[Connection, None]] = {}
         self._touched: dict[int, None] = {}
         self._heard = 0.0  # of the leader
 
@@ -153,8 +154,11 @@ class Server:
         change = proposal.change
         self.ensemble._alter(self.tree, change)
         self.applied = proposal.zxid
+        for path, _ in change.created:
+            self._tell(path.rpartition("/")[0], CHILD)
         for path in change.deleted:
             self._tell(path, DELETED)
+            self._tell(path.rpartition("/")[0], CHILD)
         for path, _ in change.written:
             self._tell(path, CHANGED)
         if proposal.server is self and proposal.item is not None:
@@ -164,7 +168,10 @@ class Server:
             self.drop(change.closed)
 
     def _tell(self, path: str, kind: str) -> None:
-        for connection in self._watches.pop(path, ()):
+        watching = {} if kind == CHILD else self._watches.pop(path, {})
+        if kind != CHANGED:
+            watching = watching | self._child_watches.pop(path, {})
+        for connection in watching:
             self._back(connection, connection.client.on_event, kind, path)
 
     # --- the clients --------------------------------------------------------------------------------------------
@@ -263,10 +270,12 @@ class Server:
         node = self.tree.nodes.get(request.path)
         if node is None:
             return Refused(NO_NODE)
-        if request.type == GetChildren.type:
-            return sorted(node.children)
+        listed = request.type == GetChildren.type
         if request.watcher is not None:
-            self._watches.setdefault(request.path, {})[item.connection] = None
+            watches = self._child_watches if listed else self._watches
+            watches.setdefault(request.path, {})[item.connection] = None
+        if listed:
+            return sorted(node.children)
         return replace(node)  # as it is now, whenever the answer arrives
 
     def _back(self, connection: Connection, call: Any, *args: Any) -> None:
@@ -296,7 +305,7 @@ class Server:
         if self._connections.get(connection.session) is connection:
             del self._connections[connection.session]
         self._opening.pop(connection, None)
-        for watching in self._watches.values():
+        for watching in (*self._watches.values(), *self._child_watches.values()):
             watching.pop(connection, None)
         if tell:
             connection.back.send(0.001, connection.client.run, connection.client.on_end, connection)
