@@ -11,7 +11,7 @@ from support.chaos import preload
 from support.chaos.kinds import READ, SEMAPHORE
 from support.chaos.limiting import Operator
 from support.chaos.nemesis import Nemesis
-from support.chaos.random_work import MIXED, PERMITS, READ_WRITE, SHARED, Wish
+from support.chaos.random_work import LINGERING, MIXED, PERMITS, READ_WRITE, SHARED, Wish
 from support.chaos.report import Figures
 from support.chaos.slowdisk import SlowDisk
 from support.chaos.worker_pool import Call, LockWorker, WorkerPool
@@ -21,7 +21,7 @@ from support.zoo import eventually
 from django_zklock.testing.ensemble import Ensemble
 
 T = 4.0  # seconds, of a session
-WISHES: dict[str, list[Wish]] = {"a": [{}], "b": [{}], "c": READ_WRITE, "d": SHARED, "e": MIXED}
+WISHES: dict[str, list[Wish]] = {"a": [{}], "b": [{}], "c": READ_WRITE, "d": SHARED, "e": MIXED, "f": LINGERING}
 VETERANS = 3  # processes that live to the end
 MORTALS = 3  # processes that are killed and replaced
 OWNERS = ("main", "second")
@@ -60,7 +60,7 @@ def keys() -> tuple[str, ...]:
     return tuple(WISHES)
 
 
-@pytest.mark.scenario("F70", "READERS", "PERMITS")
+@pytest.mark.scenario("F70", "READERS", "PERMITS", "LINGER")
 def test_every_promise_is_kept_through_random_faults(
     request: pytest.FixtureRequest,
     ensemble: Ensemble,
@@ -112,6 +112,7 @@ def test_every_promise_is_kept_through_random_faults(
     for kind, count in sorted(verdict.figures.together.items()):
         figure(f"{kind}: at the same time", count)
     figure("downgrades", verdict.figures.downgrades)
+    figure("handed on without ZooKeeper", verdict.figures.handed_on)
     figure("limits set", operator.changes)
     figure("events", len(verdict.events))
     assert at_last == at_first, "something leaks"
@@ -121,6 +122,7 @@ def test_every_promise_is_kept_through_random_faults(
     if pool.lock == "zklock":
         assert min(verdict.figures.together[kind] for kind in (READ, SEMAPHORE)) > 1, "nobody shared a lock"
         assert verdict.figures.downgrades, "no writer went on as a reader"
+        assert verdict.figures.handed_on, "no lock was handed on in a process"
     assert statistics.median(verdict.figures.handoffs) < HAND_OFF, "who waits is served late"
 
 

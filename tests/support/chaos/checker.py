@@ -39,6 +39,7 @@ from support.chaos.holds import Event, Hold, time_of
 from support.chaos.kinds import share
 from support.chaos.reading import Run, read_run
 from support.chaos.sharing import checked_in_vain, epochs, excludes, exclusion, order, permits, upgrades
+from support.chaos.stays import kept_too_long, overtaken
 from support.chaos.violations import Violation
 
 ROOM = 1.0  # seconds that an answer, and the news of a forced loss, may take; promised
@@ -112,6 +113,8 @@ def check_history(
         *told_late(run),
         *tokens(run),
         *order(run),
+        *overtaken(run),
+        *kept_too_long(run),
         *deadlines(run),
         *orphans(left or {}),
         *fenced(run, final),
@@ -170,7 +173,11 @@ def told_late(run: Run) -> Iterator[Violation]:
 
 
 def tokens(run: Run) -> Iterator[Violation]:
-    """Every grant of a key has a greater token than those before it; a reentrant one has that of the first."""
+    """
+    Every grant of a key has a greater token than those before it; a reentrant one has that of the first.
+
+    While a lock lingers in a process, its owners there have the same token.
+    """
     for key, holds in run.holds.items():
         for hold in holds:
             yield from _reentrant_tokens(key, hold)
@@ -198,11 +205,11 @@ def _rising(key: str, holds: Sequence[Hold]) -> Iterator[Violation]:
             rivals = [rival for kind, rival in proven.items() if not share(kind, hold.kind)]
             other = max([*rivals, *([] if other is None else [other])], key=lambda hold: hold.token, default=None)
             proven[hold.kind] = _greater(proven.get(hold.kind, hold), hold)
-        if other is not None and other.token >= hold.token:
+        if other is not None and other.token >= hold.token and not hold.in_stay_of(other):
             message = f"{hold.owner} was granted the lock after {other.owner}, and its token is not greater"
             calls = other.first.events[0], other.grant, hold.first.events[0], hold.grant
             yield Violation("tokens", key, message, calls)
-        elif (twin := tokens_seen.setdefault(hold.token, hold)) is not hold:
+        elif (twin := tokens_seen.setdefault(hold.token, hold)) is not hold and not hold.in_stay_of(twin):
             message = f"{hold.owner} was granted the lock with the token of {twin.owner}"
             yield Violation("tokens", key, message, (twin.grant, hold.grant))
 

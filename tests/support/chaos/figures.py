@@ -39,6 +39,8 @@ class Figures:
     together: Mapping[str, int]
     """How many had a key at the same time, at most, by kind."""
     downgrades: int
+    handed_on: int
+    """Grants with the token of the owner before, in its process."""
 
     def __str__(self) -> str:
         parts = [f"{self.grants} grants, {self.refusals} refusals, {self.unknown} unknown, {self.losses} losses"]
@@ -75,6 +77,7 @@ def measure(run: Run) -> Figures:
         lost_updates=_lost_updates(run),
         together=_together(run),
         downgrades=sum(len(hold.downgraded) for hold in holds),
+        handed_on=sum(after.in_stay_of(before) for before, after in _neighbours(run)),
     )
 
 

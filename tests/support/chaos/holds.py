@@ -53,6 +53,11 @@ class Call:
         """The limit that a contender for a permit brings along."""
         return float(self.events[0].get("limit") or math.inf)
 
+    @property
+    def linger(self) -> float:
+        """Seconds for which its process keeps the lock for its own next owners; 0: not at all."""
+        return float(self.events[0].get("linger") or 0.0)
+
 
 @dataclass(slots=True, eq=False)
 class Hold:
@@ -133,6 +138,11 @@ class Hold:
     @property
     def token(self) -> int:
         return int(self.grant.get("token") or 0)
+
+    def in_stay_of(self, other: Hold) -> bool:
+        """Return whether its process had kept the lock from the other hold on."""
+        same = (self.process, self.token) == (other.process, other.token)
+        return bool(same and self.token and self.first.linger and other.first.linger)
 
     @property
     def leased(self) -> bool:

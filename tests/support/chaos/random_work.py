@@ -41,6 +41,7 @@ Wish: TypeAlias = Mapping[str, Any]
 PERMITS = 2
 READ_WRITE: Final[list[Wish]] = [{"kind": READ}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}]
 SHARED: Final[list[Wish]] = [{"limit": PERMITS}]
+LINGERING: Final[list[Wish]] = [{}, {"linger": 0.02}, {"linger": 0.3}, {"linger": 0.3}]
 MIXED: Final[list[Wish]] = [{}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}, *SHARED, *SHARED]
 
 
@@ -48,7 +49,7 @@ def wanted(options: Wish) -> dict[str, Any]:
     """Return what a history says of these options."""
     if options.get("limit"):
         return {"kind": SEMAPHORE, "limit": options["limit"]}
-    return {"kind": options["kind"]} if "kind" in options else {}
+    return {name: options[name] for name in ("kind", "linger") if name in options}
 
 
 class Struck(Exception):  # as Celery's SoftTimeLimitExceeded

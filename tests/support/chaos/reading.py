@@ -139,7 +139,7 @@ class _Reader:
         if earlier is not None and self._ends.get(event["p"], -math.inf) < earlier.start:
             return "the number of an acquisition is used twice"
         timeout = None if event["timeout"] is None else float(event["timeout"])
-        float(event.get("limit") or 0)  # or it cannot be read
+        float(event.get("limit") or 0), float(event.get("linger") or 0)  # or it cannot be read
         if event.get("kind", LOCK) not in (*EXCLUSIVE, READ, SEMAPHORE):
             return "an acquisition of an unknown kind"
         call = Call(event["p"], _owner(event), str(event["key"]), time_of(event), timeout, [event])

@@ -262,6 +262,38 @@ def test_a_token_that_falls_from_one_grant_to_the_next_is_a_fault() -> None:
     assert rules(turns(("A", 7, 1, 2), ("B", 8, 3, 4), ("C", 7, 5, 6))) == {"tokens"}
 
 
+def stay(*grants: tuple[str, int, float, float]) -> str:
+    """The same for a lock that lingers for 2 s."""
+    return turns(*grants).replace("timeout=60", "timeout=60 linger=2")
+
+
+def test_owners_of_one_stay_have_one_token() -> None:
+    """In one process, if both keep the lock there."""
+    assert not rules(stay(("A/one", 7, 1, 2), ("A/two", 7, 1, 3)))
+    assert rules(stay(("A/one", 7, 1, 2), ("B/one", 7, 1, 3))) == {"tokens"}
+    assert rules(turns(("A/one", 7, 1, 2), ("A/two", 7, 1, 3))) == {"tokens"}
+    assert rules(stay(("A/one", 7, 1, 2), ("A/two", 6, 2.5, 3))) == {"tokens"}
+    assert rules(stay(("A/one", 7, 1, 2), ("A/two", 7, 1, 2.4))) == {"exclusion"}
+
+
+def test_nobody_is_overtaken_in_a_stay() -> None:
+    """Who has come more than a second later has come later."""
+    assert not rules(stay(("A/one", 7, 1, 4), ("A/two", 7, 1.9, 5), ("A/three", 7, 1, 6)))
+    overtaken = stay(("A/one", 7, 1, 4), ("A/two", 7, 2.1, 5), ("A/three", 7, 1, 6))
+    assert rules(overtaken) == {"overtaken"}
+    assert not rules(overtaken + "\n 1.1 nemesis pause target=A \n 1.9 nemesis resume target=A")
+
+
+def test_a_stay_ends_in_time() -> None:
+    """With the first release after its time that another process has waited for."""
+    kept = [("A/one", 7, 1, 2), ("A/two", 7, 1, 3), ("A/one", 7, 3, 4.9), ("A/two", 7, 4, 6)]
+    assert rules(stay(*kept, ("B/one", 8, 4, 7))) == {"kept"}
+    assert not rules(stay(*kept, ("B/one", 8, 4.5, 7)))
+    assert not rules(stay(*kept[:2], ("A/one", 7, 3, 4), ("A/two", 7, 4, 4.7), ("B/one", 8, 1, 7)))
+    assert not rules(stay(*kept, ("A/three", 8, 4, 7)))
+    assert not rules(stay(*kept, ("B/one", 8, 4, 7)) + "\n 1 nemesis cut")
+
+
 def test_an_unknown_token_says_nothing() -> None:
     assert not rules(turns(("A", 7, 1, 2), ("B", 0, 3, 4), ("A", 8, 5, 6)))
     assert rules(turns(("A", 7, 1, 2), ("B", 0, 3, 4), ("A", 6, 5, 6))) == {"tokens"}

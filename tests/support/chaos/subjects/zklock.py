@@ -130,10 +130,11 @@ class ZkLockSubject:
         session = process.current()
         registry = session.attached(Registry)
         client = session._client
+        watchers = (client._data_watchers, client._child_watchers) if client is not None else ()
         return {
             "threads": threading.active_count(),
             "fds": len(os.listdir("/proc/self/fd")),
-            "watches": sum(map(len, client._data_watchers.values())) if client is not None else 0,
+            "watches": sum(len(each) for table in watchers for each in table.values()),
             "listeners": len(client.state_listeners) if client is not None else 0,
             "members": len(registry.listeners),
             "guids": len(registry.guids),
