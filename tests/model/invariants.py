@@ -51,7 +51,6 @@ class Staying:
 
     began: float
     owner: Caller  # the last one
-    handed_on: float | None = None  # when it was for the first time; from then on the process watches for others
 
 
 @dataclass(slots=True)
@@ -157,9 +156,7 @@ class Invariants:
             self._stays[grant.path] = Staying(now, caller)
             return
         linger, staying.owner = staying.owner.script.linger, caller
-        if staying.handed_on is None:
-            staying.handed_on = now
-        elif self.settled and now > SOON + max(staying.handed_on, staying.began + linger):
+        if self.settled and now > SOON + staying.began + linger:
             mine = grant.path.rpartition("/")[0]
             for path, made in self._made.items():
                 if path != grant.path and path.rpartition("/")[0] == mine and now > made + SOON:

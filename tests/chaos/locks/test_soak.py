@@ -24,7 +24,7 @@ T = 4.0  # seconds, of a session
 WISHES: dict[str, list[Wish]] = {"a": [{}], "b": [{}], "c": READ_WRITE, "d": SHARED, "e": MIXED, "f": LINGERING}
 VETERANS = 3  # processes that live to the end
 MORTALS = 3  # processes that are killed and replaced
-OWNERS = ("main", "second")
+OWNERS = ("main", "second", "third")
 GRANTS = 5.0  # a second at least, or little was tried; with all the faults
 HAND_OFF = 0.25  # seconds at the median, with all the faults; without any it takes some milliseconds
 REST = 60.0  # seconds until all is idle after the faults
@@ -93,7 +93,7 @@ def test_every_promise_is_kept_through_random_faults(
     for worker in pool.workers:
         if worker.alive:
             worker.tell("end_random_work").result()
-    at_last = [at_rest(worker, soaking[2 * number : 2 * number + 2]) for number, worker in enumerate(veterans)]
+    at_last = [at_rest(worker, [call for call in soaking if call.worker is worker]) for worker in veterans]
     for call in soaking:
         if call.worker.alive:
             call.result(REST)

@@ -45,19 +45,15 @@ def overtaken(run: Run) -> Iterator[Violation]:
 
 
 def kept_too_long(run: Run) -> Iterator[Violation]:
-    """
-    While there was no fault yet, nobody in another process waits for more than `linger`, one hold and `SURE` seconds.
-
-    The process learns of the others with the first release of its stay, so that one is left out.
-    """
+    """While there was no fault yet, nobody in another process waits for more than `linger`, one hold and a second."""
     quiet = min((time_of(event) for event in run.nemesis), default=math.inf)
     for stay in stays(run):
-        for before, hold in pairwise(stay[1:]):
-            began, release = stay[0].granted, before.release
+        for before, hold in pairwise(stay):
+            release = before.release
             if release is None or hold.granted >= quiet:
                 continue
             known = time_of(release) - SURE  # who waits by then, the process knows
-            if known > max(stay[1].granted, began + before.first.linger):
+            if known > stay[0].granted + before.first.linger:
                 waiting = _waits(run, hold, known)
                 if waiting is not None:
                     message = f"{hold.owner} was granted the lock while {waiting.owner} had waited for its time to end"
