@@ -115,7 +115,7 @@ class Invariants:
         if isinstance(grant, TurnGrant):
             self._see_turn(process, caller, grant)
         node = self.ensemble.history.get(grant.path)
-        if process.preempted_at < self.world.now:  # else it was decided before
+        if process.preempted_at < self.world.now:  # else it was decided before, or the news are being told
             if grant.why_invalid() is not None:
                 raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
             if process.session.suspect:

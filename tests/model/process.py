@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -136,7 +137,7 @@ class Process:
         self.closed = False
         self.paused = False
         self.isolated = False
-        self.preempted_at = 0.0  # when a thread last went on
+        self.preempted_at = 0.0  # when a thread last went on; infinite while one is preempted
         self.connections: dict[Connection, None] = {}
         self.remains: list[Pipe] = []  # requests of closed connections that the network holds up
         self._stood_still = 0.0  # seconds that the clock of timers has missed
@@ -189,11 +190,12 @@ class Process:
         """Let other threads run in the middle of what this one does, for as long as is chosen."""
         seconds = self.world.delay(PREEMPT, self.name)
         if seconds and not any(self._backlogs):  # those come first
+            inner, self.preempted_at = self.preempted_at == math.inf, math.inf
             with self.loop.preempted():
                 before, self.world.current = self.world.current, None
                 self.world.run(self.world.now + seconds)
                 self.world.current = before
-            self.preempted_at = self.world.now
+            self.preempted_at = math.inf if inner else self.world.now
 
     # --- what happens to it ---------------------------------------------------------------------------------------
 
