@@ -156,9 +156,9 @@ class _Play:
         for process in self.processes:
             for stay in process.session.attached(Stays)._stays.values() if process.running else ():
                 if not stay.queue:
-                    found.append(stay._spec.key)
+                    found.append(stay.spec.key)
                     if process.monotonic() > stay.idle_since + stay._linger + SOON:
-                        raise Violation("leaves in time", f"{stay._spec.key} is idle in {process.name}")
+                        raise Violation("leaves in time", f"{stay.spec.key} is idle in {process.name}")
         return found
 
     def _known(self) -> set[str]:

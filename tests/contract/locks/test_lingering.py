@@ -242,14 +242,14 @@ def test_a_lock_in_use_is_passed_on_when_its_time_is_over(zoo: Zoo, comes: str) 
         user.result()
 
 
-<<<<<<< HEAD
 def test_who_does_not_wait_is_not_waited_for(zoo: Zoo) -> None:
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
     token = token_of(zk_lock(KEY, linger=LONG))
     with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
         pass
     assert token_of(zk_lock(KEY, linger=LONG)) == token
-=======
+
+
 def test_a_hold_longer_than_its_time_is_the_last_one(zoo: Zoo) -> None:
     """Another process that waits meanwhile comes next, before those that wait in this one."""
     lock = zk_lock(KEY, linger=0.2, timeout=30)
@@ -261,7 +261,6 @@ def test_a_hold_longer_than_its_time_is_the_last_one(zoo: Zoo) -> None:
             eventually(lambda: zoo.children(KEY)[:1] == [path.rpartition("/")[2]])
             assert not second.granted.is_set()
         second.go()
->>>>>>> 1b51848 (Tests: a hold that is longer than linger is the last one of its stay, if another process waits (fails))
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
