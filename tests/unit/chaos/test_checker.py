@@ -139,7 +139,7 @@ def test_another_process_gives_back_what_a_killed_one_held() -> None:
     killed = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=9 \n 1.2 nemesis kill target=A given_back=true \n"
     later = "1.5 B invoke timeout=9 \n 1.6 B granted token=8 until=9"
     assert not rules(killed + later)
-    assert rules(killed + "2.0 A valid until=9 \n" + later) == {"exclusion"}
+    assert "exclusion" in rules(killed + "2.0 A valid until=9 \n" + later)
 
 
 @pytest.mark.parametrize("end", ["terminate target=A", "dismiss target=A", "kill target=A signal=15"])
