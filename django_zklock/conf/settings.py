@@ -67,6 +67,8 @@ class Config:
     """How many locks with `linger` this process keeps at a time."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
+    plans: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
+    """What `Lock` has made of these settings, for locks without fields. Any thread adds to it, or clears it."""
 
     @property
     def url_for_log(self) -> str:

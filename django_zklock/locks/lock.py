@@ -19,6 +19,7 @@ from django_zklock.locks.validation import check_arguments
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
+MOST_PLANS = 1000  # that are kept for the next lock with the same name and options
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # shared, as there may be thousands of locks without fields
 
 
@@ -91,10 +92,28 @@ class Lock(LockBase[Hold]):
     def _plan(self) -> Plan:
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
-            options = self._options if self._complete else resolve_options(config, self.name, self._options)
-            spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
-            self._resolved = config, Plan((spec,), spec.timeout, spec.atomic)
+            self._resolved = config, self._known_plan(config)
         return self._resolved[1]
+
+    def _known_plan(self, config: conf.Config) -> Plan:
+        """Return the plan that another lock with this name and these options has made, if there is one."""
+        if self._fields is not _NOTHING or self._about is not _NOTHING or self._what or type(self.name) is not str:
+            return self._new_plan(config)
+        place = self.name, id(self._options)
+        known = config.plans.get(place)
+        if known is not None and known[0] is self._options:
+            plan: Plan = known[1]
+            return plan
+        plan = self._new_plan(config)
+        if len(config.plans) >= MOST_PLANS:
+            config.plans.clear()
+        config.plans[place] = self._options, plan  # with the options, or their id could become that of others
+        return plan
+
+    def _new_plan(self, config: conf.Config) -> Plan:
+        options = self._options if self._complete else resolve_options(config, self.name, self._options)
+        spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
+        return Plan((spec,), spec.timeout, spec.atomic)
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:
         return held[0].hold
