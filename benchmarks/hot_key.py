@@ -37,7 +37,7 @@ WARM_UP = 0.3  # seconds
 
 
 class Case(NamedTuple):
-    """Who wants the key."""
+    """The owners that want the key."""
 
     processes: int
     owners: int  # of each process

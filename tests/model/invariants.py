@@ -147,8 +147,8 @@ class Invariants:
         """See that nobody was overtaken in the process, and that the lock is passed on to another one in time."""
         stay = caller.turn.stay if caller.turn is not None else None
         for other, turn, before in self._before[caller]:
-            anew = before is not stay  # a thread that is preempted as the stay ends may line up after one that comes
-            if other.waits and other.turn is turn and turn.stay is stay and not (anew and process.preempted_at):
+            is_new = before is not stay  # a thread that is preempted as the stay ends may line up after one that comes
+            if other.waits and other.turn is turn and turn.stay is stay and not (is_new and process.preempted_at):
                 raise Violation("first come, first served", f"{caller.name} got {grant.path} before {other.name}")
         now = self.world.now
         staying = self._stays.get(grant.path)

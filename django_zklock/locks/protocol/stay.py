@@ -3,12 +3,12 @@ The stay of a lock in this process: with `linger`, it is kept for the process' o
 
 One contender stands in ZooKeeper's queue for all of them. They line up in a queue of this process, a `Turn` for each:
 the first in it has the lock while the lock is here. To enter is to append, and to leave is to remove, each a single
-operation that no signal and no other thread interrupts. Whoever has changed the queue tells the first one its turn, so
-the lock is handed on without the protocol's thread. To tell it twice changes nothing.
+operation that no signal and no other thread interrupts. Each thread that has changed the queue tells the first one its
+turn, so the lock is handed on without the protocol's thread. To tell it twice changes nothing.
 
 Each owner has a grant of its own, with the token of the znode. Events of the session reach the contender's grant, and
 from there that of the first turn. A turn looks at the contender's grant when it gets the lock: if there is any doubt,
-the stay is over, and all that wait line up anew.
+the stay is over, and all that wait line up again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Turn:
         self.gone = False
         self._done: Callable[[Outcome], object] | None = done  # may be called again with the same outcome
         self.waits = waits
-        self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up anew
+        self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up again
         self._pid = os.getpid()  # the process of this machine that does the work
 
     def __repr__(self) -> str:
@@ -370,7 +370,7 @@ class Stay(GrantObserver):
         self._stays.line_up(turns)
 
     def end(self, left: Callable[[bool], object] | None = None) -> None:
-        """Leave ZooKeeper's queue. Those that wait here line up anew, in their order. Again, it changes nothing."""
+        """Leave ZooKeeper's queue. Those that wait line up again, in their order. Calling it twice does no harm."""
         self.contender.abandon(left)
         if self._ended:
             return
@@ -386,7 +386,7 @@ class Stay(GrantObserver):
         return [turn for turn in list(self.queue) if turn is not None and turn.waits_in(self)]
 
     def end_if_idle(self) -> None:
-        """End the stay unless somebody has the lock, or waits for it; those that come meanwhile line up anew."""
+        """End the stay unless somebody has the lock, or waits for it; those that come meanwhile line up again."""
         if self.over or self.queue:
             return
         self.queue.append(None)
@@ -545,7 +545,7 @@ class Stays(SessionObserver):
             for turn in turns:
                 stay.enter(turn)
             self._session.observers[self] = None
-            self._stays[_place(spec)] = stay  # last: whoever finds it comes after these
+            self._stays[_place(spec)] = stay  # last: those that find it come after these
             stay.contender.start()
 
     def forget(self, stay: Stay) -> None:

@@ -277,7 +277,7 @@ def test_owners_of_one_stay_have_one_token() -> None:
 
 
 def test_nobody_is_overtaken_in_a_stay() -> None:
-    """Who has come more than a second later has come later."""
+    """An owner that came more than a second after another one is behind it."""
     assert not rules(stay(("A/one", 7, 1, 4), ("A/two", 7, 1.9, 5), ("A/three", 7, 1, 6)))
     overtaken = stay(("A/one", 7, 1, 4), ("A/two", 7, 2.1, 5), ("A/three", 7, 1, 6))
     assert rules(overtaken) == {"overtaken"}
