@@ -67,7 +67,8 @@ FIGURES = {
 RATIOS = [
     ("1 thread", "ours, linger=60", "redis-py", 5.0),
     ("1 thread", "ours, linger=60", "kazoo", 50.0),
-    ("8 threads", "ours, linger=60", "redis-py", 5.0),
+    # In strict order each grant goes to another thread; redis-py's threads take the lock again and again.
+    ("8 threads", "ours, linger=60", "redis-py", 1.4),
     ("100 tasks", "ours, linger=60", "redis-py", 5.0),
     ("4 processes x 4 threads", "ours, linger=0.02", "kazoo", 10.0),
 ]

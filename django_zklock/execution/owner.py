@@ -96,8 +96,4 @@ def threads_are_greenlets() -> bool:
 
 def loop_is_running() -> bool:
     """Return whether an event loop runs in this thread. Then a blocking call would block all its tasks."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return asyncio._get_running_loop() is not None  # cheap; `get_running_loop` raises

@@ -57,8 +57,10 @@ def check_aliases(aliases: Iterable[str]) -> None:
 
 
 def _connections_in_blocks() -> Iterator[BaseDatabaseWrapper]:
-    for each in connections.all(initialized_only=True):
-        if each.in_atomic_block and each.atomic_blocks:
+    initialized = connections._connections  # type: ignore[attr-defined]  # three times as fast as `all`
+    for alias in connections:
+        each = getattr(initialized, alias, None)
+        if each is not None and each.in_atomic_block and each.atomic_blocks:
             yield each
 
 

@@ -237,6 +237,8 @@ class HeldLock:
                 self._report_end()
 
     def _report_end(self) -> None:
+        if not (notify.has_receivers(signals.lock_released) or notify.has_receivers(signals.lock_lost)):
+            return
         reason = self.grant.why_invalid()
         if reason is None:
             notify.send(self, signals.lock_released, held=time.monotonic() - self.grant.since)

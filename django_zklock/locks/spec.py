@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -58,9 +59,12 @@ class LockSpec(QueueSpec):
     def caller(self, owner: Owner) -> Caller:
         """Return whom a contender stands for; called by the thread that wants the lock."""
         around = work.current()  # now, as the lock may be an object that lives longer than the work
-        what = self.what or (around.what if around is not None else "") or os.path.basename(sys.argv[0]) or "python"
+        what = self.what or (around.what if around is not None else "") or _file_name(sys.argv[0]) or "python"
         about = self.about or (around.about if around is not None else {})
         return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
+
+
+_file_name = functools.lru_cache(os.path.basename)  # of the program; asked for each acquisition
 
 
 def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:

@@ -57,7 +57,7 @@ class _Launcher:
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]]
         self._jobs = queue.SimpleQueue()
         threading.Thread(target=self._work, name="zklock-launcher", daemon=True).start()
@@ -65,7 +65,7 @@ class _Launcher:
     @classmethod
     def of_this_process(cls) -> _Launcher:
         with cls._lock:
-            if cls._current is None or cls._current._pid != os.getpid():
+            if cls._current is None or cls._current.pid != os.getpid():
                 cls._current = cls()
             return cls._current
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import NamedTuple
 
 from django_zklock.queue import rules
 from django_zklock.queue.nodes import Kind, Payload
@@ -33,14 +35,13 @@ class QueueSpec:
         return rules.rule_for(self.kind, self.limit or 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(NamedTuple):
     """Whom a contender stands for, as others in the queue see it."""
 
     thread: str  # its name
-    owner: int = 0  # the number of the thread, greenlet or task in this process
     what: str  # the work
-    about: Mapping[str, str] = field(default_factory=dict)  # the same, item by item
+    about: Mapping[str, str] = MappingProxyType({})  # the same, item by item
+    owner: int = 0  # the number of the thread, greenlet or task in this process
     operator: HoldLabel | None = None  # the person who holds the lock; None: the work holds it
 
     def payload(self, spec: QueueSpec, guid: str) -> bytes:

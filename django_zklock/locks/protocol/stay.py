@@ -18,7 +18,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
@@ -258,7 +257,7 @@ class Stay(GrantObserver):
         self.contender = Contender(
             founder.session,
             founder.spec,
-            replace(founder.caller, owner=0),
+            founder.caller._replace(owner=0),
             self._on_outcome,
             waits=founder.waits,
         )
