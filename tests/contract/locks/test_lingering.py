@@ -16,7 +16,7 @@ from support.faults import BackgroundCall, connected, session, within
 from support.primitives import KEY, LINGERING, Taker, foreign, queued, stay_of, turns_of
 from support.proxy import Proxy
 from support.signalled import signalled
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
@@ -206,6 +206,25 @@ def test_an_idle_lock_is_passed_on_at_once(zoo: Zoo) -> None:
     token_of(zk_lock(KEY, linger=LONG))
     with foreign(zoo) as path, within(2):
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
+
+
+KEEPING = f"""
+import sys
+with zk_lock({KEY!r}, linger={LONG}):
+    pass
+print("kept", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_an_idle_lock_costs_another_process(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """Against a free one, which takes one round trip: one more, which looks at the znode ahead, and one watch event."""
+    with zoo.running(KEEPING) as keeper:
+        assert next_line(keeper) == "kept"
+        token_of(zk_lock("warm"))  # the session of this process is connected
+        warm_proxy.reset()
+        with within(5), zk_lock(KEY):
+            assert (warm_proxy.round_trips(), warm_proxy.watch_events) == (2, 1)
 
 
 @pytest.mark.parametrize("comes", ["before", "later"])
