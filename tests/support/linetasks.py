@@ -12,6 +12,7 @@ from typing import Any
 from celery.worker.control import inspect_command
 
 from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.contrib.celery.line import pool_grants, waiting_task
 from django_zklock.contrib.celery.line.waiting_task import WaitingTask
 from django_zklock.fencing.fence import refusal
 from django_zklock.signals import line_changed
@@ -24,6 +25,12 @@ LENGTH = "line-length"  # in the folder of the worker: how many messages wait
 def note_length(waiting: int, **_kwargs: Any) -> None:
     Path(os.environ[HOME], LENGTH).write_text(str(waiting))
 
+
+SLOT_WITHIN = "LINE_SLOT_WITHIN"
+"""Environment variable: seconds for which a task may have its lock and no process, if not one."""
+
+if SLOT_WITHIN in os.environ:
+    waiting_task.SLOT_WITHIN = pool_grants.SLOT_WITHIN = float(os.environ[SLOT_WITHIN])  # type: ignore[misc, attr-defined]
 
 if HOME in os.environ:
     line_changed.connect(note_length)

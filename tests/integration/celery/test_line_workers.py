@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.brokers import RabbitMQ, Redis
+from support.linetasks import SLOT_WITHIN
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -37,9 +38,9 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
 
 
 def test_one_session_whatever_the_number_of_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """A worker whose tasks have no locks has none."""
+    """A worker whose tasks have no locks has none. A task that is given a process late would wait in there."""
     redis.clear()
-    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
+    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf, env={SLOT_WITHIN: "60"}) as worker:
         worker.run("ping")
         assert open_connections(worker, zoo) == set()
         gates = [worker.gate() for _ in range(4)]
