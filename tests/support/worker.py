@@ -56,7 +56,7 @@ class Worker:
         *,
         pool: str = "prefork",
         concurrency: int = 2,
-        session_timeout: float = 4,
+        session_timeout: float = 10,
         hosts: str | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
