@@ -303,10 +303,9 @@ class Stay(GrantObserver):
 
     def tell_first(self) -> None:
         """Tell the first in the queue that it has the lock, if the lock is here."""
-        if self.base is not None and not self.over:
-            first = self.first
-            if first is not None:
-                first.on_first(self)
+        first = self.first  # read before `over`: the one that ends the stay sets that before it leaves the queue
+        if first is not None and self.base is not None and not self.over:
+            first.on_first(self)
 
     @property
     def first(self) -> Turn | None:

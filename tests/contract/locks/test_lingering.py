@@ -21,6 +21,7 @@ from support.zoo import Zoo, eventually, next_line
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
+from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.operations import break_lock, request_release
 from django_zklock.zk import process
 
@@ -281,6 +282,39 @@ def test_a_hold_longer_than_its_time_is_the_last_one(zoo: Zoo) -> None:
             eventually(lambda: zoo.children(KEY)[:1] == [path.rpartition("/")[2]])
             assert not second.granted.is_set()
         second.go()
+
+
+def test_who_comes_while_it_is_passed_on_does_not_get_it(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if the thread pauses just before it looks who has the lock, until the lock has left."""
+    lock = zk_lock(KEY, linger=0.01, timeout=30)
+    holder = Taker(lock)
+    holder.wait_granted()
+    paused, go_on, late = threading.Event(), threading.Event(), threading.local()
+
+    def first(stay: Stay, plain: property = Stay.first) -> Turn | None:  # type: ignore[assignment]
+        if getattr(late, "pauses", False):
+            late.pauses = False
+            paused.set()
+            assert go_on.wait(30)
+        found: Turn | None = plain.__get__(stay)
+        return found
+
+    def come() -> int:
+        late.pauses = True
+        return token_of(lock)
+
+    monkeypatch.setattr(Stay, "first", property(first))
+    with foreign(zoo) as path:
+        eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
+        time.sleep(0.02)  # its time is over
+        comer = BackgroundCall(come)
+        assert paused.wait(10)
+        holder.go()
+        eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
+        go_on.set()
+        comer.join(0.5)
+        assert comer.is_alive(), "it has the lock together with another process"
+    comer.result()
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
