@@ -220,6 +220,10 @@ class Turn:
         """Return whether it still waits there."""
         return not self.gone and self.stay is stay and self._outcomes.get(stay) is None
 
+    def keeps(self, stay: Stay) -> bool:
+        """Return whether it has the lock. If not, it does not get it from this stay any more."""
+        return isinstance(self._outcomes.setdefault(stay, None), Grant) and not self.gone
+
     def wait_or_leave_busy(self, stay: Stay) -> None:
         """Wait, unless the caller does not, or enough wait already."""
         most, waiting = self.spec.max_waiters, stay.waiting - 1
@@ -368,8 +372,13 @@ class Stay(GrantObserver):
         self._stays.line_up(turns)
 
     def end(self, left: Callable[[bool], object] | None = None) -> None:
-        """Leave ZooKeeper's queue. Those that wait line up again, in their order. Calling it twice does no harm."""
-        self.contender.abandon(left)
+        """
+        Leave ZooKeeper's queue, unless an owner is at work: then its release does that.
+
+        Those that wait line up again, in their order. Calling it twice does no harm.
+        """
+        if not any(turn is not None and turn.keeps(self) for turn in list(self.queue)):
+            self.contender.abandon(left)
         if self._ended:
             return
         self._ended = True
@@ -481,6 +490,8 @@ class Stay(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         self.tell_news()
+        self.over = True
+        self.end()  # those that wait do not wait for the end of the work that is aborted
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         self.tell_news()

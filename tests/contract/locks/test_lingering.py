@@ -351,6 +351,19 @@ def test_those_who_wait_line_up_anew_when_the_lock_is_lost(zoo: Zoo) -> None:
             taker.go()
 
 
+def test_those_who_wait_do_not_wait_for_work_that_goes_on_without_the_lock(zoo: Zoo) -> None:
+    """A lock is broken because its owner hangs; then the next one gets it, in the same process, too."""
+    lock = zk_lock(KEY, linger=LONG, timeout=30, abort_on="never")
+    holder = Taker(lock)
+    hold = holder.wait_granted()
+    with queued(zoo, lock) as (waiter,):
+        break_lock(KEY, guid=shown().holders[0].guid, token=hold.token, reason="a test", by="tester")
+        assert waiter.wait_granted().token > hold.token
+        holder.go()
+        waiter.hold.check()  # type: ignore[union-attr]
+        assert zoo.children(KEY) == [waiter.hold.path.rpartition("/")[2]]  # type: ignore[union-attr]
+
+
 def test_an_idle_lock_that_was_broken_is_not_handed_out(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
