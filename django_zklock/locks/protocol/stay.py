@@ -71,6 +71,7 @@ class Turn:
         "_done",
         "_outcomes",
         "_pid",
+        "_was_placed",
         "caller",
         "gone",
         "on_queued",
@@ -98,6 +99,7 @@ class Turn:
         self._done: Callable[[Outcome], object] | None = done  # may be called again with the same outcome
         self.waits = waits
         self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up again
+        self._was_placed = False
         self._pid = os.getpid()  # the process of this machine that does the work
 
     def __repr__(self) -> str:
@@ -179,8 +181,9 @@ class Turn:
 
     @property
     def placed(self) -> bool:
-        """Whether the position of this process in ZooKeeper's queue is known."""
-        return self.stay is not None and (self.stay.base is not None or self.stay.contender.placed)
+        """Whether the position of this process in ZooKeeper's queue is known, or was known before it lined up again."""
+        stay = self.stay
+        return self._was_placed or (stay is not None and (stay.base is not None or stay.contender.placed))
 
     @property
     def ahead(self) -> Payload | None:
@@ -215,6 +218,11 @@ class Turn:
     def is_outside(self) -> bool:
         """Whether it still wants the lock, and is in no stay."""
         return not self.gone and (self.stay is None or self.stay.over)
+
+    def enter(self, stay: Stay) -> None:
+        """Note that it is in this stay from now on."""
+        self._was_placed = self.placed
+        self.stay = stay
 
     def waits_in(self, stay: Stay) -> bool:
         """Return whether it still waits there."""
@@ -266,6 +274,7 @@ class Stay(GrantObserver):
             waits=founder.waits,
         )
         self.contender.on_queued = founder.tell_queued
+        self.contender.placed = founder.waits and founder.placed  # then it waits as long, and is not refused any more
         self._stays = stays
         self._session = founder.session
         self.spec = founder.spec
@@ -283,7 +292,7 @@ class Stay(GrantObserver):
 
     def enter(self, turn: Turn) -> None:
         """Append a turn; it has the lock at once if it is the first."""
-        turn.stay = self
+        turn.enter(self)
         self.queue.append(turn)
         if turn.gone:
             self.leave(turn)

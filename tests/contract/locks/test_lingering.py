@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, connected, session, within
+from support.faults import BackgroundCall, connected, proxied, session, within
 from support.primitives import KEY, LINGERING, Taker, foreign, queued, stay_of, turns_of
 from support.proxy import Proxy
 from support.signalled import signalled
@@ -130,6 +130,21 @@ def test_no_more_wait_than_may(zoo: Zoo) -> None:
         with pytest.raises(LockBusy, match="1 callers wait"), lock:
             pass
         first.go()
+
+
+def test_who_waits_already_is_not_refused(zoo: Zoo) -> None:
+    """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
+    lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
+    holder = Taker(lock)
+    holder.wait_granted()
+    with queued(zoo, lock) as (waiter,), foreign(zoo) as path:
+        with foreign(zoo):
+            eventually(lambda: stay_of(lock).wanted)  # type: ignore[union-attr]
+            time.sleep(0.02)  # its time is over
+            holder.go()
+            zoo.wait_contenders(KEY, 3)
+        zoo.client.delete(path)
+        waiter.wait_granted()
 
 
 @pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
@@ -471,6 +486,24 @@ def test_without_a_connection_it_is_not_handed_out(zoo: Zoo, proxy: Proxy) -> No
     proxy.heal()
     connected()
     assert token_of(lock) > token
+
+
+def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
+    """As without linger: only a caller that finds no connection gives up after CONNECT_TIMEOUT."""
+    with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
+        connected()
+        lock = zk_lock(KEY, linger=LONG, timeout=30)
+        holder = Taker(lock)
+        first = holder.wait_granted()
+        with queued(zoo, lock) as (waiter,):
+            proxy.refuse = True
+            proxy.cut_all()
+            eventually(lambda: session().suspect)
+            with pytest.raises(LockLost):
+                holder.go()
+            time.sleep(1)
+            proxy.heal()
+            assert waiter.wait_granted().token > first.token
 
 
 def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> None:
