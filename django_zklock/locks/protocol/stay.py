@@ -242,6 +242,13 @@ class Turn:
         else:
             self.tell_queued()
 
+    def is_refused(self, outcome: Outcome) -> bool:
+        """Return whether the outcome of the contender, which has the options of another turn, is that of this one."""
+        if not isinstance(outcome, Busy) or not self.waits:
+            return True
+        waiters, most = outcome.waiters, self.spec.max_waiters
+        return waiters is not None and most is not None and waiters >= most
+
     def tell_queued(self) -> None:
         """Tell the owner that it has to wait."""
         told, self.on_queued = self.on_queued, None
@@ -278,7 +285,6 @@ class Stay(GrantObserver):
         self._stays = stays
         self._session = founder.session
         self.spec = founder.spec
-        self._waits = founder.waits
         self._linger = founder.spec.linger
         self._last = founder  # that had the lock
         self._ended = False
@@ -373,10 +379,9 @@ class Stay(GrantObserver):
             return
         self.over = self._ended = True
         self._stays.forget(self)
-        only_founder = isinstance(outcome, Busy) and not self._waits  # the others wait
         turns = self.waiting_turns()
         for turn in turns:
-            if not (only_founder and turn.waits):
+            if turn.is_refused(outcome):
                 turn.conclude(self, outcome)
         self._stays.line_up(turns)
 

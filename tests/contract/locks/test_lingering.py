@@ -132,6 +132,23 @@ def test_no_more_wait_than_may(zoo: Zoo) -> None:
         first.go()
 
 
+def test_only_those_with_max_waiters_are_refused(zoo: Zoo) -> None:
+    """Though they may come first, and all have one place in ZooKeeper's queue."""
+    with foreign(zoo):
+        connected()
+        ready = threading.Event()
+        session().post(ready.wait, 10)  # both come before the first one has looked at the queue
+        refused = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, max_waiters=0)))
+        refused.join(0.2)
+        waiter = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=30)))
+        waiter.join(0.2)
+        ready.set()
+        with pytest.raises(LockBusy, match="max_waiters is 0"):
+            refused.result()
+        zoo.wait_contenders(KEY, 2)
+    waiter.result()
+
+
 def test_who_waits_already_is_not_refused(zoo: Zoo) -> None:
     """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
