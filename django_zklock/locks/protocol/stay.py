@@ -361,7 +361,7 @@ class Stay(GrantObserver):
             return True  # the end of the lease is seen by the next owner
         if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
             return True
-        if self.wanted and len(self.queue) == 1:
+        if len(self.queue) == 1 and (self.wanted or self._stays.are_too_many):
             return True
         return self.wanted is not False and time.monotonic() - base.since >= spec.linger
 
@@ -576,9 +576,14 @@ class Stays(SessionObserver):
         if self._stays.get(_place(stay.spec)) is stay:
             del self._stays[_place(stay.spec)]
 
+    @property
+    def are_too_many(self) -> bool:
+        """Whether one that becomes idle has to end; from any thread."""
+        return len(self._stays) > self._session.options.max_lingering
+
     def keep_few(self) -> None:
         """End the oldest idle stay if there are too many."""
-        if len(self._stays) > self._session.options.max_lingering:
+        if self.are_too_many:
             idle = [stay for stay in self._stays.values() if not stay.queue]
             if idle:
                 min(idle, key=lambda stay: stay.idle_since).end_if_idle()

@@ -228,6 +228,15 @@ def test_there_are_only_so_many(zoo: Zoo) -> None:
         assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
 
 
+def test_those_that_were_held_at_once_do_not_all_stay(zoo: Zoo) -> None:
+    """At most as many as may; the others leave with their release."""
+    keys = ["one", "two", "three", "four"]
+    with zoo.configured(MAX_LINGERING=1):
+        with zk_locks(*keys, linger=LONG):
+            pass
+        eventually(lambda: sum(len(zoo.children(key)) for key in keys) <= 1)
+
+
 # --- others that wait -------------------------------------------------------------------------------------------------
 
 
