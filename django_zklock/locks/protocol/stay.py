@@ -317,7 +317,7 @@ class Stay(GrantObserver):
         except ValueError:
             pass
         self.tell_first()
-        if not self.queue and (self.base is None or self.wanted):
+        if (self.base is None or self.wanted) and self.first is None:  # it may be the protocol's thread, just now
             self._session.post(self.end_if_idle)
 
     def tell_first(self) -> None:

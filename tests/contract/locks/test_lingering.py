@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import functools
 import gc
@@ -268,6 +269,33 @@ def test_what_an_idle_lock_costs_another_process(zoo: Zoo, warm_proxy: Proxy) ->
         with within(5), zk_lock(KEY):
             assert warm_proxy.round_trips() <= 2
             assert warm_proxy.watch_events <= 1  # none if the keeper has let it go before the look
+
+
+def test_an_idle_lock_is_passed_on_though_it_was_used_just_then(zoo: Zoo) -> None:
+    """An owner may come, and go, while the protocol's thread is about to end the stay."""
+    lock = zk_lock(KEY, linger=LONG)
+    owners: list[Taker] = []
+    token = token_of(lock)
+    stay = stay_of(lock)
+    assert stay is not None
+
+    class Queue(collections.deque[Turn | None]):
+        def append(self, turn: Turn | None) -> None:
+            if turn is None and not owners:
+                owners.append(Taker(lock))
+                owners[0].wait_granted()
+            super().append(turn)
+
+        def remove(self, turn: Turn | None) -> None:
+            if turn is None:
+                owners[0].go()
+            super().remove(turn)
+
+    stay.queue = Queue()
+    with within(2):
+        assert token_of(zk_lock(KEY)) > token
+    assert owners[0].hold is not None
+    assert owners[0].hold.token == token
 
 
 @pytest.mark.parametrize("comes", ["before", "later"])
