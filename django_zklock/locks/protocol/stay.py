@@ -504,8 +504,9 @@ class Stay(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         self.tell_news()
-        self.over = True
-        self.end()  # those that wait do not wait for the end of the work that is aborted
+        if not self._session.closing:  # else nobody lines up again
+            self.over = True
+            self.end()  # those that wait do not wait for the end of the work that is aborted
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         self.tell_news()
@@ -595,10 +596,10 @@ class Stays(SessionObserver):
 
     def on_closed(self) -> None:
         """Nobody who waits would get the lock any more."""
-        error = ZooKeeperUnavailable("The ZooKeeper session of this process was closed.")
+        why = "The ZooKeeper session of this process was closed."
         for stay in list(self._stays.values()):
             for turn in stay.waiting_turns():
-                turn.conclude(stay, error)
+                turn.conclude(stay, ZooKeeperUnavailable(why, lock=turn.spec.key))
 
 
 def _place(spec: QueueSpec) -> tuple[str, Kind, str | None]:

@@ -600,11 +600,28 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
     waiter = BackgroundCall(lambda: token_of(lock))
     eventually(lambda: len(turns_of(lock)) == 2)
     process.reset()
-    with pytest.raises(ZooKeeperUnavailable, match="was closed"):
+    with pytest.raises(ZooKeeperUnavailable, match="was closed") as raised:
         waiter.result()
+    assert raised.value.lock == KEY
     zoo.wait_contenders(KEY, 0)
     with pytest.raises(LockLost):
         holder.go()
+
+
+EXITING = f"""
+import threading, time
+lock = zk_lock({KEY!r}, linger={LONG}, timeout=30)
+lock.acquire()
+threading.Thread(target=lock.__enter__, daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def test_who_waits_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
+    """It would only be noise, as the thread is about to end."""
+    with zoo.running(EXITING) as leaver:
+        _, errors = leaver.communicate(timeout=20)
+    assert "Traceback" not in errors
 
 
 def test_all_kinds_beside_each_other(zoo: Zoo) -> None:
