@@ -98,7 +98,8 @@ class Turn:
         self.gone = False
         self._done: Callable[[Outcome], object] | None = done  # may be called again with the same outcome
         self.waits = waits
-        self._outcomes: dict[Stay | None, Outcome | None] = {}  # the first in a stay counts; None: to line up again
+        # In the present stay only. The first one counts; None: to line up again. Read it before `stay`, see `enter`.
+        self._outcomes: dict[Stay | None, Outcome | None] = {}
         self._was_placed = False
         self._pid = os.getpid()  # the process of this machine that does the work
 
@@ -154,9 +155,12 @@ class Turn:
 
     def on_first(self, stay: Stay) -> None:
         """It is the first of this stay; this may be said more than once, by any thread."""
-        if stay not in self._outcomes:
-            self._outcomes.setdefault(stay, stay.new_grant(self.caller))
-        outcome, done = self._outcomes[stay], self._done
+        outcomes, done = self._outcomes, self._done
+        if self.stay is not stay:
+            return  # it has lined up again
+        if stay not in outcomes:
+            outcomes.setdefault(stay, stay.new_grant(self.caller))
+        outcome = outcomes[stay]
         if outcome is None:
             stay.over = True
             self.session.post(stay.end)
@@ -223,6 +227,7 @@ class Turn:
         """Note that it is in this stay from now on."""
         self._was_placed = self.placed
         self.stay = stay
+        self._outcomes = {}  # last, so that no outcome of an earlier stay gets in
 
     def waits_in(self, stay: Stay) -> bool:
         """Return whether it still waits there."""
@@ -230,7 +235,7 @@ class Turn:
 
     def keeps(self, stay: Stay) -> bool:
         """Return whether it has the lock. If not, it does not get it from this stay any more."""
-        return isinstance(self._outcomes.setdefault(stay, None), Grant) and not self.gone
+        return self.stay is stay and isinstance(self._outcomes.setdefault(stay, None), Grant) and not self.gone
 
     def wait_or_leave_busy(self, stay: Stay) -> None:
         """Wait, unless the caller does not, or enough wait already."""
@@ -257,8 +262,8 @@ class Turn:
 
     def conclude(self, stay: Stay, outcome: Outcome) -> None:
         """Have it end with this outcome, unless it has the lock."""
-        done = self._done
-        if self._outcomes.setdefault(stay, outcome) is outcome and done is not None:
+        outcomes, done = self._outcomes, self._done
+        if self.stay is stay and outcomes.setdefault(stay, outcome) is outcome and done is not None:
             self.gone = True
             stay.leave(self)
             done(outcome)

@@ -10,6 +10,7 @@ import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -384,6 +385,34 @@ def test_who_comes_while_it_is_passed_on_does_not_get_it(zoo: Zoo, monkeypatch: 
         comer.join(0.5)
         assert comer.is_alive(), "it has the lock together with another process"
     comer.result()
+
+
+def test_who_waits_for_long_keeps_no_earlier_stays(zoo: Zoo) -> None:
+    """However often the lock leaves this process before it gets it."""
+    lock, stays = zk_lock(KEY, linger=0.001, timeout=30), []
+
+    def leave(taker: Taker) -> None:
+        taker.wait_granted()
+        taker.hold = None
+        stay = stay_of(lock)
+        assert stay is not None
+        stays.append(weakref.ref(stay))
+        with foreign(zoo) as path:
+            eventually(lambda: stay.wanted)
+            time.sleep(0.002)  # its time is over
+            taker.go()
+            eventually(lambda: zoo.children(KEY)[0] == path.rpartition("/")[2])
+
+    takers: list[Taker] = []
+    for _ in range(4):
+        takers.append(Taker(lock))
+        eventually(lambda: len(turns_of(lock)) == len(takers))
+    for taker in takers[:-1]:
+        leave(taker)
+    takers[-1].wait_granted()
+    gc.collect()
+    assert [each() for each in stays] == [None, None, None]
+    takers[-1].go()
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
