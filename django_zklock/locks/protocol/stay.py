@@ -13,6 +13,7 @@ the stay is over, and all that wait line up again.
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import time
@@ -387,7 +388,7 @@ class Stay(GrantObserver):
         turns = self.waiting_turns()
         for turn in turns:
             if turn.is_refused(outcome):
-                turn.conclude(self, outcome)
+                turn.conclude(self, _copy(outcome))
         self._stays.line_up(turns)
 
     def end(self, left: Callable[[bool], object] | None = None) -> None:
@@ -605,6 +606,14 @@ class Stays(SessionObserver):
         for stay in list(self._stays.values()):
             for turn in stay.waiting_turns():
                 turn.conclude(stay, ZooKeeperUnavailable(why, lock=turn.spec.key))
+
+
+def _copy(outcome: Outcome) -> Outcome:
+    """Return an outcome for one turn. An error that two threads raise would show the frames of both."""
+    copied = copy.copy(outcome)
+    if isinstance(copied, Exception) and isinstance(outcome, Exception):
+        copied.__cause__ = outcome.__cause__
+    return copied
 
 
 def _place(spec: QueueSpec) -> tuple[str, Kind, str | None]:

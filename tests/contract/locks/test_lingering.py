@@ -21,7 +21,7 @@ from support.signalled import signalled
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.locks.protocol.stay import Stay, Turn
 from django_zklock.operations import break_lock, request_release
@@ -635,6 +635,27 @@ def test_the_end_of_the_session_ends_it(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
     with pytest.raises(LockLost):
         holder.go()
+
+
+def test_each_of_those_who_wait_raises_an_error_of_its_own(zoo: Zoo) -> None:
+    """Else the traceback of one would show the frames, and the variables, of the others."""
+    unknown = f"{zoo.base}/{KEY}/x-0000000001"
+    zoo.client.ensure_path(unknown)
+    connected()
+    ready = threading.Event()
+    session().post(ready.wait, 10)  # both come before the queue is read
+    waiters = [BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=30))) for _ in range(2)]
+    waiters[1].join(0.2)
+    ready.set()
+    errors = []
+    for waiter in waiters:
+        with pytest.raises(UnreadableQueue) as raised:
+            waiter.result()
+        errors.append(raised.value)
+    zoo.client.delete(unknown)
+    assert errors[0] is not errors[1]
+    assert [str(error) for error in errors] == [str(errors[0])] * 2
+    assert [error.lock for error in errors] == [KEY] * 2
 
 
 EXITING = f"""
