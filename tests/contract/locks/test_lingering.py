@@ -589,6 +589,28 @@ def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
             assert waiter.wait_granted().token > first.token
 
 
+@pytest.mark.xfail(strict=True, reason="who comes in an outage waits as long as those who lined up before it")
+def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
+    """As without linger; also if others of this process waited before the outage."""
+    with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
+        connected()
+        lock = zk_lock(KEY, linger=LONG, timeout=30)
+        holder = Taker(lock)
+        holder.wait_granted()
+        with queued(zoo, lock) as (waiter,):
+            proxy.refuse = True
+            proxy.cut_all()
+            eventually(lambda: session().suspect)
+            with pytest.raises(LockLost):
+                holder.go()
+            comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
+            comer.join(10)
+            proxy.heal()
+            waiter.wait_granted()
+        with pytest.raises(ZooKeeperUnavailable):
+            comer.result()
+
+
 def test_an_owner_without_a_connection_is_aborted(zoo: Zoo, proxy: Proxy) -> None:
     """Also one that was handed the lock in this process."""
     lock = zk_lock(KEY, linger=LONG)
