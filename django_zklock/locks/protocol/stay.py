@@ -117,6 +117,10 @@ class Turn:
         else:
             stay.enter(self)
             self.wait_or_leave_busy(stay)
+            if not self.session.connected:
+                self.session.post(
+                    self.session.loop.call_later, self.session.options.connect_timeout, self.on_no_session
+                )
 
     def abandon(self, left: Callable[[bool], object] | None = None) -> None:
         """
@@ -237,6 +241,13 @@ class Turn:
     def keeps(self, stay: Stay) -> bool:
         """Return whether it has the lock. If not, it does not get it from this stay any more."""
         return self.stay is stay and isinstance(self._outcomes.setdefault(stay, None), Grant) and not self.gone
+
+    def on_no_session(self) -> None:
+        """Give up if there is still no connection; those that came before the outage wait on."""
+        stay = self.stay
+        if stay is not None and self.waits_in(stay) and not self.session.connected:
+            why = self.session.explain(self.session.options.connect_timeout)
+            self.conclude(stay, ZooKeeperUnavailable(why, lock=self.spec.key))
 
     def wait_or_leave_busy(self, stay: Stay) -> None:
         """Wait, unless the caller does not, or enough wait already."""

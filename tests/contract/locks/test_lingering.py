@@ -589,7 +589,6 @@ def test_those_who_wait_outlast_an_outage(zoo: Zoo) -> None:
             assert waiter.wait_granted().token > first.token
 
 
-@pytest.mark.xfail(strict=True, reason="who comes in an outage waits as long as those who lined up before it")
 def test_who_comes_in_an_outage_gives_up_after_the_connect_timeout(zoo: Zoo) -> None:
     """As without linger; also if others of this process waited before the outage."""
     with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
