@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.conf import url as zk_url
 from django_zklock.conf.errors import LONGEST_WAIT, Problem, Problems, is_text, seconds
+from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, read_options
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.queue.names import Template
@@ -63,6 +64,8 @@ class Config:
     admin_links: Mapping[str, str]
     """Immutable. URL templates with fields in braces, by label."""
     strict: bool = False
+    leases: LeaseOptions = field(default_factory=LeaseOptions)
+    """Of the lock coordinator."""
     max_lingering: int = DEFAULT_MAX_LINGERING
     """How many locks with `linger` this process keeps at a time."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -176,7 +179,7 @@ def _at(*keys: object) -> str:
 
 
 _CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "ADMIN_LINKS")
+_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "ADMIN_LINKS", "LEASES")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")
@@ -213,6 +216,7 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), found),
         locks=_locks(given.get("LOCKS", {}), found),
         admin_links=_links(given.get("ADMIN_LINKS", {}), found),
+        leases=read_leases(given.get("LEASES", {}), _at("LEASES"), found),
         strict=_strict(given.get("STRICT", False), found),
         max_lingering=_max_lingering(given.get("MAX_LINGERING", DEFAULT_MAX_LINGERING), found),
     )

@@ -13,8 +13,9 @@ from django_zklock.locks import notify
 from django_zklock.locks.base import LockBase, Plan
 from django_zklock.locks.held import HeldLock
 from django_zklock.locks.hold import Hold
-from django_zklock.locks.spec import LockSpec, resolve, resolve_options
+from django_zklock.locks.spec import LockSpec, check_contradictions, resolve, resolve_options, spec_of_key
 from django_zklock.locks.validation import check_arguments
+from django_zklock.queue import names
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -39,6 +40,8 @@ class Lock(LockBase[Hold]):
     entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
+    _is_key = False  # whether the name is a key
+
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
         check_arguments("zk_lock", name, more, options, LockArguments)
         given = dict(options)
@@ -55,6 +58,24 @@ class Lock(LockBase[Hold]):
         """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
         lock = cls.__new__(cls)
         lock._set(name, options, fields, what, about, complete=True)
+        return lock
+
+    @classmethod
+    def of_key(
+        cls, key: str, *, what: str = "", about: Mapping[str, str] | None = None, **options: Unpack[LockArguments]
+    ) -> Self:
+        """
+        Return the lock with this key, which a list has shown or another program has sent, and not a name.
+
+        Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
+        Raises `InvalidLockName` if it is not the key of a lock of this package.
+        """
+        names.check_own_key(key)
+        complete = given_options(dict(options)).merged_over(conf.current().options_of_key(key))
+        check_contradictions(key, complete)
+        lock = cls.__new__(cls)
+        lock._set(key, complete, _NOTHING, what, about or _NOTHING, complete=True)
+        lock._is_key = True
         return lock
 
     def _set(
@@ -112,7 +133,10 @@ class Lock(LockBase[Hold]):
 
     def _new_plan(self, config: conf.Config) -> Plan:
         options = self._options if self._complete else resolve_options(config, self.name, self._options)
-        spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
+        if self._is_key:
+            spec = spec_of_key(config, self.name, options, what=self._what, about=self._about)
+        else:
+            spec = resolve(config, self.name, self._fields, options, what=self._what, about=self._about)
         return Plan((spec,), spec.timeout, spec.atomic)
 
     def _view(self, plan: Plan, held: tuple[HeldLock, ...]) -> Hold:

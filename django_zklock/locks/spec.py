@@ -86,13 +86,19 @@ def resolve(
     about: Mapping[str, str],
 ) -> LockSpec:
     """Return the spec of the lock `name`, with these options from `resolve_options`. Raises `InvalidLockName`."""
+    template = names.Template.parse(options.path or name)
+    return spec_of_key(config, template.render(fields), options, what=what, about=about, template=template.text)
+
+
+def spec_of_key(
+    config: Config, key: str, options: LockOptions, *, what: str, about: Mapping[str, str], template: str = ""
+) -> LockSpec:
+    """Return the spec of the lock with this key, with these options from `resolve_options`."""
     atomic = () if isinstance(options.atomic, Unset) else options.atomic
     check_aliases(atomic)
-    template = names.Template.parse(options.path or name)
-    key = template.render(fields)
     return LockSpec(
         key=key,
-        template=template.text,
+        template=template,
         parent=names.path(config.base, key),
         timeout=DEFAULT_TIMEOUT if isinstance(options.timeout, Unset) else options.timeout,
         policy=Policy(

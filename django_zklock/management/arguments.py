@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import getpass
 import math
-import re
 import socket
 from typing import Final
 
 from django_zklock import conf
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.queue.escaping import SAFE, unescape
-from django_zklock.queue.names import Template
+from django_zklock.queue.escaping import unescape
+from django_zklock.queue.names import Template, is_escaped
 
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_SECONDS: Final = 366 * 86400.0
-_SAFE: Final = re.escape("".join(sorted(SAFE)))
-_KEY: Final = re.compile(rf"(?:[{_SAFE}/]|%[0-9A-F]{{2}})+")
 
 
 # --- Arguments ------------------------------------------------------------------------------------------------------
@@ -111,7 +108,7 @@ def key_of(options: argparse.Namespace) -> str:
     name: str = options.name
     fields: dict[str, object] = dict(options.fields)
     path = conf.current().options_for(name).path or name
-    if path == name and not fields and _is_escaped(name):
+    if path == name and not fields and is_escaped(name):
         return name
     template = Template.parse(path)
     if path != name and not set(template.fields) <= fields.keys():
@@ -121,7 +118,7 @@ def key_of(options: argparse.Namespace) -> str:
 
 def template_of(name: str) -> str:
     """Return the name that code uses for this lock: `name`, or for an escaped key the template that renders to it."""
-    if name not in conf.current().locks and _is_escaped(name):
+    if name not in conf.current().locks and is_escaped(name):
         text = unescape(name).replace("{", "{{").replace("}", "}}")
         if Template.parse(text).render({}) == name:
             return text
@@ -134,10 +131,6 @@ def entries_below(key: str) -> str:
         if options.path is not None and options.path.startswith(f"{key}/"):
             return f"LOCKS has {name!r} with the path {options.path!r}. {_usage(Template.parse(options.path))}"
     return ""
-
-
-def _is_escaped(name: str) -> bool:
-    return "%" in name and _KEY.fullmatch(name) is not None
 
 
 def _usage(template: Template) -> str:

@@ -132,6 +132,23 @@ def check_own_key(key: str) -> None:
         raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
 
 
+def is_escaped(text: str) -> bool:
+    """Return True for a key with an escape such as %20, and no character that needs one: it comes from a list."""
+    return "%" in text and _ESCAPED.fullmatch(text) is not None
+
+
+def own_key(text: str) -> str:
+    """
+    Return the key of the lock that this text names: its segments are escaped, unless it is an escaped key already.
+
+    Raises `InvalidLockName`. Braces are no fields here.
+    """
+    check_type(text)
+    key = text if is_escaped(text) else Template.parse(text.replace("{", "{{").replace("}", "}}")).render({})
+    check_own_key(key)
+    return key
+
+
 def _example(token: re.Match[str]) -> str:
     return token[0] if token["field"] is None else "4711"
 

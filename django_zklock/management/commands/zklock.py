@@ -23,6 +23,7 @@ from django_zklock.management.zklock import (
     list_,
     request_release,
     run,
+    serve,
     show,
     status,
 )
@@ -38,6 +39,7 @@ SUBCOMMANDS = {
     "end-hold": end_hold,
     "limit": limit,
     "run": run,
+    "serve": serve,
     "doctor": doctor,
     "fences": fences,
     "devserver": devserver,

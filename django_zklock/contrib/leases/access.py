@@ -1,0 +1,77 @@
+"""Who may do what: clients, known by a bearer token or a certificate, and how often they may ask."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from django_zklock.conf.leases import LeaseClient, LeaseOptions
+from django_zklock.contrib.leases.refusal import Code, Refusal
+
+ANYBODY: Final = LeaseClient(name="anybody", max_rate=100_000.0)
+"""The client of a coordinator that has no clients in the settings."""
+
+audit = logging.getLogger("zklock.audit")
+
+
+def hash_of(token: str) -> str:
+    """Return the hash of a bearer token, as the settings have it."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Access:
+    """
+    Decides which client a request comes from, and bounds its requests.
+
+    Tokens are random and long, so a plain hash is enough, and a look-up by the hash tells an attacker nothing.
+    """
+
+    def __init__(self, options: LeaseOptions, *, anybody: bool) -> None:
+        self._anybody = anybody and not options.clients
+        self._by_token = {each: client for client in options.clients.values() for each in client.tokens}
+        self._by_certificate = {each: client for client in options.clients.values() for each in client.certificates}
+        self._spent: dict[str, float] = {}  # by client: until when its requests are used up, on time.monotonic()
+
+    def client(self, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
+        """
+        Return the client of a request. `authorization` is the header of this name, perhaps empty.
+
+        Raises `Refusal` if it is unknown, or has sent too many requests.
+        """
+        client = self._known(authorization, certificate_names)
+        if client is None:
+            audit.warning("the lock coordinator refused a client that it does not know")
+            raise Refusal(Code.UNAUTHENTICATED, self._how_to_be_known())
+        self._spend(client)
+        return client
+
+    def _known(self, authorization: str, certificate_names: Iterable[str]) -> LeaseClient | None:
+        if self._anybody:
+            return ANYBODY
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return self._by_token.get(hash_of(token.strip()))
+        for name in certificate_names:
+            if name in self._by_certificate:
+                return self._by_certificate[name]
+        return None
+
+    def _how_to_be_known(self) -> str:
+        if not self._by_token and not self._by_certificate:
+            return 'The coordinator has no clients. Add one to ZKLOCK["LEASES"]["CLIENTS"] in its settings.'
+        return "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a known certificate."
+
+    def _spend(self, client: LeaseClient) -> None:
+        """Count a request. A client may send as many at once as in one second."""
+        now, each = time.monotonic(), 1 / max(client.max_rate, 1e-9)
+        spent = max(self._spent.get(client.name, now), now) + each
+        if not client.max_rate or spent > now + max(1.0, each):
+            raise Refusal(
+                Code.TOO_MANY,
+                f"The client {client.name!r} has sent more than {client.max_rate:g} requests a second. Slow down.",
+                retry_after=1.0,
+            )
+        self._spent[client.name] = spent

@@ -1,0 +1,259 @@
+"""
+The coordinator: it gives leases to clients, keeps them, and ends them.
+
+A lease lives with the coordinator that gave it. There may be any number of coordinators; they share nothing but the
+queues in ZooKeeper. If one dies, its leases end with its session, and none of them is over before the end that its
+client was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django_zklock import conf
+from django_zklock.conf.leases import KINDS, LeaseClient
+from django_zklock.contrib.leases.lease import LEFT, RELEASED, Lease
+from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.exceptions import LockNotAcquired, ZkLockError
+from django_zklock.inspection import LockInfo, look_at
+from django_zklock.locks.lock import Lock
+from django_zklock.queue import names
+from django_zklock.queue.escaping import printable
+
+DEFAULT_TERM: Final = 30.0
+"""Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
+SHORTEST_TERM: Final = 0.1
+LONGEST_CLIENT_ID: Final = 120  # characters
+DRAINING: Final = "the coordinator is about to end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """What a client asks for. Times in seconds."""
+
+    resource: str
+    client_id: str
+    term: float = 0.0
+    """After the last sign of the client; 0: the default."""
+    wait: float | None = 0.0
+    """How long to wait in line; None: as long as the coordinator allows."""
+    kind: str = "lock"
+    limit: int = 0
+    """Of a semaphore."""
+
+
+class Coordinator:
+    """The leases of this process; on one event loop."""
+
+    def __init__(self) -> None:
+        self.id = secrets.token_hex(4)
+        self._options = conf.current().leases
+        self._leases: dict[str, Lease] = {}  # by lease id; those that wait, too
+        self._numbers = itertools.count(1)
+        self._waiting: Counter[str] = Counter()  # by client
+        self._held: Counter[str] = Counter()
+        self._draining = False
+
+    # --- acquire, keep, release -----------------------------------------------------------------------------------
+
+    async def acquire(self, client: LeaseClient, request: LeaseRequest) -> tuple[str, Lease]:
+        """
+        Return a new lease with its id, as soon as it has the lock.
+
+        Raises `Refusal`, with the code BUSY if the lock was not free in time. If this is cancelled, the client gets
+        nothing: what was acquired is given back.
+        """
+        lease_id, lease = self._new_lease(client, request)
+        self._leases[lease_id] = lease
+        self._waiting[client.name] += 1
+        try:
+            await asyncio.shield(lease.settled)
+        except asyncio.CancelledError:
+            lease.end(LEFT)
+            raise
+        finally:
+            self._waiting[client.name] -= 1
+            if lease.is_held:
+                self._held[client.name] += 1
+                lease.ended.add_done_callback(lambda _: self._forget(lease_id, client))
+            else:
+                self._leases.pop(lease_id, None)
+        if lease.error is not None:
+            raise _refusal(lease.error)
+        if not lease.is_held:
+            raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.over}.", retry_after=1.0)
+        return lease_id, lease
+
+    def keep(self, client: LeaseClient, lease_id: str) -> Lease:
+        """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
+        lease = self.find(client, lease_id)
+        if not lease.keep():
+            raise Refusal(Code.OVER, f"The lease is over: {lease.over or 'it was not kept in time'}.")
+        return lease
+
+    async def release(self, client: LeaseClient, lease_id: str) -> None:
+        """Release a lease, and wait until the lock is free for the next one. Raises `Refusal` if it is over."""
+        lease = self.find(client, lease_id)
+        lease.told_until = float("-inf")
+        lease.end(RELEASED)
+        await asyncio.shield(lease.ended)
+
+    def find(self, client: LeaseClient, lease_id: str) -> Lease:
+        """Return a lease of this client. Raises `Refusal`."""
+        lease = self._leases.get(lease_id)
+        if lease is not None and lease.client == client.name and lease.hold is not None:
+            return lease
+        owner = lease_id.partition(".")[0]
+        if lease is None and owner != self.id and len(owner) == len(self.id):
+            raise Refusal(
+                Code.ELSEWHERE,
+                f"This is the coordinator {self.id}; the lease is from {owner}. Send the request to the process that "
+                "gave the lease. If that has ended, so has the lease.",
+            )
+        raise Refusal(Code.OVER, "There is no such lease. It is over, was never given, or belongs to another client.")
+
+    def find_place(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
+        """Return what waits here for this client in the line of a lock, or has it. Raises `Refusal`."""
+        key = key_of(resource)
+        for lease in self._leases.values():
+            if (lease.client, lease.client_id, lease.lock.name) == (client.name, _label(client_id), key):
+                return lease
+        raise Refusal(Code.OVER, f"Nothing of {client_id!r} waits here for the lock {key!r}, or has it.")
+
+    async def place(self, lease: Lease) -> int:
+        """Return how many are ahead of a lease that waits; 0 if that is not known, as beyond the first fifty."""
+        if lease.settled.done():
+            return 0
+        found = await self._look_at(lease.lock.name)
+        if found is None:
+            return 0
+        ahead = len(found.holders)
+        for waiter in found.waiters:
+            if waiter.about.get("lease") == lease.number:
+                return ahead
+            ahead += 1
+        return 0
+
+    async def count_ahead(self, resource: str) -> int:
+        """Return how many hold a lock, or wait for it; 0 if that is not known."""
+        found = await self._look_at(key_of(resource))
+        return 0 if found is None else len(found.holders) + found.waiting
+
+    async def _look_at(self, key: str) -> LockInfo | None:
+        try:
+            return await asyncio.to_thread(look_at, key)
+        except ZkLockError:
+            return None
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Give no more leases; wait until those that are held are released, or have run out."""
+        self._draining = True
+        for lease in list(self._leases.values()):
+            if lease.hold is None:
+                lease.end(DRAINING)
+            else:
+                lease.let_run_out(DRAINING)
+        await self._all_ended()
+
+    async def stop(self) -> None:
+        """Give no more leases; wait until no client can believe any longer that it has one."""
+        self._draining = True
+        loop = asyncio.get_running_loop()
+        for lease in list(self._leases.values()):
+            if lease.hold is None:
+                lease.end(DRAINING)
+            else:
+                loop.call_at(lease.told_until, lease.end, DRAINING)
+                lease.let_run_out(DRAINING)
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        while self._leases:
+            await asyncio.wait([lease.ended for lease in self._leases.values()])
+            await asyncio.sleep(0)  # those that have ended are forgotten
+
+    # --- small parts ------------------------------------------------------------------------------------------------
+
+    def _new_lease(self, client: LeaseClient, request: LeaseRequest) -> tuple[str, Lease]:
+        if self._draining:
+            raise Refusal(Code.UNAVAILABLE, f"No more leases are given: {DRAINING}. Ask another one.", retry_after=1.0)
+        self._check_numbers(client)
+        key, term = key_of(request.resource), request.term or min(DEFAULT_TERM, self._options.max_term)
+        if not SHORTEST_TERM <= term <= self._options.max_term:
+            raise Refusal(
+                Code.INVALID,
+                f"The term of {term:g} s is not from {SHORTEST_TERM:g} to {self._options.max_term:g} s. A longer lease is "
+                "kept alive.",
+            )
+        client_id = _label(request.client_id)
+        if not client_id:
+            raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
+        self._check_rights(client, key, request.kind)
+        number = f"{self.id}.{next(self._numbers)}"
+        lock = self._lock(key, request, client_id, {"client": client.name, "lease": number})
+        lease = Lease(number, lock, client=client.name, client_id=client_id, term=term)
+        return f"{number}.{secrets.token_urlsafe(16)}", lease
+
+    def _check_numbers(self, client: LeaseClient) -> None:
+        if self._held[client.name] >= client.max_leases:
+            raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {client.max_leases} leases, its limit.")
+        if self._waiting[client.name] >= max(1, client.max_waiting):
+            raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
+
+    def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
+        if not client.may_lock(key):
+            allowed = ", ".join(map(repr, client.prefixes))
+            raise Refusal(Code.FORBIDDEN, f"The client {client.name!r} may not lock {key!r}. It may lock {allowed}.")
+        if kind not in KINDS:
+            raise Refusal(Code.INVALID, f"There is no kind {kind[:60]!r}. Known kinds: {', '.join(KINDS)}.")
+        if kind not in client.kinds:
+            raise Refusal(Code.FORBIDDEN, f"The client {client.name!r} may not take the kind {kind!r}.")
+
+    def _lock(self, key: str, request: LeaseRequest, client_id: str, about: dict[str, str]) -> Lock:
+        wait = self._options.max_wait if request.wait is None else min(request.wait, self._options.max_wait)
+        options: dict[str, Any] = {"timeout": wait, "abort_on": "lost", "atomic": False, "release_on": "exit"}
+        if request.kind == "semaphore":
+            if request.limit < 1:
+                raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1.")
+            options |= {"limit": request.limit, "kind": "lock"}
+        elif request.limit:
+            raise Refusal(Code.INVALID, 'limit is for the kind "semaphore" only.')
+        elif request.kind != "lock":
+            options |= {"kind": request.kind, "limit": None}
+        try:
+            return Lock.of_key(key, what=client_id, about=about, **options)
+        except ValueError as error:
+            raise Refusal(Code.INVALID, str(error)) from error
+
+    def _forget(self, lease_id: str, client: LeaseClient) -> None:
+        if self._leases.pop(lease_id, None) is not None:
+            self._held[client.name] -= 1
+
+
+def key_of(resource: str) -> str:
+    """
+    Return the key of a resource: its segments are escaped, unless it is a key with an escape already.
+
+    Raises `Refusal` if it cannot be the name of a lock.
+    """
+    try:
+        return names.own_key(resource)
+    except ZkLockError as error:
+        raise Refusal(Code.INVALID, str(error)) from error
+
+
+def _label(client_id: str) -> str:
+    return printable(client_id.strip(), LONGEST_CLIENT_ID)
+
+
+def _refusal(error: ZkLockError) -> Refusal:
+    if isinstance(error, LockNotAcquired):
+        return Refusal(Code.BUSY, str(error), retry_after=1.0)
+    return Refusal(Code.UNAVAILABLE, str(error), retry_after=1.0)

@@ -1,0 +1,195 @@
+"""One lease: a lock that the coordinator acquires, holds and releases for a client in another program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django_zklock.exceptions import LockLost, ZkLockError
+from django_zklock.locks.hold import Hold
+from django_zklock.locks.lock import Lock
+
+audit = logging.getLogger("zklock.audit")
+logger = logging.getLogger("django_zklock.leases")
+
+NOT_KEPT: Final = "it was not kept in time"
+RELEASED: Final = "the client has released it"
+LEFT: Final = "the client has left the line"
+
+
+class Lease:
+    """
+    A lock for one client; on the loop of its coordinator.
+
+    A task of its own waits for the lock, holds it until the lease is over, and releases it. The lease is over when the
+    client releases it, when the client has not kept it for its term, or when the lock is lost. It is never released
+    before the end that the client was told, unless the client itself gives it back.
+    """
+
+    def __init__(self, number: str, lock: Lock, *, client: str, client_id: str, term: float) -> None:
+        self.number = number
+        self.client = client
+        self.client_id = client_id
+        self.lock = lock
+        self.hold: Hold | None = None
+        self.error: ZkLockError | None = None  # why it was not acquired
+        self.over = ""  # why it is over; empty while it waits or is held
+        self.release_requested = ""  # why the client should release it
+        self.told_until = -math.inf  # the latest end that the client was told, on the loop's clock
+        self._term = term
+        self._kept_until = math.inf  # on the loop's clock; set by the grant
+        self._last_end = math.inf  # that keeping can reach
+        self._observers: dict[Callable[[], object], None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] | None = None  # awaited by the task while it holds the lock
+        self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
+        self.ended: asyncio.Future[None] = self._loop.create_future()  # done when the lock is released, too
+        self._task = self._loop.create_task(self._run())
+
+    def __repr__(self) -> str:
+        return f"<lease {self.number} of {self.client!r} on {self.lock.key!r}>"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the client has the lock."""
+        return self.hold is not None and not self.over
+
+    @property
+    def remaining(self) -> float:
+        """
+        Seconds for which the lease lasts in any case, even if this process ends now; 0.0 if it is over.
+
+        That is the rest of the client's term, and at most the rest of the lease that ZooKeeper guarantees.
+        """
+        if self.hold is None or self.over:
+            return 0.0
+        left = self._kept_until - self._loop.time()
+        return max(0.0, min(left, self.hold.lease_remaining))
+
+    def tell(self) -> tuple[int, int]:
+        """Return the end for the client: in milliseconds since 1970, and from now."""
+        remaining = math.floor(self.remaining * 1000)
+        self.told_until = max(self.told_until, self._loop.time() + remaining / 1000)
+        return math.floor(time.time() * 1000) + remaining, remaining
+
+    def keep(self) -> bool:
+        """The client keeps the lease for another term. Return False if it is over."""
+        now = self._loop.time()
+        if not self.is_held or now >= self._kept_until:
+            return False
+        self._kept_until = max(self._kept_until, min(now + self._term, self._last_end))
+        return True
+
+    def let_run_out(self, reason: str) -> None:
+        """Keep it no longer than now for another term; ask the client to release it."""
+        self._last_end = min(self._last_end, self._loop.time() + self._term)
+        self.request_release(reason)
+
+    def request_release(self, reason: str) -> None:
+        """Ask the client to release it."""
+        self.release_requested = reason
+        self._changed()
+
+    def end(self, reason: str) -> None:
+        """End it: give up the place in line, or release the lock."""
+        if self.over:
+            return
+        self._over(reason)
+        if self.hold is None:
+            self._task.cancel()
+        elif self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def observe(self, observer: Callable[[], object]) -> None:
+        """Call this at each change from now on."""
+        self._observers[observer] = None
+
+    def ignore(self, observer: Callable[[], object]) -> None:
+        """Do not call it any more."""
+        self._observers.pop(observer, None)
+
+    # --- the task -------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            async with self.lock as hold:
+                self._begin(hold)
+                await self._until_over()
+        except LockLost as error:
+            self._over(str(error))
+        except ZkLockError as error:
+            self.error = error
+            self._over(str(error))
+        except asyncio.CancelledError:
+            self._over(LEFT)  # by `end`; an abort would be a `LockLost`
+        except Exception:
+            logger.exception("lease %s failed", self.number)
+            self._over("the coordinator has failed; its log says why")
+        finally:
+            self.ended.set_result(None)
+
+    def _begin(self, hold: Hold) -> None:
+        self._kept_until = min(self._loop.time() + self._term, self._last_end)
+        self.hold = hold
+        hold.add_release_request_callback(self._on_release_request)
+        audit.info(
+            "lease %s: %r of client %r has the lock %r, token %d",
+            self.number,
+            self.client_id,
+            self.client,
+            hold.key,
+            hold.token,
+            extra={"lock": hold.key, "token": hold.token, "user": self.client},
+        )
+        self.settled.set_result(None)
+        self._changed()
+
+    async def _until_over(self) -> None:
+        """Wait until the client has not kept the lease for a term, or it was ended."""
+        while not self.over:
+            if self._loop.time() >= self._kept_until:
+                self._over(NOT_KEPT)
+                return
+            self._woken = self._loop.create_future()
+            timer = self._loop.call_at(self._kept_until, _wake, self._woken)
+            try:
+                await self._woken
+            finally:
+                timer.cancel()
+
+    def _over(self, reason: str) -> None:
+        if not self.over:
+            self.over = reason
+            if self.hold is not None:
+                audit.info(
+                    "lease %s is over: %s; it was %r of client %r on the lock %r, token %d",
+                    self.number,
+                    reason,
+                    self.client_id,
+                    self.client,
+                    self.hold.key,
+                    self.hold.token,
+                    extra={"lock": self.hold.key, "token": self.hold.token, "user": self.client},
+                )
+        if not self.settled.done():
+            self.settled.set_result(None)
+        self._changed()
+
+    def _on_release_request(self, hold: Hold) -> None:
+        """Tell the client; on the thread for users' code."""
+        request = hold.release_requested
+        if request is not None:
+            self._loop.call_soon_threadsafe(self.request_release, f"{request.by}: {request.reason}")
+
+    def _changed(self) -> None:
+        for observer in list(self._observers):
+            observer()
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,0 +1,35 @@
+"""The refusals of the coordinator: each has a code, a sentence, and a status in gRPC and in HTTP."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(enum.Enum):
+    """Why a request is refused: the code, the status in gRPC and in HTTP, and a title."""
+
+    INVALID = ("invalid-request", "INVALID_ARGUMENT", 400, "The request is invalid")
+    UNAUTHENTICATED = ("unauthenticated", "UNAUTHENTICATED", 401, "The client is unknown")
+    FORBIDDEN = ("forbidden", "PERMISSION_DENIED", 403, "The client may not do this")
+    OVER = ("lease-over", "NOT_FOUND", 404, "There is no such lease")
+    BUSY = ("busy", "ABORTED", 409, "The lock is not free")
+    ELSEWHERE = ("lease-elsewhere", "FAILED_PRECONDITION", 421, "Another coordinator gave this lease")
+    TOO_MANY = ("too-many", "RESOURCE_EXHAUSTED", 429, "The client has reached a limit")
+    UNAVAILABLE = ("unavailable", "UNAVAILABLE", 503, "No lock can be given now")
+
+    def __init__(self, slug: str, grpc: str, http: int, title: str) -> None:
+        self.slug = slug
+        self.grpc = grpc
+        self.http = http
+        self.title = title
+
+
+class Refusal(Exception):
+    """A request is refused; the text is a sentence for the client."""
+
+    def __init__(self, code: Code, detail: str, *, retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.retry_after = retry_after
+        """Seconds after which the same request may succeed, if that is known."""

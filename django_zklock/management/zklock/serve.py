@@ -1,0 +1,136 @@
+"""Run a lock coordinator: programs in any language take locks through it, by gRPC or HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import secrets
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from django_zklock import conf
+from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.output import Output, write_line
+
+if TYPE_CHECKING:
+    from django_zklock.contrib.leases.host import Host
+
+DEFAULT_GRPC: Final = "127.0.0.1:50051"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--grpc", default=DEFAULT_GRPC, metavar="HOST:PORT", help="where to serve gRPC (default: %(default)s)"
+    )
+    parser.add_argument("--http", metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
+    parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
+    parser.add_argument(
+        "--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)"
+    )
+    parser.add_argument("--insecure", action="store_true", help="serve other machines without TLS")
+    parser.add_argument("--new-token", action="store_true", help="print a new token and its hash, and exit")
+
+
+def run(out: Output, options: argparse.Namespace) -> None:
+    """Serve until SIGTERM or SIGINT. The first one drains: it waits for the leases. The second one hurries."""
+    try:
+        from django_zklock.contrib.leases import access, service  # noqa: F401, PLC0415 - an extra
+    except ImportError as error:
+        raise failure(f"The coordinator needs gRPC: pip install django-zklock[grpc]. ({error})") from error
+    if options.new_token:
+        token = secrets.token_urlsafe(32)
+        write_line(out, f"Token, for the client: {token}")
+        write_line(out, f"Hash, for TOKENS in the settings: {access.hash_of(token)}")
+        return
+    with errors_as_exit_codes():
+        _check(options)
+        try:
+            asyncio.run(_serve(out, options))
+        except OSError as error:
+            raise failure(str(error)) from error
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what would be open to strangers."""
+    if bool(options.tls_certificate) != bool(options.tls_key):
+        raise failure("Give --tls-certificate and --tls-key together.", ExitCode.USAGE)
+    if options.tls_client_ca and not options.tls_certificate:
+        raise failure("--tls-client-ca needs --tls-certificate and --tls-key.", ExitCode.USAGE)
+    for address in filter(None, (options.grpc, options.http)):
+        if _is_loopback(address):
+            continue
+        if not conf.current().leases.clients:
+            raise failure(
+                f"{address} can be reached from other machines, and there are no clients in the settings: anybody could "
+                'take any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
+            )
+        if not options.tls_certificate and not options.insecure:
+            raise failure(
+                f"{address} can be reached from other machines, and tokens would travel in plain text. Give "
+                "--tls-certificate and --tls-key, or --insecure if the network or a proxy encrypts."
+            )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or address.startswith("unix:")
+
+
+async def _serve(out: Output, options: argparse.Namespace) -> None:
+    from django_zklock.contrib.leases import host as hosts  # noqa: PLC0415
+    from django_zklock.contrib.leases.access import Access  # noqa: PLC0415
+    from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
+    from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    host = hosts.Host(Coordinator(), Access(conf.current().leases, anybody=True), loop)
+    hosts.use(host)
+    credentials = None
+    if options.tls_certificate:
+        credentials = server_credentials(options.tls_certificate, options.tls_key, options.tls_client_ca)
+    server = Server(host.coordinator, host.access, options.grpc, credentials)
+    signals: asyncio.Queue[None] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    await server.start()
+    http = asyncio.create_task(_serve_http(options)) if options.http else None
+    write_line(out, f"Serving gRPC on port {server.port}; coordinator {host.coordinator.id}")
+    await signals.get()
+    write_line(out, "No more leases are given. Waiting for those that are held; once more to hurry.")
+    await server.set_serving(False)
+    await _end(host, signals)
+    await server.stop()
+    if http is not None:
+        http.cancel()
+    write_line(out, "Stopped.")
+
+
+async def _end(host: Host, signals: asyncio.Queue[None]) -> None:
+    drain, hurry = asyncio.create_task(host.coordinator.drain()), asyncio.create_task(signals.get())
+    await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    if not drain.done():
+        await host.coordinator.stop()
+    await drain
+
+
+async def _serve_http(options: argparse.Namespace) -> None:
+    import uvicorn  # noqa: PLC0415 - optional
+
+    from django_zklock.contrib.leases.application import application  # noqa: PLC0415
+
+    address, _, port = options.http.rpartition(":")
+    more: dict[str, Any] = {}
+    if options.tls_certificate:
+        more = {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
+    config = uvicorn.Config(application, host=address.strip("[]"), port=int(port), log_level="warning", **more)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # the signals are ours
+    await server.serve()
