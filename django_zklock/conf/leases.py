@@ -121,7 +121,7 @@ def _numbers(entry: Mapping[Any, Any], where: str, found: Problems) -> dict[str,
         value = entry.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:  # type: ignore[arg-type]
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
             found.add("E016", f'{where}["{key}"] is not a number from 0.', "Leave it out for the default.")
         else:
             numbers[key.lower()] = value

@@ -179,7 +179,8 @@ def _at(*keys: object) -> str:
 
 
 _CONNECTION_KEYS: Final = ("URL", "ROOT", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "AUTH", "ACL", "TLS")
-_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", "DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "ADMIN_LINKS", "LEASES")
+_LOCK_KEYS: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING", "LEASES")
+_KEYS: Final = (*_CONNECTION_KEYS, "TOKEN_KEYS", *_LOCK_KEYS, "ADMIN_LINKS")
 _TLS_FILES: Final = ("CA", "CERT", "KEY")
 _TLS_KEYS: Final = (*_TLS_FILES, "KEY_PASSWORD", "CHECK_HOSTNAME")
 _QUERY_KEYS: Final = ("session_timeout", "connect_timeout")

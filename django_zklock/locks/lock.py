@@ -61,9 +61,7 @@ class Lock(LockBase[Hold]):
         return lock
 
     @classmethod
-    def of_key(
-        cls, key: str, *, what: str = "", about: Mapping[str, str] | None = None, **options: Unpack[LockArguments]
-    ) -> Self:
+    def of_key(cls, key: str, **options: Unpack[LockArguments]) -> Self:
         """
         Return the lock with this key, which a list has shown or another program has sent, and not a name.
 
@@ -71,10 +69,12 @@ class Lock(LockBase[Hold]):
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
         names.check_own_key(key)
-        complete = given_options(dict(options)).merged_over(conf.current().options_of_key(key))
+        given: dict[str, Any] = dict(options)
+        what, about = given.pop("what", ""), given.pop("about", None) or _NOTHING
+        complete = given_options(given).merged_over(conf.current().options_of_key(key))
         check_contradictions(key, complete)
         lock = cls.__new__(cls)
-        lock._set(key, complete, _NOTHING, what, about or _NOTHING, complete=True)
+        lock._set(key, complete, _NOTHING, what, about, complete=True)
         lock._is_key = True
         return lock
 

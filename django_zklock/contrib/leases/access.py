@@ -62,7 +62,9 @@ class Access:
     def _how_to_be_known(self) -> str:
         if not self._by_token and not self._by_certificate:
             return 'The coordinator has no clients. Add one to ZKLOCK["LEASES"]["CLIENTS"] in its settings.'
-        return "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a known certificate."
+        return (
+            "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a known certificate."
+        )
 
     def _spend(self, client: LeaseClient) -> None:
         """Count a request. A client may send as many at once as in one second."""

@@ -189,8 +189,8 @@ class Coordinator:
         if not SHORTEST_TERM <= term <= self._options.max_term:
             raise Refusal(
                 Code.INVALID,
-                f"The term of {term:g} s is not from {SHORTEST_TERM:g} to {self._options.max_term:g} s. A longer lease is "
-                "kept alive.",
+                f"The term of {term:g} s is not from {SHORTEST_TERM:g} to {self._options.max_term:g} s. Keep the lease "
+                "alive to have it for longer.",
             )
         client_id = _label(request.client_id)
         if not client_id:

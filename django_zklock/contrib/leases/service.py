@@ -307,5 +307,3 @@ class Server:
     async def stop(self) -> None:
         """End all calls."""
         await self._server.stop(grace=None)
-
-

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ipaddress
 import secrets
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,8 +67,8 @@ def _check(options: argparse.Namespace) -> None:
             continue
         if not conf.current().leases.clients:
             raise failure(
-                f"{address} can be reached from other machines, and there are no clients in the settings: anybody could "
-                'take any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
+                f"{address} can be reached from other machines, and there are no clients in the settings: anybody "
+                'could take any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
             )
         if not options.tls_certificate and not options.insecure:
             raise failure(
@@ -100,15 +102,15 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, None)
     await server.start()
-    http = asyncio.create_task(_serve_http(options)) if options.http else None
-    write_line(out, f"Serving gRPC on port {server.port}; coordinator {host.coordinator.id}")
+    http = _start_http(out, options) if options.http else None
+    write_line(out, f"gRPC is served on port {server.port}. The id of this coordinator is {host.coordinator.id}.")
     await signals.get()
     write_line(out, "No more leases are given. Waiting for those that are held; once more to hurry.")
     await server.set_serving(False)
     await _end(host, signals)
     await server.stop()
     if http is not None:
-        http.cancel()
+        http.should_exit = True
     write_line(out, "Stopped.")
 
 
@@ -121,16 +123,21 @@ async def _end(host: Host, signals: asyncio.Queue[None]) -> None:
     await drain
 
 
-async def _serve_http(options: argparse.Namespace) -> None:
-    import uvicorn  # noqa: PLC0415 - optional
-
+def _start_http(out: Output, options: argparse.Namespace) -> Any:
+    """Serve HTTP in this loop; return the server."""
+    try:
+        import uvicorn  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise failure(f"--http needs a server: pip install uvicorn. ({error})") from error
     from django_zklock.contrib.leases.application import application  # noqa: PLC0415
 
-    address, _, port = options.http.rpartition(":")
+    host, _, port = options.http.rpartition(":")
+    listener = socket.create_server((host.strip("[]"), int(port)))
     more: dict[str, Any] = {}
     if options.tls_certificate:
         more = {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
-    config = uvicorn.Config(application, host=address.strip("[]"), port=int(port), log_level="warning", **more)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # the signals are ours
-    await server.serve()
+    server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off", **more))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]  # they are ours
+    asyncio.get_running_loop().create_task(server.serve([listener]))
+    write_line(out, f"HTTP is served on port {listener.getsockname()[1]}, at /locks/.")
+    return server

@@ -1,0 +1,326 @@
+"""The coordinator gives leases that are true: none is over before the end that its client was told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from support.proxy import Proxy
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.conf.leases import LeaseClient
+from django_zklock.contrib.leases.access import ANYBODY
+from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
+from django_zklock.contrib.leases.lease import Lease
+from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.operations import request_release
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "invoices/2026"
+LONG = 30.0  # seconds; no test waits for its end
+
+
+@pytest_asyncio.fixture
+async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
+    """A coordinator, whose leases all end with the test."""
+    coordinator = Coordinator()
+    yield coordinator
+    for lease in list(coordinator._leases.values()):
+        lease.end("the test is over")
+    await asyncio.wait_for(coordinator.drain(), 20)
+
+
+async def take(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: object) -> tuple[str, Lease]:
+    """Take a lease on `KEY`, unless something else is asked for."""
+    wanted = {"resource": KEY, "client_id": "node-1", "term": LONG, **request}
+    return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 20)  # type: ignore[arg-type]
+
+
+async def waiting(coordinator: Coordinator, zoo: Zoo, **request: object) -> asyncio.Task[tuple[str, Lease]]:
+    """Return a call that waits in line behind one other."""
+    call = asyncio.ensure_future(take(coordinator, wait=20.0, **request))
+    while len(await asyncio.to_thread(zoo.children, KEY)) < 2:
+        await asyncio.sleep(0.02)
+    return call
+
+
+async def until(lease: Lease, timeout: float = 20.0) -> None:
+    """Wait until a lease is over, and its lock released."""
+    await asyncio.wait_for(asyncio.shield(lease.ended), timeout)
+
+
+@contextlib.contextmanager
+def refused(code: Code, match: str = ".") -> Iterator[None]:
+    """Expect a refusal."""
+    with pytest.raises(Refusal, match=match) as caught:
+        yield
+    assert caught.value.code is code
+
+
+async def test_a_lease_is_a_lock(zoo: Zoo, coordinator: Coordinator) -> None:
+    lease_id, lease = await take(coordinator)
+    assert lease.hold is not None
+    (name,) = zoo.children(KEY)
+    assert lease.hold.path == f"{zoo.base}/{KEY}/{name}"
+    assert lease.hold.token == zoo.client.exists(lease.hold.path).czxid
+    await coordinator.release(ANYBODY, lease_id)
+    assert zoo.children(KEY) == []
+    with refused(Code.OVER):
+        coordinator.keep(ANYBODY, lease_id)
+
+
+async def test_tokens_rise(zoo: Zoo, coordinator: Coordinator) -> None:
+    tokens = []
+    for _ in range(3):
+        lease_id, lease = await take(coordinator)
+        assert lease.hold is not None
+        tokens.append(lease.hold.token)
+        await coordinator.release(ANYBODY, lease_id)
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("term", [0.5, LONG])
+async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
+    zoo: Zoo, coordinator: Coordinator, term: float
+) -> None:
+    before = time.time()
+    _, lease = await take(coordinator, term=term)
+    expires_at, duration = lease.tell()
+    assert 0 < duration <= min(term, 0.4 * 10) * 1000
+    assert before * 1000 < expires_at <= (time.time() + min(term, 0.4 * 10)) * 1000
+
+
+async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, coordinator: Coordinator) -> None:
+    _, lease = await take(coordinator, term=0.5)
+    lease.tell()
+    call = await waiting(coordinator, zoo, client_id="node-2")
+    _, next_one = await call
+    assert asyncio.get_running_loop().time() >= lease.told_until
+    assert lease.over == "it was not kept in time"
+    assert next_one.hold is not None
+
+
+async def test_a_lease_that_is_kept_lasts(zoo: Zoo, coordinator: Coordinator) -> None:
+    """Beyond its term, and beyond the lease of ZooKeeper that it began with."""
+    lease_id, lease = await take(coordinator, term=0.5)
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        coordinator.keep(ANYBODY, lease_id)
+        assert lease.tell()[1] > 0
+        await asyncio.sleep(0.1)
+    assert len(zoo.children(KEY)) == 1
+
+
+async def test_a_lease_is_over_at_its_end_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
+    lease_id, lease = await take(coordinator, term=0.2)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop is held up
+    with refused(Code.OVER, "not kept"):
+        coordinator.keep(ANYBODY, lease_id)
+    assert lease.tell()[1] == 0
+
+
+async def test_a_call_that_does_not_wait_is_told_who_has_the_lock(zoo: Zoo, coordinator: Coordinator) -> None:
+    await take(coordinator)
+    with refused(Code.BUSY, "'node-1' on"):
+        await take(coordinator, client_id="node-2")
+    assert await coordinator.count_ahead(KEY) == 1
+
+
+async def test_a_call_that_is_cancelled_leaves_the_line(zoo: Zoo, coordinator: Coordinator) -> None:
+    await take(coordinator)
+    call = await waiting(coordinator, zoo)
+    call.cancel()
+    await asyncio.wait([call])
+    while len(await asyncio.to_thread(zoo.children, KEY)) > 1:
+        await asyncio.sleep(0.02)
+    assert len(coordinator._leases) == 1
+
+
+async def test_a_call_waits_no_longer_than_it_says(zoo: Zoo, coordinator: Coordinator) -> None:
+    await take(coordinator)
+    with refused(Code.BUSY, "not free within"):
+        await take(coordinator, wait=0.3)
+
+
+async def test_the_place_in_line(zoo: Zoo, coordinator: Coordinator) -> None:
+    await take(coordinator)
+    first = await waiting(coordinator, zoo, client_id="node-2")
+    lease = coordinator.find_place(ANYBODY, KEY, "node-2")
+    assert await coordinator.place(lease) == 1
+    first.cancel()
+    await asyncio.wait([first])
+    with refused(Code.OVER):
+        coordinator.find_place(ANYBODY, KEY, "node-2")
+
+
+async def test_the_lock_is_that_of_django(zoo: Zoo, coordinator: Coordinator) -> None:
+    """The same key, written as text or as a list shows it."""
+    async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
+        for resource in ("jobs/a b%", "jobs/a%20b%25"):
+            with refused(Code.BUSY):
+                await take(coordinator, resource=resource)
+
+
+async def test_kinds(zoo: Zoo, coordinator: Coordinator) -> None:
+    readers = [await take(coordinator, kind="read") for _ in range(2)]
+    with refused(Code.BUSY):
+        await take(coordinator, kind="write")
+    for lease_id, _ in readers:
+        await coordinator.release(ANYBODY, lease_id)
+    for _ in range(2):
+        await take(coordinator, resource="pool", kind="semaphore", limit=2)
+    with refused(Code.BUSY):
+        await take(coordinator, resource="pool", kind="semaphore", limit=2)
+
+
+async def test_the_settings_of_a_lock_apply(zoo: Zoo) -> None:
+    """Those of the first entry whose path can become the key."""
+    with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
+        coordinator = Coordinator()
+        for _ in range(2):
+            await take(coordinator, resource="printers/7")
+        with refused(Code.BUSY):
+            await take(coordinator, resource="printers/7")
+        for lease in list(coordinator._leases.values()):
+            lease.end("the test is over")
+        await coordinator.drain()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"resource": ""}, "empty"),
+        ({"resource": "a//b"}, "empty"),
+        ({"resource": "../etc"}, "relative path"),
+        ({"resource": "x" * 2000}, "1000"),
+        ({"resource": "a\x00b"}, "character"),
+        ({"client_id": " "}, "client_id"),
+        ({"term": 1e6}, "term"),
+        ({"term": -1.0}, "term"),
+        ({"term": float("nan")}, "term"),
+        ({"kind": "mutex"}, "kind"),
+        ({"limit": 2}, "limit"),
+        ({"kind": "semaphore"}, "limit"),
+    ],
+)
+async def test_a_request_that_is_wrong_is_refused(
+    zoo: Zoo, coordinator: Coordinator, wrong: dict[str, object], match: str
+) -> None:
+    with refused(Code.INVALID, match):
+        await take(coordinator, **wrong)
+
+
+async def test_a_client_may_do_what_the_settings_say(zoo: Zoo, coordinator: Coordinator) -> None:
+    client = LeaseClient(name="billing", prefixes=("invoices",), kinds=("lock",), max_leases=1, max_waiting=1)
+    with refused(Code.FORBIDDEN, "'orders/1'"):
+        await take(coordinator, client, resource="orders/1")
+    with refused(Code.FORBIDDEN, "invoices-old"):
+        await take(coordinator, client, resource="invoices-old")
+    with refused(Code.FORBIDDEN, "'write'"):
+        await take(coordinator, client, kind="write")
+    await take(coordinator)
+    call = asyncio.ensure_future(take(coordinator, client, wait=20.0))
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+    with refused(Code.TOO_MANY, "wait"):
+        await take(coordinator, client, resource="invoices/2")
+    call.cancel()
+    await asyncio.wait([call])
+    await take(coordinator, client, resource="invoices/1")
+    with refused(Code.TOO_MANY, "leases"):
+        await take(coordinator, client, resource="invoices/2")
+
+
+async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator) -> None:
+    lease_id, lease = await take(coordinator)
+    other = LeaseClient(name="other")
+    with refused(Code.OVER):
+        coordinator.keep(other, lease_id)
+    with refused(Code.OVER):
+        await coordinator.release(other, lease_id)
+    with refused(Code.ELSEWHERE, coordinator.id):
+        coordinator.keep(ANYBODY, f"deadbeef{lease_id[8:]}")
+    assert lease.is_held
+
+
+async def test_a_release_request_reaches_the_lease(zoo: Zoo, coordinator: Coordinator) -> None:
+    _, lease = await take(coordinator)
+    told = asyncio.Event()
+    lease.observe(told.set)
+    hold = lease.hold
+    assert hold is not None
+    guid = hold.path.rpartition("/")[2][3:39]
+    await asyncio.to_thread(request_release, hold.key, guid=guid, token=hold.token, reason="backup", by="anna")
+    await asyncio.wait_for(told.wait(), 10)
+    assert "backup" in lease.release_requested
+
+
+async def test_a_lease_whose_znode_is_gone_is_over(zoo: Zoo, coordinator: Coordinator) -> None:
+    _, lease = await take(coordinator)
+    assert lease.hold is not None
+    await asyncio.sleep(0.5)  # it watches its znode by then
+    zoo.client.delete(lease.hold.path)
+    await until(lease)
+    assert "deleted" in lease.over
+
+
+async def test_without_a_connection_a_lease_ends_when_it_was_said_to(
+    zoo: Zoo, proxy: Proxy, coordinator: Coordinator
+) -> None:
+    """Keeping it moves its end no further, as no quorum has confirmed the session."""
+    lease_id, lease = await take(coordinator)
+    proxy.hang = True
+    ends = []
+    while lease.is_held:
+        coordinator.keep(ANYBODY, lease_id)
+        ends.append(asyncio.get_running_loop().time() + lease.remaining)
+        await asyncio.sleep(0.05)
+    assert max(ends) - min(ends[3:]) < 0.1
+    assert asyncio.get_running_loop().time() < max(ends) + 1.0
+    proxy.hang = False
+
+
+async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
+    """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
+    lease_id, lease = await take(coordinator, term=1.0)
+    call = await waiting(coordinator, zoo)
+    drain = asyncio.ensure_future(coordinator.drain())
+    with refused(Code.UNAVAILABLE):
+        await call
+    with refused(Code.UNAVAILABLE):
+        await take(coordinator, resource="other")
+    assert lease.release_requested
+    began = time.monotonic()
+    with refused(Code.OVER):
+        while time.monotonic() < began + 10:
+            coordinator.keep(ANYBODY, lease_id)
+            await asyncio.sleep(0.05)
+    await asyncio.wait_for(drain, 10)
+    assert zoo.children(KEY) == []
+
+
+async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, coordinator: Coordinator) -> None:
+    _, lease = await take(coordinator, term=LONG)
+    lease.tell()
+    await asyncio.wait_for(coordinator.stop(), 20)
+    assert asyncio.get_running_loop().time() >= lease.told_until
+    assert zoo.children(KEY) == []
+
+
+async def test_a_thousand_leases_cost_no_thread(zoo: Zoo, coordinator: Coordinator) -> None:
+    await take(coordinator)
+    before = threading.active_count()
+    leases = await asyncio.gather(*(take(coordinator, resource=f"many/{number}", wait=20.0) for number in range(500)))
+    calls = [asyncio.ensure_future(take(coordinator, wait=20.0, client_id=f"w{number}")) for number in range(500)]
+    for lease_id, _ in leases:
+        coordinator.keep(ANYBODY, lease_id)
+    assert threading.active_count() <= before
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
