@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -37,13 +38,13 @@ async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
     await asyncio.wait_for(coordinator.drain(), 20)
 
 
-async def take(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: object) -> tuple[str, Lease]:
+async def take(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> tuple[str, Lease]:
     """Take a lease on `KEY`, unless something else is asked for."""
     wanted = {"resource": KEY, "client_id": "node-1", "term": LONG, **request}
-    return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 20)  # type: ignore[arg-type]
+    return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 20)
 
 
-async def waiting(coordinator: Coordinator, zoo: Zoo, **request: object) -> asyncio.Task[tuple[str, Lease]]:
+async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[tuple[str, Lease]]:
     """Return a call that waits in line behind one other."""
     call = asyncio.ensure_future(take(coordinator, wait=20.0, **request))
     while len(await asyncio.to_thread(zoo.children, KEY)) < 2:
@@ -120,7 +121,7 @@ async def test_a_lease_that_is_kept_lasts(zoo: Zoo, coordinator: Coordinator) ->
 
 async def test_a_lease_is_over_at_its_end_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
     lease_id, lease = await take(coordinator, term=0.2)
-    time.sleep(0.5)  # noqa: ASYNC251 - the loop is held up
+    time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
         coordinator.keep(ANYBODY, lease_id)
     assert lease.tell()[1] == 0
@@ -211,7 +212,7 @@ async def test_the_settings_of_a_lock_apply(zoo: Zoo) -> None:
     ],
 )
 async def test_a_request_that_is_wrong_is_refused(
-    zoo: Zoo, coordinator: Coordinator, wrong: dict[str, object], match: str
+    zoo: Zoo, coordinator: Coordinator, wrong: dict[str, Any], match: str
 ) -> None:
     with refused(Code.INVALID, match):
         await take(coordinator, **wrong)

@@ -1,0 +1,105 @@
+"""Which client a request comes from, and how many it may send."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from django_zklock import conf
+from django_zklock.conf.leases import LeaseClient, LeaseOptions
+from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
+from django_zklock.contrib.leases.refusal import Code, Refusal
+
+BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=("billing.internal",), max_rate=2.0)
+OPTIONS = LeaseOptions(clients={"billing": BILLING})
+
+
+def test_a_client_is_known_by_its_token_or_certificate() -> None:
+    known = Access(OPTIONS, anybody=True)
+    assert known.client("Bearer secret") is BILLING
+    assert known.client("", ["other", "billing.internal"]) is BILLING
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
+def test_nobody_else_is(authorization: str) -> None:
+    with pytest.raises(Refusal, match="Authorization") as caught:
+        Access(OPTIONS, anybody=True).client(authorization, ["stranger"])
+    assert caught.value.code is Code.UNAUTHENTICATED
+
+
+def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
+    with pytest.raises(Refusal):
+        Access(OPTIONS, anybody=True).client("Bearer wrong", ["billing.internal"])
+
+
+def test_without_clients_anybody_may_be_served_or_nobody() -> None:
+    assert Access(LeaseOptions(), anybody=True).client("") is ANYBODY
+    with pytest.raises(Refusal, match="no clients"):
+        Access(LeaseOptions(), anybody=False).client("Bearer secret")
+
+
+def test_a_client_sends_no_more_requests_than_it_may() -> None:
+    known = Access(OPTIONS, anybody=False)
+    with mock.patch("time.monotonic", return_value=100.0) as clock:
+        for _ in range(2):
+            known.client("Bearer secret")
+        with pytest.raises(Refusal, match="2 requests a second") as caught:
+            known.client("Bearer secret")
+        assert caught.value.code is Code.TOO_MANY
+        clock.return_value = 100.5
+        known.client("Bearer secret")
+        with pytest.raises(Refusal):
+            known.client("Bearer secret")
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.0])
+def test_a_rate_below_one(rate: float) -> None:
+    slow = LeaseClient(name="slow", tokens=(hash_of("secret"),), max_rate=rate)
+    known = Access(LeaseOptions(clients={"slow": slow}), anybody=False)
+    with mock.patch("time.monotonic", return_value=100.0) as clock:
+        for now in (100.0, 102.0):
+            clock.return_value = now
+            if rate:
+                known.client("Bearer secret")
+            with pytest.raises(Refusal):
+                known.client("Bearer secret")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key", "may"),
+    [("", "a/b", True), ("a", "a", True), ("a", "a/b", True), ("a", "ab", False), ("a/b", "a", False)],
+)
+def test_prefixes_end_with_a_segment(prefix: str, key: str, may: bool) -> None:
+    assert LeaseClient(name="x", prefixes=(prefix,)).may_lock(key) is may
+
+
+def test_the_hash_is_not_shown() -> None:
+    assert hash_of("secret") not in repr(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("leases", "match"),
+    [
+        ([], "not a dict"),
+        ({"CLIENT": {}}, 'Did you mean "CLIENTS"'),
+        ({"CLIENTS": []}, "not a dict of clients"),
+        ({"CLIENTS": {"a": []}}, "not a dict"),
+        ({"CLIENTS": {"a": {}}}, "neither TOKENS nor CERTIFICATES"),
+        ({"CLIENTS": {"a": {"TOKENS": ["secret"]}}}, "no hash of a token"),
+        ({"CLIENTS": {"a": {"TOKENS": [hash_of("x")], "PREFIXES": "a"}}}, "not a list of texts"),
+        ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "KINDS": ["mutex"]}}}, "unknown kind"),
+        ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "MAX_LEASES": 1.5}}}, "not a number"),
+        ({"CLIENTS": {"a": {"CERTIFICATES": ["a"]}, "b": {"CERTIFICATES": ["a"]}}}, "same token or certificate"),
+        ({"MAX_TERM": 0}, "not a time above 0"),
+    ],
+)
+def test_settings_that_are_wrong_are_found(leases: Any, match: str) -> None:
+    (problem,) = conf.problems({"URL": "zk://zk1:2181/x", "LEASES": leases})
+    assert match in str(problem)
+
+
+def test_settings_are_read() -> None:
+    raw = {"CLIENTS": {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["/billing/"], "MAX_RATE": 5}}}
+    assert conf.problems({"URL": "zk://zk1:2181/x", "LEASES": raw}) == []
