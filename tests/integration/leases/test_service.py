@@ -1,0 +1,290 @@
+"""The gRPC service: its answers, its streams, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.conf.leases import LeaseClient, LeaseOptions
+from django_zklock.contrib.leases.access import Access, hash_of
+from django_zklock.contrib.leases.coordinator import Coordinator
+from django_zklock.contrib.leases.service import SERVICE, Server, server_credentials
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+
+pytestmark = pytest.mark.zookeeper
+
+KEY = "invoices/2026"
+HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
+
+
+class Served:
+    """A coordinator and its gRPC server, on the loop of the test."""
+
+    def __init__(self, options: LeaseOptions, credentials: Any = None) -> None:
+        self.coordinator = Coordinator()
+        self.server = Server(self.coordinator, Access(options, anybody=True), "127.0.0.1:0", credentials)
+        self.address = f"localhost:{self.server.port}"
+        self.channel = grpc.aio.insecure_channel(self.address)
+        self.stub: Any = pb_grpc.LockCoordinatorStub(self.channel)
+
+    async def take(self, resource: str = KEY, **more: Any) -> Any:
+        """Take a lease."""
+        request = pb.RecordLockRequest(resource_path=resource, client_id="node-1", **more)
+        return await self.stub.RecordLock(request, timeout=20)
+
+    async def stop(self) -> None:
+        for lease in list(self.coordinator._leases.values()):
+            lease.end("the test is over")
+        await asyncio.wait_for(self.coordinator.drain(), 20)
+        await self.channel.close()
+        await self.server.stop()
+
+
+@pytest_asyncio.fixture
+async def served(zoo: Zoo) -> AsyncIterator[Served]:
+    """A coordinator that serves anybody."""
+    served = Served(LeaseOptions())
+    await served.server.start()
+    yield served
+    await served.stop()
+
+
+async def refused(call: Any, status: grpc.StatusCode) -> str:
+    """Return the sentence of a call that is refused with this status."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is status
+    details = caught.value.details()
+    assert details is not None
+    return details
+
+
+async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
+    lease = await served.take(session_timeout_ms=20_000, signed_token=True)
+    assert lease.acquired
+    assert lease.fencing_token == zoo.client.exists(lease.acquired_znode_path).czxid
+    assert lease.signed_token
+    assert 0 < lease.lease_duration_ms <= 4000
+    assert abs(lease.lease_expires_at - (time.time() * 1000 + lease.lease_duration_ms)) < 5000
+    busy = await served.take()
+    assert (busy.acquired, busy.place) == (False, 1)
+    assert "node-1" in busy.detail
+    request = pb.ReleaseLockRequest(lease_id=lease.lease_id)
+    assert (await served.stub.ReleaseLock(request)).released
+    assert not (await served.stub.ReleaseLock(request)).released
+    assert zoo.children(KEY) == []
+
+
+async def test_one_stream_keeps_many_leases_and_tells_of_their_end(zoo: Zoo, served: Served) -> None:
+    leases = [await served.take(f"many/{number}", session_timeout_ms=1500) for number in range(3)]
+    stream = served.stub.KeepAlive()
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        for lease in leases:
+            await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
+            state = await stream.read()
+            assert (state.lease_id, state.state) == (lease.lease_id, HELD)
+            assert state.lease_duration_ms > 0
+        await asyncio.sleep(0.2)
+    await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=leases[0].lease_id))
+    over = await asyncio.wait_for(stream.read(), 10)
+    assert (over.lease_id, over.state, over.detail) == (leases[0].lease_id, OVER, "the client has released it")
+    stream.cancel()
+
+
+async def test_a_stream_that_is_only_open_keeps_nothing(zoo: Zoo, served: Served) -> None:
+    lease = await served.take(session_timeout_ms=1000)
+    stream = served.stub.KeepAlive()
+    await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
+    states = [await stream.read(), await asyncio.wait_for(stream.read(), 10)]
+    assert [state.state for state in states] == [HELD, OVER]
+    assert states[-1].detail == "it was not kept in time"
+    stream.cancel()
+
+
+async def test_a_stream_of_an_unknown_lease_goes_on(zoo: Zoo, served: Served) -> None:
+    lease = await served.take()
+    stream = served.stub.KeepAlive()
+    for lease_id, state in (("nonsense", OVER), ("00000000.1.x", OVER), (lease.lease_id, HELD)):
+        await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
+        assert (await stream.read()).state == state
+    await stream.done_writing()
+    assert await stream.read() == grpc.aio.EOF
+
+
+async def test_a_place_in_line_is_followed_to_the_end(zoo: Zoo, served: Served) -> None:
+    async with zk_lock(KEY):
+        call = asyncio.ensure_future(served.take(wait_blocking=True))
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+        stream = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="node-1"))
+        waiting = await stream.read()
+        assert (waiting.state, waiting.place) == (pb.LeaseState.STATE_WAITING, 1)
+    held = await asyncio.wait_for(stream.read(), 10)
+    assert (held.state, held.lease_id) == (HELD, "")
+    lease = await call
+    await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))
+    assert (await asyncio.wait_for(stream.read(), 10)).state == OVER
+    assert await stream.read() == grpc.aio.EOF
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_a_client_that_goes_leaves_the_line(zoo: Zoo, served: Served, how: str) -> None:
+    async with zk_lock(KEY):
+        request = pb.RecordLockRequest(resource_path=KEY, client_id="node-1", wait_blocking=True)
+        call = served.stub.RecordLock(request, timeout=1.0 if how == "deadline" else 20.0)
+        ended = asyncio.ensure_future(call.code())
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+        if how == "cancel":
+            call.cancel()
+        assert await ended in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 1)
+    assert (await served.take()).acquired
+
+
+async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Served) -> None:
+    invalid = grpc.StatusCode.INVALID_ARGUMENT
+    assert "below 0" in await refused(served.take(session_timeout_ms=-1), invalid)
+    assert "wait_blocking" in await refused(served.take(wait_limit_ms=5), invalid)
+    assert "kind" in await refused(served.take(kind=17), invalid)
+    assert "empty" in await refused(served.take(""), invalid)
+    too_large = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger" in await refused(served.take("x" * 100_000), too_large)
+    nothing = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="nobody")).read()
+    await refused(nothing, grpc.StatusCode.NOT_FOUND)
+
+
+async def test_tokens(zoo: Zoo) -> None:
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",))
+    served = Served(LeaseOptions(clients={"billing": billing}))
+    await served.server.start()
+    unknown = grpc.StatusCode.UNAUTHENTICATED
+    assert "Authorization" in await refused(served.take(), unknown)
+    await refused(served.stub.KeepAlive().read(), unknown)
+    await refused(served.stub.WatchQueue(pb.WatchQueueRequest(lease_id="x")).read(), unknown)
+    await refused(served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id="x")), unknown)
+    metadata = (("authorization", "Bearer secret"),)
+    request = pb.RecordLockRequest(resource_path="orders/1", client_id="x")
+    await refused(served.stub.RecordLock(request, metadata=metadata), grpc.StatusCode.PERMISSION_DENIED)
+    request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
+    assert (await served.stub.RecordLock(request, metadata=metadata)).acquired
+    await served.stop()
+
+
+def openssl(*arguments: str) -> None:
+    """Run openssl."""
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
+    """Return a new key and a certificate for it, signed by an authority in this folder."""
+    key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
+    more.write_text("subjectAltName=DNS:localhost\n")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
+    signer = ("-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key"), "-CAcreateserial")
+    openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", "2", "-extfile", str(more))
+    return key.read_bytes(), signed.read_bytes()
+
+
+def authority(folder: Path, name: str) -> bytes:
+    """Make an authority in this folder; return its certificate."""
+    key, own = folder / f"{name}.key", folder / f"{name}.pem"
+    openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-keyout",
+        str(key),
+        "-out",
+        str(own),
+        "-subj",
+        f"/CN={name}",
+    )
+    return own.read_bytes()
+
+
+async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
+    """A client with a certificate of our authority is known by its name, and one of another is not let in."""
+    ca = authority(tmp_path, "ca")
+    certificate(tmp_path, "server", "ca")
+    known, unknown = certificate(tmp_path, "billing.internal", "ca"), certificate(tmp_path, "stranger", "ca")
+    authority(tmp_path, "other")
+    forged = certificate(tmp_path, "billing.internal", "other")
+    client = LeaseClient(name="billing", certificates=("billing.internal",))
+    credentials = server_credentials(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
+    served = Served(LeaseOptions(clients={"billing": client}), credentials)
+    await served.server.start()
+
+    async def take(key: bytes | None, chain: bytes | None) -> Any:
+        channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
+        async with channel:
+            request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
+            return await pb_grpc.LockCoordinatorStub(channel).RecordLock(request, timeout=10)
+
+    assert (await take(*known)).acquired
+    await refused(take(*unknown), grpc.StatusCode.UNAUTHENTICATED)
+    for stranger in (forged, (None, None)):
+        await refused(take(*stranger), grpc.StatusCode.UNAVAILABLE)
+    await refused(served.take(), grpc.StatusCode.UNAVAILABLE)  # without TLS
+    await served.stop()
+
+
+async def test_the_usual_services_are_there(zoo: Zoo, served: Served) -> None:
+    """Health for balancers, and reflection for tools; the health says when the coordinator drains."""
+    health = health_pb2_grpc.HealthStub(served.channel)
+    request = health_pb2.HealthCheckRequest(service=SERVICE)
+    assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+    await served.server.set_serving(False)
+    assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+    def reflect() -> list[str]:
+        with grpc.insecure_channel(served.address) as channel:
+            database = ProtoReflectionDescriptorDatabase(channel)
+            found = descriptor_pool.DescriptorPool(database).FindServiceByName(SERVICE)
+            return [method.name for method in found.methods]
+
+    assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
+
+
+async def test_others_are_served_beside_a_reader_that_does_not_read(zoo: Zoo, served: Served) -> None:
+    """And beside one that sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
+    lease = await served.take("slow")
+    slow = served.stub.KeepAlive()
+    sending = asyncio.ensure_future(_flood(slow, lease.lease_id))
+    nonsense = [socket.create_connection(("127.0.0.1", served.server.port)) for _ in range(20)]
+    for number, connection in enumerate(nonsense):
+        connection.sendall(
+            [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 999, b""][
+                number % 4
+            ]
+        )
+    for number in range(20):
+        assert (await served.take(f"quick/{number}")).acquired
+    for connection in nonsense:
+        connection.close()
+    sending.cancel()
+    slow.cancel()
+    await asyncio.wait([sending])
+
+
+async def _flood(stream: Any, lease_id: str) -> None:
+    for number in range(100_000):
+        await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
