@@ -32,6 +32,11 @@ KEY = "invoices/2026"
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
 
 
+def stub_of(channel: grpc.aio.Channel) -> Any:
+    """Return the stub of the service; the generated one has no types."""
+    return pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+
+
 class Served:
     """A coordinator and its gRPC server, on the loop of the test."""
 
@@ -40,7 +45,7 @@ class Served:
         self.server = Server(self.coordinator, Access(options, anybody=True), "127.0.0.1:0", credentials)
         self.address = f"localhost:{self.server.port}"
         self.channel = grpc.aio.insecure_channel(self.address)
-        self.stub: Any = pb_grpc.LockCoordinatorStub(self.channel)
+        self.stub = stub_of(self.channel)
 
     async def take(self, resource: str = KEY, **more: Any) -> Any:
         """Take a lease."""
@@ -237,7 +242,7 @@ async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
         channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
         async with channel:
             request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
-            return await pb_grpc.LockCoordinatorStub(channel).RecordLock(request, timeout=10)
+            return await stub_of(channel).RecordLock(request, timeout=10)
 
     assert (await take(*known)).acquired
     await refused(take(*unknown), grpc.StatusCode.UNAUTHENTICATED)
@@ -249,7 +254,7 @@ async def test_certificates(zoo: Zoo, tmp_path: Path) -> None:
 
 async def test_the_usual_services_are_there(zoo: Zoo, served: Served) -> None:
     """Health for balancers, and reflection for tools; the health says when the coordinator drains."""
-    health = health_pb2_grpc.HealthStub(served.channel)
+    health: Any = health_pb2_grpc.HealthStub(served.channel)
     request = health_pb2.HealthCheckRequest(service=SERVICE)
     assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
     await served.server.set_serving(False)
