@@ -1,0 +1,240 @@
+"""Lock coordinators under faults: no two clients have a lock at a time, and no client that vanishes keeps one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import grpc
+import pytest
+from support.chaos.clocks import ClockShim
+from support.chaos.lease_claims import Claim, violations
+from support.chaos.report import Figures
+from support.proxy import Proxy
+from support.serving import Link, Serving
+from support.zoo import Zoo
+
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+KEYS = ("orders", "stock", "mail")
+CLIENTS = 9
+SECONDS = 60.0
+HOUR = 3600.0
+
+
+class Place:
+    """One coordinator with its networks: to ZooKeeper, and to its clients."""
+
+    def __init__(self, number: int, serving: Serving, proxy: Proxy, link: Link) -> None:
+        self.number = number
+        self.serving = serving
+        self.proxy = proxy
+        self.link = link
+        self.faulty = False
+
+
+class LeaseClient:
+    """A program that takes leases from any coordinator, keeps them for a while, and releases them, or vanishes."""
+
+    def __init__(self, name: str, places: list[Place], claims: list[Claim], done: Counter[str], seed: int) -> None:
+        self._name = name
+        self._places = places
+        self._claims = claims
+        self._done = done
+        self._chance = random.Random(f"{seed}-{name}")
+
+    async def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            place = self._chance.choice(self._places)
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{place.link.port}") as channel:
+                try:
+                    await self._take(pb_grpc.LockCoordinatorStub(channel), place)  # type: ignore[no-untyped-call]
+                except (grpc.aio.AioRpcError, asyncio.TimeoutError, asyncio.InvalidStateError) as error:
+                    self._done[f"error {error.code().name if isinstance(error, grpc.aio.AioRpcError) else ''}"] += 1
+                    await asyncio.sleep(0.1)
+
+    async def _take(self, stub: Any, place: Place) -> None:
+        key, term = self._chance.choice(KEYS), self._chance.choice([500, 1000, 3000])
+        request = pb.RecordLockRequest(
+            resource_path=key,
+            client_id=self._name,
+            session_timeout_ms=term,
+            wait_blocking=self._chance.random() < 0.8,
+        )
+        lease = await stub.RecordLock(request, timeout=5)
+        if not lease.acquired:
+            self._done["busy"] += 1
+            return
+        stream = stub.KeepAlive()
+        claim: Claim | None = None
+        stop = time.monotonic() + self._chance.uniform(0.0, 4.0)
+        while True:
+            sent = time.monotonic()
+            await asyncio.wait_for(stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id)), 5)
+            state = await asyncio.wait_for(stream.read(), 5)
+            now = time.monotonic()
+            if state == grpc.aio.EOF or state.state != pb.LeaseState.STATE_HELD or (claim and now >= claim.until):
+                self._done["lost"] += 1
+                return
+            if claim is None:
+                claim = Claim(key, self._name, place.number, lease.fencing_token, now, now)
+                self._claims.append(claim)
+            claim.until = sent + state.lease_duration_ms / 1000
+            if now > stop or state.release_requested:
+                break
+            await asyncio.sleep((claim.until - now) * self._chance.choice([0.2, 0.3, 0.9]))
+        if self._chance.random() < 0.3:
+            self._done["vanished"] += 1
+            stream.cancel()
+            return
+        claim.until = min(claim.until, time.monotonic())
+        await stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=5)
+        self._done["released"] += 1
+
+
+class Nemesis:
+    """The faults."""
+
+    def __init__(self, places: list[Place], done: Counter[str], seed: int) -> None:
+        self._places = places
+        self._done = done
+        self._chance = random.Random(seed)
+        self._deck: list[str] = []
+        self._faults: dict[str, Callable[[Place], AbstractAsyncContextManager[None]]] = {
+            "kill a coordinator": self._kill,
+            "stop a coordinator": self._pause,
+            "replace a coordinator": self._replace,
+            "cut it from ZooKeeper": self._cut,
+            "no answers from ZooKeeper": self._hang,
+            "cut its clients": self._reset,
+            "no answers to its clients": self._freeze,
+        }
+
+    async def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            self._deck = self._deck or self._chance.sample(sorted(self._faults), len(self._faults))
+            name, place = self._deck.pop(), self._chance.choice(self._places)
+            self._done[name] += 1
+            async with self._faults[name](place):
+                await asyncio.sleep(self._chance.uniform(0.3, 6.0))
+            await asyncio.sleep(self._chance.uniform(0.2, 1.5))
+
+    @contextlib.asynccontextmanager
+    async def _kill(self, place: Place) -> AsyncIterator[None]:
+        place.serving.kill()
+        yield
+        await asyncio.to_thread(place.serving.start)
+
+    @contextlib.asynccontextmanager
+    async def _pause(self, place: Place) -> AsyncIterator[None]:
+        with place.serving.paused():
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _replace(self, place: Place) -> AsyncIterator[None]:
+        assert await asyncio.to_thread(place.serving.drain) == 0
+        await asyncio.to_thread(place.serving.start)
+        yield
+
+    @contextlib.asynccontextmanager
+    async def _cut(self, place: Place) -> AsyncIterator[None]:
+        place.proxy.cut_all()
+        yield
+
+    @contextlib.asynccontextmanager
+    async def _hang(self, place: Place) -> AsyncIterator[None]:
+        place.proxy.hang = True
+        yield
+        place.proxy.hang = False
+
+    @contextlib.asynccontextmanager
+    async def _reset(self, place: Place) -> AsyncIterator[None]:
+        place.link.reset()
+        yield
+
+    @contextlib.asynccontextmanager
+    async def _freeze(self, place: Place) -> AsyncIterator[None]:
+        place.link.freeze()
+        yield
+        place.link.heal()
+
+
+@contextlib.asynccontextmanager
+async def coordinators(zoo: Zoo, clocks: ClockShim) -> AsyncIterator[list[Place]]:
+    """Three coordinators; the wall clock of the last one is an hour fast."""
+    async with contextlib.AsyncExitStack() as stack:
+        places = []
+        for number in range(3):
+            proxy = stack.enter_context(Proxy(zoo.address))
+            env = clocks.env if number == 2 else {}
+            serving = stack.enter_context(Serving(zoo, hosts=proxy.address, env=env))
+            places.append(Place(number, serving, proxy, await stack.enter_async_context(Link(serving.port))))
+        clocks.jump(realtime=HOUR)
+        yield places
+
+
+async def test_leases_exclude_each_other_under_faults(arena: Zoo, pytestconfig: pytest.Config, figure: Figures) -> None:
+    """Killed, stopped and replaced coordinators; cuts on both sides; clients that vanish; a clock an hour off."""
+    seed = pytestconfig.getoption("--soak-seed") or random.randrange(10**6)
+    claims: list[Claim] = []
+    done: Counter[str] = Counter()
+    with ClockShim() as clocks:
+        async with coordinators(arena, clocks) as places:
+            until = time.monotonic() + SECONDS
+            clients = [LeaseClient(f"client-{number}", places, claims, done, seed) for number in range(CLIENTS)]
+            await asyncio.gather(Nemesis(places, done, seed).run(until), *(client.run(until) for client in clients))
+            for place in places:
+                place.link.heal()
+                assert await asyncio.to_thread(place.serving.drain) == 0
+    figure("leases", len(claims))
+    print(f"seed {seed}: {len(claims)} leases; {dict(sorted(done.items()))}")
+    assert violations(claims) == [], f"--soak-seed={seed}"
+    per_coordinator = Counter((claim.key, claim.coordinator) for claim in claims)
+    assert len(per_coordinator) == len(KEYS) * 3, per_coordinator
+    assert len(claims) > 5 * SECONDS / 10
+
+
+@pytest.mark.parametrize("term", [0.5, 2.0])
+async def test_a_client_that_vanishes_loses_its_lease_in_time(arena: Zoo, term: float, figure: Figures) -> None:
+    """Within its term and a second, though its connection stays open."""
+    with Serving(arena) as serving:
+        async with grpc.aio.insecure_channel(serving.address) as channel:
+            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            request = pb.RecordLockRequest(resource_path="k", client_id="a", session_timeout_ms=int(term * 1000))
+            assert (await stub.RecordLock(request)).acquired
+            vanished = time.monotonic()
+            request.wait_blocking = True
+            assert (await stub.RecordLock(request, timeout=20)).acquired
+            took = time.monotonic() - vanished
+    figure("next client after the term", took - term)
+    assert term - 0.1 <= took <= term + 1.0
+
+
+async def test_a_coordinator_that_dies_costs_the_session_timeout(arena: Zoo, figure: Figures) -> None:
+    """Another one then serves the client, and never before the first lease is over."""
+    with Serving(arena) as first, Serving(arena) as second:
+        channels = [grpc.aio.insecure_channel(each.address) for each in (first, second)]
+        one, other = (pb_grpc.LockCoordinatorStub(each) for each in channels)  # type: ignore[no-untyped-call]
+        request = pb.RecordLockRequest(resource_path="k", client_id="a", session_timeout_ms=30_000)
+        sent = time.monotonic()
+        lease: Any = await one.RecordLock(request)
+        first.kill()
+        killed = time.monotonic()
+        request.wait_blocking = True
+        later: Any = await other.RecordLock(request, timeout=30)
+        now = time.monotonic()
+        for channel in channels:
+            await channel.close()
+    figure("takeover", now - killed)
+    assert now >= sent + lease.lease_duration_ms / 1000
+    assert now - killed <= 4 + 2 * 0.5 + 1.0
+    assert later.fencing_token > lease.fencing_token
