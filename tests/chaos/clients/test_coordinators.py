@@ -70,13 +70,13 @@ class LeaseClient:
             session_timeout_ms=term,
             wait_blocking=self._chance.random() < 0.8,
         )
-        lease = await stub.RecordLock(request, timeout=5)
+        lease = await stub.RecordLock(request, timeout=3)
         if not lease.acquired:
             self._done["busy"] += 1
             return
         stream = stub.KeepAlive()
         claim: Claim | None = None
-        stop = time.monotonic() + self._chance.uniform(0.0, 4.0)
+        stop = time.monotonic() + self._chance.choice([0.1, 0.5, 3.0])
         while True:
             sent = time.monotonic()
             await asyncio.wait_for(stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id)), 5)
