@@ -133,6 +133,7 @@ class _KeepAliveStream:
         self._client = client
         self._context = context
         self._leases: dict[str, tuple[Lease, Callable[[], object]]] = {}
+        self._sent_at: dict[str, int] = {}  # by lease id: by the client's clock, the latest request that kept it
         self._unsent: dict[str, pb.LeaseState | None] = {}  # by lease id; None: the state as it is when it is sent
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
@@ -161,9 +162,9 @@ class _KeepAliveStream:
             while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
                 self._sent.clear()
                 await self._sent.wait()
-            self._keep(request.lease_id)
+            self._keep(request.lease_id, request.sent_at)
 
-    def _keep(self, lease_id: str) -> None:
+    def _keep(self, lease_id: str, sent_at: int) -> None:
         try:
             lease = self._coordinator.keep(self._client, lease_id)
         except Refusal as refusal:
@@ -174,6 +175,7 @@ class _KeepAliveStream:
             observer = functools.partial(self._send, lease_id, None)
             self._leases[lease_id] = lease, observer
             lease.observe(observer)
+        self._sent_at[lease_id] = sent_at
         self._send(lease_id, None)
 
     def _send(self, lease_id: str, state: pb.LeaseState | None) -> None:
@@ -186,9 +188,10 @@ class _KeepAliveStream:
             return None  # its end was told
         lease, observer = found
         state = _state(lease_id, lease)
+        state.sent_at = self._sent_at[lease_id]
         if lease.over:
             lease.ignore(observer)
-            del self._leases[lease_id]
+            del self._leases[lease_id], self._sent_at[lease_id]
         return state
 
 

@@ -59,13 +59,15 @@ class RecordLockResponse(_message.Message):
     def __init__(self, acquired: bool = ..., acquired_znode_path: _Optional[str] = ..., fencing_token: _Optional[int] = ..., lease_expires_at: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_duration_ms: _Optional[int] = ..., place: _Optional[int] = ..., detail: _Optional[str] = ..., signed_token: _Optional[str] = ...) -> None: ...
 
 class KeepAliveRequest(_message.Message):
-    __slots__ = ("lease_id",)
+    __slots__ = ("lease_id", "sent_at")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENT_AT_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
-    def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
+    sent_at: int
+    def __init__(self, lease_id: _Optional[str] = ..., sent_at: _Optional[int] = ...) -> None: ...
 
 class LeaseState(_message.Message):
-    __slots__ = ("state", "lease_id", "lease_expires_at", "lease_duration_ms", "place", "release_requested", "detail", "fencing_token")
+    __slots__ = ("state", "lease_id", "lease_expires_at", "lease_duration_ms", "place", "release_requested", "detail", "fencing_token", "sent_at")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LeaseState.State]
@@ -84,6 +86,7 @@ class LeaseState(_message.Message):
     RELEASE_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SENT_AT_FIELD_NUMBER: _ClassVar[int]
     state: LeaseState.State
     lease_id: str
     lease_expires_at: int
@@ -92,7 +95,8 @@ class LeaseState(_message.Message):
     release_requested: bool
     detail: str
     fencing_token: int
-    def __init__(self, state: _Optional[_Union[LeaseState.State, str]] = ..., lease_id: _Optional[str] = ..., lease_expires_at: _Optional[int] = ..., lease_duration_ms: _Optional[int] = ..., place: _Optional[int] = ..., release_requested: bool = ..., detail: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
+    sent_at: int
+    def __init__(self, state: _Optional[_Union[LeaseState.State, str]] = ..., lease_id: _Optional[str] = ..., lease_expires_at: _Optional[int] = ..., lease_duration_ms: _Optional[int] = ..., place: _Optional[int] = ..., release_requested: bool = ..., detail: _Optional[str] = ..., fencing_token: _Optional[int] = ..., sent_at: _Optional[int] = ...) -> None: ...
 
 class ReleaseLockRequest(_message.Message):
     __slots__ = ("lease_id",)
