@@ -163,6 +163,8 @@ class AsyncZkLockClient:
         wait = options.get("wait")
         deadline = math.inf if wait is None else now() + wait
         index, failures = self._preferred, 0
+        if self._connection(self._addresses[index]).suspect:
+            index = (index + 1) % len(self._addresses)
         while True:
             sent = now()
             connection = self._connection(self._addresses[index])
@@ -174,7 +176,7 @@ class AsyncZkLockClient:
                     raise
                 index = (index + 1) % len(self._addresses)
                 continue
-            self._preferred = index
+            self._preferred, connection.suspect = index, False
             if response.acquired:
                 break
             if now() >= deadline or now() < sent + LONG_WAIT:

@@ -109,10 +109,12 @@ class ClientLease:
             self.check()
 
     def _keep(self) -> None:
-        if self._connection is not None and self.valid:
+        assert self._connection is not None
+        if self.valid:
             self._connection.keep(self)
             self._plan()
         else:
+            self._connection.suspect = True
             self.lose(RAN_OUT)
 
     def _plan(self) -> None:
@@ -165,6 +167,7 @@ class Connection:
         self.address = address
         self.metadata = metadata
         self.leases: dict[str, ClientLease] = {}
+        self.suspect = False  # the last lease from here was not kept in time: ask another coordinator first
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         else:

@@ -1,0 +1,450 @@
+"""The clients of the lock coordinator for Python."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import BackgroundCall
+from support.serving import Link, Serving
+from support.zoo import ROOM, TESTS, Zoo, eventually
+
+from django_zklock import operations, zk_lock
+from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.client import (
+    AsyncZkLockClient,
+    ClientLease,
+    ClientUnusable,
+    LeaseRefused,
+    ZkLockClient,
+)
+from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout, ZooKeeperUnavailable
+from django_zklock.testing.ensemble import Ensemble
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture(scope="module")
+def shared(single: Ensemble) -> Iterator[tuple[Zoo, Serving]]:
+    """A namespace, and a coordinator in it that the tests leave alive."""
+    zoo = Zoo(single.hosts, single)
+    with Serving(zoo, session_timeout=10) as coordinator:
+        yield zoo, coordinator
+    zoo.close()
+
+
+@pytest.fixture
+def zoo(shared: tuple[Zoo, Serving]) -> Iterator[Zoo]:
+    """The namespace, for Django's locks, too; empty at the end."""
+    zoo, _ = shared
+    with zoo.configured(session_timeout=10):
+        yield zoo
+        zoo.assert_empty()
+
+
+@pytest.fixture
+def address(shared: tuple[Zoo, Serving]) -> str:
+    return shared[1].address
+
+
+@pytest.fixture
+def client(address: str, zoo: Zoo) -> Iterator[ZkLockClient]:
+    with ZkLockClient(address) as client:
+        yield client
+
+
+def test_the_client_needs_neither_settings_nor_kazoo() -> None:
+    """A script without Django imports it."""
+    code = "import sys, django_zklock.contrib.leases.client; print({'django', 'kazoo'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
+    """And free after it."""
+    with client.lock("invoices/2026-11", term=5) as lease:
+        lease.check()
+        assert zoo.client.get(lease.path)[1].czxid == lease.token
+        assert (lease.valid, lease.lost, lease.signed_token) == (True, False, "")
+        assert 0 < lease.remaining <= 5
+        payload = zoo.payloads("invoices/2026-11")[0]
+        assert payload is not None
+        assert str(os.getpid()) in payload.what
+    assert (lease.valid, lease.lost) == (False, False)
+    with pytest.raises(LockNotHeld):
+        lease.check()
+
+
+def test_the_error_of_the_block_is_the_users(zoo: Zoo, client: ZkLockClient) -> None:
+    """The lock is released all the same."""
+    with pytest.raises(KeyError), client.lock("a"):
+        raise KeyError
+
+
+def test_threads_exclude_each_other(client: ZkLockClient) -> None:
+    """They share one client. The tokens rise from each owner to the next."""
+    inside, tokens = threading.Lock(), list[int]()
+
+    def work() -> None:
+        for _ in range(3):
+            with client.lock("a") as lease:
+                assert inside.acquire(blocking=False)
+                tokens.append(lease.token)
+                inside.release()
+
+    for call in [BackgroundCall(work) for _ in range(6)]:
+        call.result()
+    assert len(tokens) == 18
+    assert tokens == sorted(set(tokens))
+
+
+async def test_tasks_exclude_each_other(zoo: Zoo, address: str) -> None:
+    """They share one client, too."""
+    inside, tokens = threading.Lock(), list[int]()
+    async with AsyncZkLockClient(address) as client:
+
+        async def work() -> None:
+            async with client.lock("a") as lease:
+                assert inside.acquire(blocking=False)
+                await asyncio.sleep(0)
+                tokens.append(lease.token)
+                inside.release()
+
+        await asyncio.gather(*(work() for _ in range(20)))
+    assert len(tokens) == 20
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_lock_of_django_is_the_same_lock(client: ZkLockClient) -> None:
+    """On the same key."""
+    with zk_lock("a/{b}", fields={"b": 1}), pytest.raises(LockBusy, match="is held by"), client.lock("a/1", wait=0):
+        pass
+    with client.lock("a/1"), pytest.raises(LockBusy), zk_lock("a/1", timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("options", [{"kind": "read"}, {"kind": "semaphore", "limit": 2}], ids=["read", "semaphore"])
+def test_locks_of_other_kinds(client: ZkLockClient, options: dict[str, Any]) -> None:
+    """Readers share a lock with each other, and owners of permits up to the limit; a third one is refused."""
+    other: dict[str, Any] = {"kind": "write"} if options["kind"] == "read" else options
+    with (
+        client.lock("a", **options),
+        client.lock("a", **options),
+        pytest.raises(LockBusy),
+        client.lock("a", wait=0, **other),
+    ):
+        pass
+
+
+def test_whoever_waits_in_vain_leaves_the_line(zoo: Zoo, client: ZkLockClient) -> None:
+    """After the time that the caller gave."""
+    with zoo.hold_elsewhere("a"):
+        with pytest.raises(LockTimeout), client.lock("a", wait=0.3):
+            pass
+        zoo.wait_contenders("a", 1)
+
+
+async def test_a_task_that_is_cancelled_leaves_the_line(zoo: Zoo, address: str) -> None:
+    """At once; and the one behind it gets the lock."""
+    async with AsyncZkLockClient(address) as client:
+
+        async def hold() -> int:
+            async with client.lock("a") as lease:
+                return lease.token
+
+        with zoo.hold_elsewhere("a"):
+            first = asyncio.create_task(hold())
+            await asyncio.to_thread(zoo.wait_contenders, "a", 2)
+            second = asyncio.create_task(hold())
+            await asyncio.to_thread(zoo.wait_contenders, "a", 3)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            await asyncio.to_thread(zoo.wait_contenders, "a", 2)
+        assert await second > 0
+
+
+async def test_what_a_cancelled_call_has_acquired_is_not_kept(zoo: Zoo, address: str) -> None:
+    """However far the call is when it is cancelled: the lease ends with its term, if its reply was on the way."""
+    async with AsyncZkLockClient(address) as client:
+
+        async def hold() -> None:
+            async with client.lock("a", term=1):
+                await asyncio.sleep(0)
+
+        async def steps(task: asyncio.Task[None], count: int) -> None:
+            for _ in range(count):
+                await asyncio.sleep(0.0005)
+                if task.done():
+                    return
+
+        for count in range(20):
+            task = asyncio.create_task(hold())
+            await steps(task, count)
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.to_thread(zoo.assert_empty)
+
+
+def test_a_thread_that_is_interrupted_leaves_the_line(zoo: Zoo, client: ZkLockClient) -> None:
+    """As by Ctrl-C."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*args: object) -> None:
+        raise Interrupted
+
+    former = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with zoo.hold_elsewhere("a"):
+
+            def strike() -> None:
+                zoo.wait_contenders("a", 2)
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+            striking = BackgroundCall(strike)
+            with pytest.raises(Interrupted), client.lock("a"):
+                pass
+            striking.result()
+            zoo.wait_contenders("a", 1)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
+def test_a_lease_is_kept_for_as_long_as_the_block_lasts(zoo: Zoo, client: ZkLockClient) -> None:
+    """For several terms. The next owner has waited for longer than its own term, and has a lease all the same."""
+
+    def hold() -> float:
+        with client.lock("a", term=0.5) as lease:
+            lease.check()
+            return lease.remaining
+
+    with client.lock("a", term=0.5) as lease:
+        second = BackgroundCall(hold)
+        zoo.wait_contenders("a", 2)
+        with pytest.raises(LockTimeout), client.lock("a", wait=1.5):
+            pass
+        lease.check()
+    assert 0 < second.result() <= 0.5
+
+
+def test_the_user_is_told_of_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Once; what the callback raises does no harm to other leases."""
+    told = list[ClientLease]()
+
+    def on_lost(lease: ClientLease) -> None:
+        told.append(lease)
+        raise KeyError(lease.resource)
+
+    with client.lock("b", term=0.5) as other, pytest.raises(LockLost, match="'a' was lost"):
+        with client.lock("a", term=5, on_lost=on_lost) as lease:
+            zoo.client.delete(lease.path)
+            eventually(lambda: told and "on_lost of the lock 'a' has failed" in caplog.text)
+            assert (lease.lost, lease.valid, lease.remaining) == (True, False, 0.0)
+        other.check()
+    assert told == [lease]
+
+
+def test_a_lease_hears_that_it_should_be_released(client: ZkLockClient) -> None:
+    """Who asks, and why."""
+    with client.lock("a", term=2) as lease:
+        operations.request_release("a", by="ada", reason="a deployment")
+        eventually(lambda: lease.release_requested == "ada: a deployment")
+        lease.check()
+
+
+def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str) -> None:
+    """Those who hold a lock are told that it is lost."""
+    told, closed = list[ClientLease](), threading.Event()
+    client = ZkLockClient(address)
+
+    def hold() -> None:
+        with client.lock("a", term=60, on_lost=told.append):
+            closed.wait(20)
+
+    def wait() -> None:
+        with client.lock("a"):
+            pass
+
+    holding = BackgroundCall(hold)
+    zoo.wait_contenders("a", 1)
+    waiting = BackgroundCall(wait)
+    zoo.wait_contenders("a", 2)
+    client.close()
+    zoo.assert_empty()
+    closed.set()
+    with pytest.raises(LockLost, match="the client was closed"):
+        holding.result()
+    with pytest.raises(ClientUnusable):
+        waiting.result()
+    with pytest.raises(ClientUnusable):
+        wait()
+    assert len(told) == 1
+    client.close()
+
+
+def test_a_fork_uses_a_client_of_its_own(zoo: Zoo, address: str) -> None:
+    """A client that the parent has used says so in the child; one that was not used works. Nothing hangs."""
+    script = f"""
+import os, sys
+from django_zklock.contrib.leases.client import *
+from django_zklock.exceptions import *
+def forked(work):
+    pid = os.fork()
+    if not pid:
+        try:
+            print(work(), flush=True)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+def lock(client):
+    try:
+        with client.lock("b") as lease:
+            return "got it" if lease.valid else "no"
+    except ClientUnusable as error:
+        return str(error).partition(" a client")[0]
+unused = ZkLockClient("{address}")
+forked(lambda: lock(unused))
+with ZkLockClient("{address}") as used:
+    with used.lock("a") as lease:
+        print(lease.valid, flush=True)
+        forked(lambda: lease.valid)
+        forked(lambda: lock(used))
+        forked(lambda: lock(ZkLockClient("{address}")))
+        lease.check()
+"""
+    process = zoo.spawn(script)
+    try:
+        out, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    refused = f"Process {process.pid} was forked while it used"
+    assert out.splitlines() == ["got it", "True", "False", refused, refused], errors
+
+
+def test_a_client_that_nobody_closes_ends_with_its_process(zoo: Zoo, address: str) -> None:
+    """Its leases are released, also those of threads that do not end by themselves."""
+    script = f"""
+import threading
+from django_zklock.contrib.leases.client import ZkLockClient
+client, held = ZkLockClient("{address}"), threading.Event()
+def hold():
+    with client.lock("a", term=60):
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait(10)
+"""
+    process = zoo.spawn(script)
+    try:
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    zoo.assert_empty()
+
+
+def test_whoever_has_no_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
+    """And so is a client that asks for more than it may have. Each refusal has a code."""
+    zoo, _ = shared
+    clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
+    settings = f"from settings import *\nZKLOCK['LEASES'] = {{'CLIENTS': {clients!r}}}\n"
+    (tmp_path / "settings_with_clients.py").write_text(settings)
+    path = os.pathsep.join(map(str, (tmp_path, TESTS, TESTS.parent)))
+    codes = {}
+    with Serving(zoo, env={"DJANGO_SETTINGS_MODULE": "settings_with_clients", "PYTHONPATH": path}) as coordinator:
+        for token, resource in ((None, "billing/1"), ("wrong", "billing/1"), ("secret", "a"), ("secret", "billing/1")):
+            with contextlib.suppress(LeaseRefused), ZkLockClient(coordinator.address, token=token) as client:
+                try:
+                    with client.lock(resource) as lease:
+                        codes[token, resource] = str(lease.valid)
+                except LeaseRefused as refused:
+                    codes[token, resource] = refused.code
+    assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+def test_the_end_of_a_coordinator_costs_its_leases_only(zoo: Zoo, address: str, number: signal.Signals) -> None:
+    """The user is told at the end of the lease, not later. The next lease is from another coordinator."""
+    told, lost = list[ClientLease](), threading.Event()
+
+    def on_lost(lease: ClientLease) -> None:
+        told.append(lease)
+        lost.set()
+
+    with (
+        Serving(zoo, session_timeout=2) as first,
+        ZkLockClient([first.address, address], reply_timeout=1) as client,
+    ):
+        with pytest.raises(LockLost, match="was not kept in time"), client.lock("a", term=1, on_lost=on_lost) as lease:
+            first.process.send_signal(number)
+            assert lost.wait(1 + ROOM)
+            assert (lease.lost, lease.valid) == (True, False)
+        with client.lock("a", wait=20) as following:
+            assert following.token > lease.token
+    assert told == [lease]
+
+
+def test_no_coordinator_at_all_is_an_error() -> None:
+    """At once, if nobody listens there."""
+    with (
+        ZkLockClient(["127.0.0.1:1", "127.0.0.1:2"]) as client,
+        pytest.raises(ZooKeeperUnavailable, match=r"coordinator 127\.0\.0\.1:2"),
+        client.lock("a"),
+    ):
+        pass
+
+
+async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo: Zoo, address: str) -> None:
+    """The lease goes on, and so do others of the same client."""
+    async with (
+        Link(port_of(address)) as link,
+        AsyncZkLockClient(f"127.0.0.1:{link.port}") as client,
+        client.lock("a", term=1.5) as lease,
+        client.lock("b", term=1.5) as other,
+    ):
+        for _ in range(3):
+            await kept(lease)
+            link.reset()
+        await kept(lease)
+        await kept(other)
+        assert (lease.lost, other.lost) == (False, False)
+    await asyncio.to_thread(zoo.assert_empty)
+
+
+async def test_a_lease_ends_by_the_clients_clock(zoo: Zoo, address: str) -> None:
+    """Nothing comes through, not even that the connection is broken."""
+    lost = asyncio.Event()
+    async with (
+        Link(port_of(address)) as link,
+        AsyncZkLockClient(f"127.0.0.1:{link.port}", reply_timeout=1) as client,
+    ):
+        with pytest.raises(LockLost):
+            async with client.lock("a", term=1, on_lost=lambda lease: lost.set()):
+                link.freeze()
+                await asyncio.wait_for(lost.wait(), 1 + ROOM)
+        link.heal()
+    await asyncio.to_thread(zoo.assert_empty)
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+async def kept(lease: ClientLease) -> None:
+    """Wait until the lease is extended."""
+    before = lease._until
+    await asyncio.to_thread(eventually, lambda: lease._until > before)

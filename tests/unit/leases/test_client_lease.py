@@ -1,0 +1,75 @@
+"""Until when a client believes in its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import pytest
+
+from django_zklock.contrib.leases.client_lease import ClientLease, Connection
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.exceptions import LockLost
+from django_zklock.zk.clock import now
+
+
+@pytest.fixture
+async def connection() -> AsyncIterator[Connection]:
+    """A connection that nobody answers."""
+    connection = Connection("127.0.0.1:1", None, ())
+    yield connection
+    for lease in list(connection.leases.values()):
+        lease.end()
+    await connection.close()
+
+
+def granted(duration: float) -> pb.RecordLockResponse:
+    return pb.RecordLockResponse(acquired=True, lease_id="1", fencing_token=7, lease_duration_ms=round(duration * 1000))
+
+
+def held(duration: float, sent: float) -> pb.LeaseState:
+    return pb.LeaseState(
+        state=pb.LeaseState.STATE_HELD, lease_duration_ms=round(duration * 1000), sent_at=math.floor(sent * 1000)
+    )
+
+
+async def test_a_slow_reply_makes_no_lease_look_longer(connection: Connection) -> None:
+    """The duration counts from the moment before the request was sent, not from the arrival of the reply."""
+    lease, sent = ClientLease("a"), now() - 20
+    await lease.begin(connection, granted(100), sent)
+    assert 70 < lease.remaining <= 80
+    lease.update(held(100, sent + 10))
+    assert 80 < lease.remaining <= 90
+
+
+async def test_an_answer_that_came_without_a_request_extends_nothing(connection: Connection) -> None:
+    """It repeats when the latest request was sent; and a late answer takes nothing away."""
+    lease, sent = ClientLease("a"), now() - 20
+    await lease.begin(connection, granted(100), sent)
+    lease.update(held(99, sent))
+    lease.update(held(100, 0))
+    assert 70 < lease.remaining <= 80
+
+
+async def test_after_a_wait_the_first_answer_tells_the_end(connection: Connection) -> None:
+    """The request was sent long before the grant, and the reply says nothing about when the grant was."""
+    lease = ClientLease("a")
+    beginning = asyncio.ensure_future(lease.begin(connection, granted(100), now() - 1000))
+    while not connection.leases:
+        await asyncio.sleep(0)
+    assert not beginning.done()
+    lease.update(held(100, now() - 30))
+    await beginning
+    assert 60 < lease.remaining <= 70
+
+
+async def test_a_lease_that_ran_out_stays_lost(connection: Connection) -> None:
+    """Its user may know that already."""
+    lease = ClientLease("a")
+    await lease.begin(connection, granted(100), now())
+    lease._until = now() - 1
+    with pytest.raises(LockLost, match=r"'a' was lost: its lease is over"):
+        lease.check()
+    lease.update(held(100, now()))
+    assert (lease.lost, lease.valid) == (True, False)
