@@ -64,13 +64,13 @@ class LeaseClient:
 
     async def _take(self, stub: Any, place: Place) -> None:
         key, term = self._chance.choice(KEYS), self._chance.choice([500, 1000, 3000])
-        request = pb.RecordLockRequest(
+        wanted = pb.RecordLockRequest(
             resource_path=key,
             client_id=self._name,
             session_timeout_ms=term,
             wait_blocking=self._chance.random() < 0.8,
         )
-        lease = await stub.RecordLock(request, timeout=3)
+        lease = await stub.RecordLock(wanted, timeout=3)
         if not lease.acquired:
             self._done["busy"] += 1
             return
@@ -78,8 +78,8 @@ class LeaseClient:
         claim: Claim | None = None
         stop = time.monotonic() + self._chance.choice([0.1, 0.5, 3.0])
         while True:
-            sent = time.monotonic()
-            await asyncio.wait_for(stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id)), 5)
+            request = pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=time.monotonic_ns())
+            await asyncio.wait_for(stream.write(request), 5)
             state = await asyncio.wait_for(stream.read(), 5)
             now = time.monotonic()
             if state == grpc.aio.EOF or state.state != pb.LeaseState.STATE_HELD or (claim and now >= claim.until):
@@ -88,7 +88,7 @@ class LeaseClient:
             if claim is None:
                 claim = Claim(key, self._name, place.number, lease.fencing_token, now, now)
                 self._claims.append(claim)
-            claim.until = sent + state.lease_duration_ms / 1000
+            claim.until = max(claim.until, state.sent_at / 1e9 + state.lease_duration_ms / 1000)
             if now > stop or state.release_requested:
                 break
             await asyncio.sleep((claim.until - now) * self._chance.choice([0.2, 0.3, 0.9]))
