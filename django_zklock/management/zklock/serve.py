@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from django_zklock.contrib.leases.host import Host
 
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
+LAST_PORT: Final = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--grpc", default=DEFAULT_GRPC, metavar="HOST:PORT", help="where to serve gRPC (default: %(default)s)"
+        "--grpc",
+        type=_address,
+        default=DEFAULT_GRPC,
+        metavar="HOST:PORT",
+        help="where to serve gRPC (default: %(default)s)",
     )
-    parser.add_argument("--http", metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
+    parser.add_argument("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
     parser.add_argument(
@@ -82,7 +87,15 @@ def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost" or address.startswith("unix:")
+        return host == "localhost"
+
+
+def _address(text: str) -> str:
+    """Return an address that can be served; an argparse type."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as {DEFAULT_GRPC}")
+    return text
 
 
 async def _serve(out: Output, options: argparse.Namespace) -> None:

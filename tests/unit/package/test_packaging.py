@@ -143,7 +143,7 @@ def test_what_is_published_holds_the_package_and_nothing_else(tmp_path: Path) ->
     modules = {str(path.relative_to(source)) for path in (source / "django_zklock").rglob("*.py")}
     others = {
         str(path.relative_to(source))
-        for kind in ("*.html", "*.css", "*.js", "*.po", "*.mo")
+        for kind in ("*.html", "*.css", "*.js", "*.json", "*.po", "*.mo", "*.proto", "*.pyi")
         for path in (source / "django_zklock").rglob(kind)
     }
     assert len(others) > 10
@@ -154,6 +154,6 @@ def test_what_is_published_holds_the_package_and_nothing_else(tmp_path: Path) ->
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
     assert "License-Expression: BSD-3-Clause\n" in text
-    assert re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE) == ["celery", "gevent", "metrics", "rich"]
+    assert re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE) == ["celery", "gevent", "grpc", "metrics", "rich"]
     labels = re.findall(r"^Project-URL: (\w+),", text, re.MULTILINE)
     assert labels == ["Documentation", "Source", "Changelog", "Issues"]

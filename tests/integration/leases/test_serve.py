@@ -1,0 +1,101 @@
+"""`manage.py zklock serve`: what it refuses to do, how it ends, and its HTTP side."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+from typing import Any
+
+import grpc
+import pytest
+from support.locking import MANAGE, environment
+from support.serving import Serving
+from support.zoo import Zoo, eventually
+
+from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
+from django_zklock.testing.ensemble import free_ports
+
+pytestmark = pytest.mark.zookeeper
+
+
+def serve(zoo: Zoo, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a coordinator that ends by itself."""
+    return subprocess.run(
+        [*MANAGE, "serve", *options], env=environment(zoo), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--grpc", "0.0.0.0:0"], 1, "there are no clients in the settings"),
+        (["--http", "[::]:0"], 1, "there are no clients in the settings"),
+        (["--tls-key", "key.pem"], 2, "--tls-certificate and --tls-key together"),
+        (["--tls-client-ca", "ca.pem"], 2, "needs --tls-certificate"),
+        (["--tls-key", "key.pem", "--tls-certificate", "none.pem"], 1, "No such file"),
+        (["--grpc", "127.0.0.1:99999"], 2, "is not HOST:PORT"),
+        (["--http", "127.0.0.1"], 2, "HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(zoo: Zoo, options: list[str], status: int, message: str) -> None:
+    done = serve(zoo, *options)
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+
+
+def test_a_new_token(zoo: Zoo) -> None:
+    token, hashed = (line.rpartition(" ")[2] for line in serve(zoo, "--new-token").stdout.splitlines())
+    assert hash_of(token) == hashed
+    assert len(token) > 40
+
+
+def test_a_port_that_is_taken_is_an_error(zoo: Zoo) -> None:
+    with Serving(zoo) as serving:
+        done = serve(zoo, "--grpc", serving.address)
+        assert (done.returncode, "cannot be used" in done.stderr) == (1, True), done.stderr
+
+
+def test_it_serves_grpc_and_http_and_ends_when_its_leases_have(zoo: Zoo) -> None:
+    """A lease that was taken by HTTP is kept by gRPC."""
+    port = free_ports(1)[0]
+    with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=10) as serving:
+        wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 2000}
+        request = urllib.request.Request(
+            f"http://localhost:{port}/locks/", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as response:
+            lease = json.load(response)
+        with grpc.insecure_channel(serving.address) as channel:
+            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            kept = next(stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease["lease_id"])])))
+            assert kept.state == pb.LeaseState.STATE_HELD
+            sent = time.monotonic()
+            assert serving.drain() == 0
+            assert 1.0 < time.monotonic() - sent < 20
+        assert zoo.children("a") == []
+
+
+def test_a_second_signal_waits_only_until_no_client_can_believe_that_it_has_a_lease(zoo: Zoo) -> None:
+    with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        lease = stub.RecordLock(
+            pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000), timeout=20
+        )
+        answered = time.monotonic()
+        serving.process.send_signal(signal.SIGINT)
+        eventually(lambda: _refuses(stub))
+        assert serving.drain() == 0
+        assert time.monotonic() >= answered + lease.lease_duration_ms / 1000 - 0.5
+        assert zoo.children("a") == []
+
+
+def _refuses(stub: Any) -> bool:
+    try:
+        stub.RecordLock(pb.RecordLockRequest(resource_path="b", client_id="x"), timeout=20)
+    except grpc.RpcError as error:
+        return "about to end" in str(error)
+    return False
