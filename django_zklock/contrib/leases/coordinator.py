@@ -72,7 +72,7 @@ class Coordinator:
         self._leases[lease_id] = lease
         self._waiting[client.name] += 1
         try:
-            await asyncio.shield(lease.settled)
+            await lease.settled
         except asyncio.CancelledError:
             lease.end(LEFT)
             raise
@@ -109,7 +109,7 @@ class Coordinator:
         if lease is not None and lease.client == client.name and lease.hold is not None:
             return lease
         owner = lease_id.partition(".")[0]
-        if lease is None and owner != self.id and len(owner) == len(self.id):
+        if lease is None and owner != self.id and lease_id.count(".") == 2:
             raise Refusal(
                 Code.ELSEWHERE,
                 f"This is the coordinator {self.id}; the lease is from {owner}. Send the request to the process that "

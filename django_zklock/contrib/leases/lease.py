@@ -145,8 +145,7 @@ class Lease:
             hold.token,
             extra={"lock": hold.key, "token": hold.token, "user": self.client},
         )
-        self.settled.set_result(None)
-        self._changed()
+        self._settle()
 
     async def _until_over(self) -> None:
         """Wait until the client has not kept the lease for a term, or it was ended."""
@@ -175,7 +174,10 @@ class Lease:
                     self.hold.token,
                     extra={"lock": self.hold.key, "token": self.hold.token, "user": self.client},
                 )
-        if not self.settled.done():
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.settled.done():  # the call that waits may have been cancelled
             self.settled.set_result(None)
         self._changed()
 

@@ -279,6 +279,7 @@ class Server:
         options = [
             ("grpc.max_receive_message_length", LARGEST_MESSAGE),
             ("grpc.max_metadata_size", LARGEST_MESSAGE),
+            ("grpc.server_handshake_timeout_ms", 10_000),  # of a connection that says nothing
             ("grpc.so_reuseport", 0),  # a second coordinator on the same port is an error, not a lottery
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ]

@@ -104,6 +104,7 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
     from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
 
+    _allow_connections()
     loop = asyncio.get_running_loop()
     host = hosts.Host(Coordinator(), Access(conf.current().leases, anybody=True), loop)
     hosts.use(host)
@@ -125,6 +126,16 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
     if http is not None:
         http.should_exit = True
     write_line(out, "Stopped.")
+
+
+def _allow_connections() -> None:
+    """Open as many files as this process may: each client has a connection, and the usual limit is 1024."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _end(host: Host, signals: asyncio.Queue[None]) -> None:
