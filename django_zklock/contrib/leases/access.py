@@ -35,15 +35,15 @@ class Access:
         self._by_certificate = {each: client for client in options.clients.values() for each in client.certificates}
         self._spent: dict[str, float] = {}  # by client: until when its requests are used up, on time.monotonic()
 
-    def client(self, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
+    def client(self, peer: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
         """
-        Return the client of a request. `authorization` is the header of this name, perhaps empty.
+        Return the client of a request. `authorization` is the header of this name, perhaps empty; `peer` an address.
 
         Raises `Refusal` if it is unknown, or has sent too many requests.
         """
         client = self._known(authorization, certificate_names)
         if client is None:
-            audit.warning("the lock coordinator refused a client that it does not know")
+            audit.warning("the lock coordinator does not know the client at %s", peer)
             raise Refusal(Code.UNAUTHENTICATED, self._how_to_be_known())
         self._spend(client)
         return client

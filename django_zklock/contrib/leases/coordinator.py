@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections import Counter
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from django_zklock.inspection import LockInfo, look_at
 from django_zklock.locks.lock import Lock
 from django_zklock.queue import names
 from django_zklock.queue.escaping import printable
+
+audit = logging.getLogger("zklock.audit")
 
 DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
@@ -208,13 +211,17 @@ class Coordinator:
             raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
-        if not client.may_lock(key):
-            allowed = ", ".join(map(repr, client.prefixes))
-            raise Refusal(Code.FORBIDDEN, f"The client {client.name!r} may not lock {key!r}. It may lock {allowed}.")
         if kind not in KINDS:
             raise Refusal(Code.INVALID, f"There is no kind {kind[:60]!r}. Known kinds: {', '.join(KINDS)}.")
-        if kind not in client.kinds:
-            raise Refusal(Code.FORBIDDEN, f"The client {client.name!r} may not take the kind {kind!r}.")
+        problem = ""
+        if not client.may_lock(key):
+            allowed = ", ".join(map(repr, client.prefixes))
+            problem = f"The client {client.name!r} may not lock {key!r}. It may lock {allowed}."
+        elif kind not in client.kinds:
+            problem = f"The client {client.name!r} may not take the kind {kind!r}."
+        if problem:
+            audit.warning("the lock coordinator refused: %s", problem, extra={"lock": key, "user": client.name})
+            raise Refusal(Code.FORBIDDEN, problem)
 
     def _lock(self, key: str, request: LeaseRequest, client_id: str, about: dict[str, str]) -> Lock:
         wait = self._options.max_wait if request.wait is None else min(request.wait, self._options.max_wait)

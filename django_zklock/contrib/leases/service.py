@@ -65,7 +65,8 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
         metadata = dict(context.invocation_metadata() or ())
         auth = context.auth_context()
         names = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
-        return self._access.client(str(metadata.get("authorization", "")), [name.decode() for name in names])
+        authorization = str(metadata.get("authorization", ""))
+        return self._access.client(context.peer(), authorization, [name.decode() for name in names])
 
     @_refusing
     async def RecordLock(self, request: pb.RecordLockRequest, context: Context) -> pb.RecordLockResponse:  # noqa: N802

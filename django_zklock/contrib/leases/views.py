@@ -48,7 +48,8 @@ def _answering(view: _View) -> _View:
     async def answer(request: HttpRequest, *args: Any, **fields: Any) -> HttpResponse:
         host = hosts.current()
         try:
-            client = host.access.client(request.headers.get("Authorization", ""))
+            peer = request.META.get("REMOTE_ADDR", "")
+            client = host.access.client(peer, request.headers.get("Authorization", ""))
             return await view(request, host, client, *args, **fields)
         except Refusal as refusal:
             return problem(refusal)

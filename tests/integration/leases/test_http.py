@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from django.test import AsyncClient, Client, override_settings
 from jsonschema import Draft202012Validator
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 from django_zklock import conf, zk_lock
 from django_zklock.contrib import leases
@@ -160,3 +161,24 @@ def test_without_clients_nobody_is_served_in_production(client: Client) -> None:
 
 def test_the_description_is_served(client: Client) -> None:
     assert client.get("/locks/openapi.json").json() == DESCRIPTION
+
+
+LEAVING = """
+import time
+from django.conf import settings
+from django.test import Client
+settings.DEBUG = True
+settings.ROOT_URLCONF = "django_zklock.contrib.leases.application"
+body = {"resource_path": "a", "client_id": "x", "session_timeout_ms": 60000}
+lease = Client().post("/locks/", body, content_type="application/json").json()
+print(time.monotonic() + lease["lease_duration_ms"] / 1000, flush=True)
+"""
+
+
+def test_a_worker_that_ends_releases_no_lease_before_its_end(zoo: Zoo) -> None:
+    """Its clients do not know that it ends."""
+    with zoo.running(LEAVING) as worker:
+        end = float(next_line(worker))
+        zoo.wait_contenders("a", 0, timeout=20)
+        assert time.monotonic() >= end - 0.1  # it was counted a moment later
+        assert worker.wait(20) == 0

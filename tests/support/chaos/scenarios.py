@@ -89,6 +89,7 @@ SCENARIOS = (
     Scenario("BROKERS", "what a task does about a busy lock, it does on RabbitMQ and on Redis"),
     Scenario("CROWD", "ten thousand waiters of one process harm no other lock, and are served under any fault"),
     Scenario("LINGER", "a process that keeps a lock for its own next owners serves them in order, and others in time"),
+    Scenario("COORDINATOR", "leases that lock coordinators give exclude each other, and end in time"),
     Scenario("LEADER", "of several candidates one leads, and the next follows in time"),
     # --- what is shown and measured besides
     Scenario("FAULTPOINTS", "a fault of a contender at a named moment of the protocol harms no other"),

@@ -18,40 +18,40 @@ OPTIONS = LeaseOptions(clients={"billing": BILLING})
 
 def test_a_client_is_known_by_its_token_or_certificate() -> None:
     known = Access(OPTIONS, anybody=True)
-    assert known.client("Bearer secret") is BILLING
-    assert known.client("", ["other", "billing.internal"]) is BILLING
+    assert known.client("somewhere", "Bearer secret") is BILLING
+    assert known.client("somewhere", "", ["other", "billing.internal"]) is BILLING
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
 def test_nobody_else_is(authorization: str) -> None:
     with pytest.raises(Refusal, match="Authorization") as caught:
-        Access(OPTIONS, anybody=True).client(authorization, ["stranger"])
+        Access(OPTIONS, anybody=True).client("somewhere", authorization, ["stranger"])
     assert caught.value.code is Code.UNAUTHENTICATED
 
 
 def test_a_wrong_token_is_not_made_good_by_a_certificate() -> None:
     with pytest.raises(Refusal):
-        Access(OPTIONS, anybody=True).client("Bearer wrong", ["billing.internal"])
+        Access(OPTIONS, anybody=True).client("somewhere", "Bearer wrong", ["billing.internal"])
 
 
 def test_without_clients_anybody_may_be_served_or_nobody() -> None:
-    assert Access(LeaseOptions(), anybody=True).client("") is ANYBODY
+    assert Access(LeaseOptions(), anybody=True).client("somewhere", "") is ANYBODY
     with pytest.raises(Refusal, match="no clients"):
-        Access(LeaseOptions(), anybody=False).client("Bearer secret")
+        Access(LeaseOptions(), anybody=False).client("somewhere", "Bearer secret")
 
 
 def test_a_client_sends_no_more_requests_than_it_may() -> None:
     known = Access(OPTIONS, anybody=False)
     with mock.patch("time.monotonic", return_value=100.0) as clock:
         for _ in range(2):
-            known.client("Bearer secret")
+            known.client("somewhere", "Bearer secret")
         with pytest.raises(Refusal, match="2 requests a second") as caught:
-            known.client("Bearer secret")
+            known.client("somewhere", "Bearer secret")
         assert caught.value.code is Code.TOO_MANY
         clock.return_value = 100.5
-        known.client("Bearer secret")
+        known.client("somewhere", "Bearer secret")
         with pytest.raises(Refusal):
-            known.client("Bearer secret")
+            known.client("somewhere", "Bearer secret")
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.0])
@@ -62,9 +62,9 @@ def test_a_rate_below_one(rate: float) -> None:
         for now in (100.0, 102.0):
             clock.return_value = now
             if rate:
-                known.client("Bearer secret")
+                known.client("somewhere", "Bearer secret")
             with pytest.raises(Refusal):
-                known.client("Bearer secret")
+                known.client("somewhere", "Bearer secret")
 
 
 @pytest.mark.parametrize(
