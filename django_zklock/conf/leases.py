@@ -30,10 +30,10 @@ class LeaseClient:
     """It may lock these keys, and those below them."""
     kinds: tuple[str, ...] = KINDS
     max_leases: int = 10_000
-    """Leases that it may have at a time, at one coordinator."""
+    """Leases that it may have at a time or wait for, at one coordinator."""
     max_waiting: int = 10_000
-    """Calls of it that may wait at a time, at one coordinator."""
-    max_rate: float = 1000.0
+    """Calls of it that may be under way at a time, at one coordinator."""
+    max_rate: float = 5000.0
     """Requests a second, on average."""
 
     def may_lock(self, key: str) -> bool:

@@ -45,7 +45,12 @@ class Access:
         if client is None:
             audit.warning("the lock coordinator does not know the client at %s", peer)
             raise Refusal(Code.UNAUTHENTICATED, self._how_to_be_known())
-        self._spend(client)
+        if self.delay(client):
+            raise Refusal(
+                Code.TOO_MANY,
+                f"The client {client.name!r} has sent more than {client.max_rate:g} requests a second. Slow down.",
+                retry_after=1.0,
+            )
         return client
 
     def _known(self, authorization: str, certificate_names: Iterable[str]) -> LeaseClient | None:
@@ -66,14 +71,16 @@ class Access:
             "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a known certificate."
         )
 
-    def _spend(self, client: LeaseClient) -> None:
-        """Count a request. A client may send as many at once as in one second."""
+    def delay(self, client: LeaseClient) -> float:
+        """
+        Count a request; return by how many seconds it comes too early.
+
+        A client may send as many at once as in one second.
+        """
         now, each = time.monotonic(), 1 / max(client.max_rate, 1e-9)
         spent = max(self._spent.get(client.name, now), now) + each
-        if not client.max_rate or spent > now + max(1.0, each):
-            raise Refusal(
-                Code.TOO_MANY,
-                f"The client {client.name!r} has sent more than {client.max_rate:g} requests a second. Slow down.",
-                retry_after=1.0,
-            )
-        self._spent[client.name] = spent
+        early = spent - (now + max(1.0, each))
+        if early <= 0 and client.max_rate:
+            self._spent[client.name] = spent
+            return 0.0
+        return max(early, each)

@@ -32,6 +32,8 @@ DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
+LOOK_AGE: Final = 1.0
+"""Seconds for which one look at a queue serves all that ask for their place."""
 DRAINING: Final = "the coordinator is about to end"
 
 
@@ -60,6 +62,7 @@ class Coordinator:
         self._numbers = itertools.count(1)
         self._waiting: Counter[str] = Counter()  # by client
         self._held: Counter[str] = Counter()
+        self._looks: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, for a second
         self._draining = False
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
@@ -148,10 +151,12 @@ class Coordinator:
         return 0 if found is None else len(found.holders) + found.waiting
 
     async def _look_at(self, key: str) -> LockInfo | None:
-        try:
-            return await asyncio.to_thread(look_at, key)
-        except ZkLockError:
-            return None
+        """Return the state of a lock, which all that ask within a second share; None if it is free or unknown."""
+        look = self._looks.get(key)
+        if look is None:
+            look = self._looks[key] = asyncio.ensure_future(asyncio.to_thread(_look_at, key))
+            asyncio.get_running_loop().call_later(LOOK_AGE, self._looks.pop, key, None)
+        return await asyncio.shield(look)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -205,9 +210,10 @@ class Coordinator:
         return f"{number}.{secrets.token_urlsafe(16)}", lease
 
     def _check_numbers(self, client: LeaseClient) -> None:
-        if self._held[client.name] >= client.max_leases:
-            raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {client.max_leases} leases, its limit.")
-        if self._waiting[client.name] >= max(1, client.max_waiting):
+        waiting, most = self._waiting[client.name], client.max_leases
+        if self._held[client.name] + waiting >= most:
+            raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {most} leases or waits for them, its limit.")
+        if waiting >= client.max_waiting:
             raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
@@ -254,6 +260,13 @@ def key_of(resource: str) -> str:
         return names.own_key(resource)
     except ZkLockError as error:
         raise Refusal(Code.INVALID, str(error)) from error
+
+
+def _look_at(key: str) -> LockInfo | None:
+    try:
+        return look_at(key)
+    except ZkLockError:
+        return None
 
 
 def _label(client_id: str) -> str:

@@ -66,7 +66,7 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
         auth = context.auth_context()
         names = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
         authorization = str(metadata.get("authorization", ""))
-        return self._access.client(context.peer(), authorization, [name.decode() for name in names])
+        return self._access.client(context.peer(), authorization, [name.decode(errors="replace") for name in names])
 
     @_refusing
     async def RecordLock(self, request: pb.RecordLockRequest, context: Context) -> pb.RecordLockResponse:  # noqa: N802
@@ -97,7 +97,7 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
         """Keep leases alive, and tell of each change."""
         try:
             client = self._client(context)
-            await _KeepAliveStream(self._coordinator, client, context).run(requests)
+            await _KeepAliveStream(self._coordinator, self._access, client, context).run(requests)
         except Refusal as refusal:
             await _abort(context, refusal)
 
@@ -129,8 +129,9 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
 class _KeepAliveStream:
     """One stream by which a client keeps its leases."""
 
-    def __init__(self, coordinator: Coordinator, client: LeaseClient, context: Context) -> None:
+    def __init__(self, coordinator: Coordinator, access: Access, client: LeaseClient, context: Context) -> None:
         self._coordinator = coordinator
+        self._access = access
         self._client = client
         self._context = context
         self._leases: dict[str, tuple[Lease, Callable[[], object]]] = {}
@@ -163,6 +164,8 @@ class _KeepAliveStream:
             while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
                 self._sent.clear()
                 await self._sent.wait()
+            while early := self._access.delay(self._client):  # noqa: ASYNC110 - there is no event, only the time
+                await asyncio.sleep(early)
             self._keep(request.lease_id, request.sent_at)
 
     def _keep(self, lease_id: str, sent_at: int) -> None:

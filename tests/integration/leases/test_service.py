@@ -269,6 +269,25 @@ async def test_the_usual_services_are_there(zoo: Zoo, served: Served) -> None:
     assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
 
 
+async def test_a_client_that_keeps_too_often_is_slowed_down(zoo: Zoo) -> None:
+    """Its requests are all answered, no more of them than it may send."""
+    client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
+    served = Served(LeaseOptions(clients={"eager": client}))
+    await served.server.start()
+    metadata = (("authorization", "Bearer secret"),)
+    request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
+    lease = await served.stub.RecordLock(request, metadata=metadata)
+    stream = served.stub.KeepAlive(metadata=metadata)
+    began = time.monotonic()
+    for number in range(1, 51):
+        await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=number))
+    while (await asyncio.wait_for(stream.read(), 20)).sent_at < 50:
+        pass
+    assert time.monotonic() - began >= 1.2
+    stream.cancel()
+    await served.stop()
+
+
 async def test_others_are_served_beside_a_reader_that_does_not_read(zoo: Zoo, served: Served) -> None:
     """And beside one that sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
     lease = await served.take("slow")
