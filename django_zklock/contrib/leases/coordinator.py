@@ -32,6 +32,14 @@ DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
+MOST_PATHS: Final = 1_500_000
+"""
+Characters in the paths of all znodes of this process, at most.
+
+ZooKeeper writes the paths of a session into one transaction when the session ends. Servers cannot read one of more
+than 2 MiB, and do not start again (ZOOKEEPER-4306).
+"""
+NAME: Final = 64  # characters of a znode's name, with the slash
 LOOK_AGE: Final = 1.0
 """Seconds for which one look at a queue serves all that ask for their place."""
 DRAINING: Final = "the coordinator is about to end"
@@ -57,7 +65,10 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(4)
-        self._options = conf.current().leases
+        config = conf.current()
+        self._options = config.leases
+        self._base = config.base
+        self._paths = 0  # characters in the paths of all its znodes
         self._leases: dict[str, Lease] = {}  # by lease id; those that wait, too
         self._numbers = itertools.count(1)
         self._waiting: Counter[str] = Counter()  # by client
@@ -75,7 +86,7 @@ class Coordinator:
         nothing: what was acquired is given back.
         """
         lease_id, lease = self._new_lease(client, request)
-        self._leases[lease_id] = lease
+        self._add(lease_id, lease)
         self._waiting[client.name] += 1
         try:
             await lease.settled
@@ -86,9 +97,9 @@ class Coordinator:
             self._waiting[client.name] -= 1
             if lease.is_held:
                 self._held[client.name] += 1
-                lease.ended.add_done_callback(lambda _: self._forget(lease_id, client))
+                lease.ended.add_done_callback(lambda _: self._on_ended(lease_id, client))
             else:
-                self._leases.pop(lease_id, None)
+                self._forget(lease_id)
         if lease.error is not None:
             raise _refusal(lease.error)
         if not lease.is_held:
@@ -105,6 +116,8 @@ class Coordinator:
     async def release(self, client: LeaseClient, lease_id: str) -> None:
         """Release a lease, and wait until the lock is free for the next one. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
+        if lease.over:
+            raise Refusal(Code.OVER, f"The lease is over: {lease.over}.")
         lease.told_until = float("-inf")
         lease.end(RELEASED)
         await asyncio.shield(lease.ended)
@@ -205,6 +218,7 @@ class Coordinator:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
         self._check_rights(client, key, request.kind)
         number = f"{self.id}.{next(self._numbers)}"
+        self._check_paths(key)
         lock = self._lock(key, request, client_id, {"client": client.name, "lease": number})
         lease = Lease(number, lock, client=client.name, client_id=client_id, term=term)
         return f"{number}.{secrets.token_urlsafe(16)}", lease
@@ -215,6 +229,14 @@ class Coordinator:
             raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {most} leases or waits for them, its limit.")
         if waiting >= client.max_waiting:
             raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
+
+    def _check_paths(self, key: str) -> None:
+        if self._paths + self._path(key) > MOST_PATHS:
+            raise Refusal(
+                Code.UNAVAILABLE,
+                f"This coordinator has {len(self._leases)} leases and has no room for more. Use another coordinator.",
+                retry_after=1.0,
+            )
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
         if kind not in KINDS:
@@ -245,9 +267,20 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _forget(self, lease_id: str, client: LeaseClient) -> None:
-        if self._leases.pop(lease_id, None) is not None:
-            self._held[client.name] -= 1
+    def _on_ended(self, lease_id: str, client: LeaseClient) -> None:
+        self._held[client.name] -= 1
+        self._forget(lease_id)
+
+    def _add(self, lease_id: str, lease: Lease) -> None:
+        self._leases[lease_id] = lease
+        self._paths += self._path(lease.lock.name)
+
+    def _forget(self, lease_id: str) -> None:
+        lease = self._leases.pop(lease_id)
+        self._paths -= self._path(lease.lock.name)
+
+    def _path(self, key: str) -> int:
+        return len(self._base) + len(key) + NAME
 
 
 def key_of(resource: str) -> str:

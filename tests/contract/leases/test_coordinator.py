@@ -239,6 +239,25 @@ async def test_a_client_may_do_what_the_settings_say(zoo: Zoo, coordinator: Coor
         await take(coordinator, client, resource="invoices/2")
 
 
+async def test_a_session_gets_no_more_paths_than_servers_can_read(
+    zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_PATHS", 500)
+    lease_id, _ = await take(coordinator)
+    with refused(Code.UNAVAILABLE, "no room"):
+        await take(coordinator, resource="x" * 400)
+    await coordinator.release(ANYBODY, lease_id)
+    await take(coordinator, resource="x" * 400)
+
+
+async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:
+    """The client must learn of it, also if it asks before the lock is given back."""
+    lease_id, lease = await take(coordinator)
+    lease.end("it was lost")
+    with refused(Code.OVER, "it was lost"):
+        await coordinator.release(ANYBODY, lease_id)
+
+
 async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator) -> None:
     lease_id, lease = await take(coordinator)
     other = LeaseClient(name="other")
