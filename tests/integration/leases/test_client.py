@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, within
 from support.serving import Link, Serving
 from support.zoo import ROOM, TESTS, Zoo, eventually
 
@@ -192,6 +192,23 @@ async def test_what_a_cancelled_call_has_acquired_is_not_kept(zoo: Zoo, address:
             await steps(task, count)
             task.cancel()
             await asyncio.wait([task])
+        await asyncio.to_thread(zoo.assert_empty)
+
+
+async def test_a_grant_that_arrives_with_the_cancellation_is_given_back(zoo: Zoo, address: str) -> None:
+    """The lock is free at once, not at the end of its long term."""
+    async with AsyncZkLockClient(address) as client:
+
+        async def hold() -> None:
+            async with client.lock("a", term=300):
+                raise AssertionError("the task was cancelled before")
+
+        task = asyncio.create_task(hold())
+        while not any(reply.done() for reply in client._calls):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         await asyncio.to_thread(zoo.assert_empty)
 
 
@@ -373,6 +390,25 @@ def test_whoever_has_no_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: 
     assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
 
 
+def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
+    """By a coordinator that asks for one; a client without one is not."""
+    zoo, _ = shared
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate -days 2 -subj /CN=test"
+    extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*make.split(), *extension], cwd=tmp_path, check=True, capture_output=True)
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    files = {"--tls-key": key, "--tls-certificate": certificate, "--tls-client-ca": certificate}
+    with Serving(zoo, *(str(each) for pair in files.items() for each in pair)) as coordinator:
+        address = coordinator.address
+        with (
+            ZkLockClient(address, ca=certificate, certificate=str(certificate), key=key) as client,
+            client.lock("a") as lease,
+        ):
+            lease.check()
+        with ZkLockClient(address, ca=certificate) as client, pytest.raises(ZooKeeperUnavailable), client.lock("a"):
+            pass
+
+
 # --- faults ---------------------------------------------------------------------------------------------------------
 
 
@@ -393,7 +429,7 @@ def test_the_end_of_a_coordinator_costs_its_leases_only(zoo: Zoo, address: str, 
             first.process.send_signal(number)
             assert lost.wait(1 + ROOM)
             assert (lease.lost, lease.valid) == (True, False)
-        with client.lock("a", wait=20) as following:
+        with within(6), client.lock("a", wait=20) as following:
             assert following.token > lease.token
     assert told == [lease]
 
