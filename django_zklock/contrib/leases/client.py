@@ -94,6 +94,8 @@ class AsyncZkLockClient:
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
         self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
+        if not self._addresses:
+            raise ValueError('addresses is empty. Give at least one, such as "127.0.0.1:50051".')
         self._client_id = options.get("client_id") or f"{_program()}@{socket.gethostname()}:{os.getpid()}"
         token = options.get("token")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()

@@ -25,6 +25,7 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 10_000),  # or a call that waits would not notice that its coordinator is gone
     ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.ping_timeout_ms", 5000),  # newer versions of gRPC wait for the longer of the two
     ("grpc.http2.max_pings_without_data", 0),
 ]
 

@@ -78,7 +78,10 @@ module.exports = { LockCoordinator, withLock };
 
 if (require.main === module) {
   const [address, resource, term = "10000"] = process.argv.slice(2);
-  const client = new LockCoordinator(address, grpc.credentials.createInsecure());
+  const client = new LockCoordinator(address, grpc.credentials.createInsecure(), {
+    "grpc.keepalive_time_ms": 10000, // a call that waits notices that its coordinator is gone
+    "grpc.keepalive_timeout_ms": 5000,
+  });
   const request = {
     resource_path: resource,
     client_id: `lock.js:${process.pid}`,
