@@ -60,6 +60,7 @@ class ClientLease:
         # From here on, all is used on the client's loop only.
         self._connection: Connection | None = None
         self._acquiring: asyncio.Task[None] | None = None
+        self._due = False  # a request that keeps it is about to be sent
         self._timer: asyncio.TimerHandle | None = None
         self._certain = asyncio.Event()  # the lease is over, or it is known until when it lasts
 
@@ -175,12 +176,14 @@ class Connection:
             self._channel = grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
         make_stub: Any = pb_grpc.LockCoordinatorStub  # which has no types
         self.stub = make_stub(self._channel)
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # ids of leases to be kept now; None: no more
+        self._queue: asyncio.Queue[ClientLease | None] = asyncio.Queue()  # those to be kept now; None: no more
         self._keeper: asyncio.Task[None] | None = None
 
     def keep(self, lease: ClientLease) -> None:
         """Send a request that keeps this lease, as soon as the stream can."""
-        self._queue.put_nowait(lease.lease_id)
+        if not lease._due:  # a slow coordinator gets no more requests than it can answer
+            lease._due = True
+            self._queue.put_nowait(lease)
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._run())
 
@@ -195,8 +198,9 @@ class Connection:
         """Keep a stream open."""
         while True:
             queue = self._queue = asyncio.Queue()
-            for lease_id in self.leases:  # what was sent on an old stream may not have arrived
-                queue.put_nowait(lease_id)
+            for lease in self.leases.values():  # what was sent on an old stream may not have arrived
+                lease._due = True
+                queue.put_nowait(lease)
             stream = self.stub.KeepAlive(self._requests(queue), metadata=self.metadata, wait_for_ready=True)
             try:
                 async for state in stream:
@@ -209,10 +213,11 @@ class Connection:
                 queue.put_nowait(None)
             await asyncio.sleep(SHORTEST_PAUSE)
 
-    async def _requests(self, queue: asyncio.Queue[str | None]) -> AsyncIterator[pb.KeepAliveRequest]:
-        while (lease_id := await queue.get()) is not None:
-            if lease_id in self.leases:
-                yield pb.KeepAliveRequest(lease_id=lease_id, sent_at=math.floor(now() * 1000))
+    async def _requests(self, queue: asyncio.Queue[ClientLease | None]) -> AsyncIterator[pb.KeepAliveRequest]:
+        while (lease := await queue.get()) is not None:
+            lease._due = False
+            if lease.lease_id in self.leases:
+                yield pb.KeepAliveRequest(lease_id=lease.lease_id, sent_at=math.floor(now() * 1000))
 
     async def release(self, lease_id: str, timeout: float) -> pb.ReleaseLockResponse:
         """Release a lease."""

@@ -73,3 +73,13 @@ async def test_a_lease_that_ran_out_stays_lost(connection: Connection) -> None:
         lease.check()
     lease.update(held(100, now()))
     assert (lease.lost, lease.valid) == (True, False)
+
+
+async def test_a_lease_waits_once_for_a_slow_stream(connection: Connection) -> None:
+    """However often it was to be kept in the meantime: more requests would make a slow coordinator slower."""
+    lease = ClientLease("a")
+    await lease.begin(connection, granted(100), now())
+    for _ in range(9):
+        connection.keep(lease)
+        await asyncio.sleep(0)
+    assert connection._queue.qsize() <= 1
