@@ -12,7 +12,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
+.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale measure kazoo-tests clean zookeeper postgres brokers curator chromium browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -30,6 +30,8 @@ help:
 	@echo "                  also against redis-py's lock; then 10,000 waiters in one process, and 10,000 leases of a coordinator"
 	@echo "make bench-celery tasks on one key in Celery: how long all take, and in which order they run"
 	@echo "make bench-devserver   the dev server compared with ZooKeeper: medians, and many clients"
+	@echo "make scale        idle and held keys, sessions with heartbeats, long queues, inspection; needs an idle machine;"
+	@echo "                  ARGS=--quick: a hundredth of it. Then what 100,000 servers need, computed and simulated"
 	@echo "make measure      lines, modules, imports and privates; ARGS=--trace: also the calls of a lock, a task and a page"
 	@echo "make kazoo-tests  kazoo's own test suite on the dev server; ARGS=--server=real: on ZooKeeper"
 	@echo "make clean        remove what these made"
@@ -92,6 +94,10 @@ bench-celery: $(VENV)/.installed-test zookeeper brokers
 
 bench-devserver: $(VENV)/.installed-test zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)
+
+scale: $(VENV)/.installed-test zookeeper
+	$(BIN)/python benchmarks/scale.py $(ARGS)
+	$(BIN)/python benchmarks/capacity.py --measured bench-scale.json --simulate
 
 measure: $(VENV)/.installed-test
 	@$(BIN)/python scripts/measure.py $(ARGS)
