@@ -54,7 +54,6 @@ PER_PROCESS = 32  # contenders of one process that wait in a queue; more wait in
 WRITERS = 64  # sessions that write as fast as they can
 KEYS_PER_SESSION = 1000
 JOINS = 10  # of one more, when a queue is there
-REMOVALS = 600_000  # empty directories a minute that the leader may remove; the server's default is 10,000
 REMOVAL_CHECK = 10  # seconds between the leader's looks for them
 
 
@@ -342,7 +341,7 @@ PARTS: dict[str, Part] = {
 def servers(options: argparse.Namespace, removal_check: float, directory: str | None = None) -> Ensemble:
     """Return three servers with the settings of a production server, but for the pace of removals."""
     java = [f"-Xmx{options.heap}", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC"]
-    java.append(f"-Dznode.container.maxPerMinute={REMOVALS}")
+    java.append(f"-Dznode.container.maxPerMinute={options.removals}")
     return Ensemble(
         nodes=3,
         tick=2.0,
@@ -408,6 +407,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.1, 0.5, 1.0], help="of sessions that hold")
     parser.add_argument("--queues", type=int, nargs="+", default=[100, 1000, 5000, 20_000], help="waiters for one key")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each measurement of a rate or a latency")
+    parser.add_argument(
+        "--removals", type=int, default=600_000, help="of idle keys per minute; more than 60000: as fast as it goes"
+    )
     parser.add_argument("--quick", action="store_true", help="a hundredth of all sizes, and a fifth of the seconds")
     parser.add_argument("--heap", default="3g", help="of each server (default: 3g)")
     parser.add_argument("--part", choices=[*PARTS, "idle"], action="append", help="measure this part only")
