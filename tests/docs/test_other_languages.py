@@ -10,6 +10,9 @@ from support.docs import BLOCK, DOCS
 from support.serving import Serving
 from support.zoo import Zoo
 
+from django_zklock import conf
+from django_zklock.contrib.leases import views
+
 pytestmark = pytest.mark.zookeeper
 
 PAGE = (DOCS / "how-to" / "lock-from-other-languages.md").read_text()
@@ -38,3 +41,16 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
 
         asyncio.run(areport["write_report"](coordinator.address, "june", write))
         assert tokens[0] > written[0][1]
+
+
+def test_the_settings_and_urls_of_the_coordinator_are_sound() -> None:
+    """What a reader copies passes the checks, and its URLs lead to the views."""
+    text = (DOCS / "how-to" / "lock-coordinator.md").read_text()
+    blocks = dict(BLOCK.findall(text))
+    assert text.count("```python\n") == len(blocks) == 2
+    names: dict[str, Any] = {}
+    exec(blocks["settings.py"], names)
+    assert conf.problems(names["ZKLOCK"]) == []
+    exec(blocks["urls.py"], names)
+    (leases,) = names["urlpatterns"]
+    assert leases.resolve("locks/").func is views.leases
