@@ -284,6 +284,7 @@ def _carefree_end(self: Stay) -> None:
     if not self.over and not self.queue:
         self.tell_first()
         self.over = True
+        self.contender.abandon()
         self.end()
 
 

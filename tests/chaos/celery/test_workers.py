@@ -200,7 +200,7 @@ def test_a_pool_process_whose_worker_is_killed_while_it_waits_leaves_the_queue(z
     """A waiter that stays in the queue would block those behind it."""
     with (
         zoo.hold_elsewhere("waited"),
-        Worker(zoo, tmp_path) as worker,
+        Worker(zoo, tmp_path, session_timeout=4) as worker,
         worker.log_shown(),
     ):
         worker.send("patient", "waited")

@@ -107,7 +107,7 @@ def test_processes_that_are_spawned_work_like_forked_ones(zoo: Zoo, tmp_path: Pa
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     options = ["--include=support.endingtasks", "--task-events"]
     with (
-        Worker(zoo, tmp_path, tasks="spawning", options=options, env={"PYTHONPATH": path}) as worker,
+        Worker(zoo, tmp_path, session_timeout=4, tasks="spawning", options=options, env={"PYTHONPATH": path}) as worker,
         worker.log_shown(),
     ):
         counter = worker.home / "counter"
