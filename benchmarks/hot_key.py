@@ -3,9 +3,8 @@ Measure how fast one key is handed on within a process and between processes: ou
 
 Three real ZooKeeper servers sync every write to disk, and all clients use the same follower. Redis keeps everything in
 memory. Each case has processes with owners: threads or asyncio tasks that acquire and release the key in a loop and do
-nothing under it. kazoo's and redis-py's owners use one lock object again and again; ours call `zk_lock` each time. The
-candidates of a case alternate in random order. Each run starts new processes, and each figure is the median of the
-rounds.
+nothing under it. Each owner uses one lock object again and again. The candidates of a case alternate in random order.
+Each run starts new processes, and each figure is the median of the rounds.
 
 `--check` fails if a figure is over its budget.
 """
@@ -102,7 +101,7 @@ def candidate(name: str, zookeeper: str, redis: int, *, tasks: bool) -> Candidat
     from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
     linger = float(name.partition("linger=")[2] or 0)
-    return lambda: lambda: zk_lock(KEY, timeout=None, linger=linger)
+    return lambda: always(zk_lock(KEY, timeout=None, linger=linger))
 
 
 def always(lock: Any) -> Callable[[], Any]:
