@@ -186,13 +186,8 @@ class Coordinator:
     async def stop(self) -> None:
         """Give no more leases; wait until no client can believe any longer that it has one."""
         self._draining = True
-        loop = asyncio.get_running_loop()
         for lease in list(self._leases.values()):
-            if lease.hold is None:
-                lease.end(DRAINING)
-            else:
-                loop.call_at(lease.told_until, lease.end, DRAINING)
-                lease.let_run_out(DRAINING)
+            lease.end_as_told(DRAINING)
         await self._all_ended()
 
     async def _all_ended(self) -> None:

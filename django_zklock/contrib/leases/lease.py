@@ -89,6 +89,15 @@ class Lease:
         self._last_end = min(self._last_end, self._loop.time() + self._term)
         self.request_release(reason)
 
+    def end_as_told(self, reason: str) -> None:
+        """End it at the end that the client was told, and tell no later one; ask the client to release it."""
+        if self.told_until <= self._loop.time():  # also if it waits
+            self.end(reason)
+            return
+        self._kept_until = self._last_end = self.told_until
+        self._loop.call_at(self.told_until, self.end, reason)
+        self.request_release(reason)
+
     def request_release(self, reason: str) -> None:
         """Ask the client to release it."""
         self.release_requested = reason

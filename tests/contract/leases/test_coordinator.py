@@ -334,6 +334,19 @@ async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, coordinator: Coordi
     assert zoo.children(KEY) == []
 
 
+async def test_a_lease_that_is_kept_during_a_stop_is_told_no_later_end(zoo: Zoo, coordinator: Coordinator) -> None:
+    lease_id, lease = await take(coordinator, term=LONG)
+    lease.tell()
+    stop = asyncio.ensure_future(coordinator.stop())
+    await asyncio.sleep(0)  # it has begun
+    while lease.is_held:
+        coordinator.keep(ANYBODY, lease_id)
+        lease.tell()
+        await asyncio.sleep(0.05)
+    assert asyncio.get_running_loop().time() >= lease.told_until
+    await asyncio.wait_for(stop, 20)
+
+
 async def test_many_leases_and_calls_that_wait_cost_no_thread(zoo: Zoo, coordinator: Coordinator) -> None:
     await take(coordinator)
     before = threading.active_count()
