@@ -117,9 +117,11 @@ class Hold:
         Seconds that the lease has left if nothing extends it; 0.0 when it is over.
 
         The lease is 0.4 of the negotiated session timeout from the last acknowledged quorum write, and is extended
-        every sixth of it.
+        every sixth of it. With `max_hold`, it is at most the rest of that.
         """
         until = self._grant.session.lease.until  # first, as in `why_invalid`
+        if self._grant.ends_at is not None:
+            until = min(until, self._grant.ends_at)
         if self._grant.why_invalid() is not None or self._held.is_over:
             return 0.0
         return max(0.0, until - clock.now())

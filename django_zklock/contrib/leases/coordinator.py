@@ -249,6 +249,7 @@ class Coordinator:
     def _lock(self, key: str, request: LeaseRequest, client_id: str, about: dict[str, str]) -> Lock:
         wait = self._options.max_wait if request.wait is None else min(request.wait, self._options.max_wait)
         options: dict[str, Any] = {"timeout": wait, "abort_on": "lost", "atomic": False, "release_on": "exit"}
+        options["linger"] = 0  # with it, the leases of several clients would have the same token
         if request.kind == "semaphore":
             if request.limit < 1:
                 raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1.")

@@ -181,17 +181,38 @@ async def test_kinds(zoo: Zoo, coordinator: Coordinator) -> None:
         await take(coordinator, resource="pool", kind="semaphore", limit=2)
 
 
-async def test_the_settings_of_a_lock_apply(zoo: Zoo) -> None:
+async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
-        coordinator = Coordinator()
         for _ in range(2):
             await take(coordinator, resource="printers/7")
         with refused(Code.BUSY):
             await take(coordinator, resource="printers/7")
-        for lease in list(coordinator._leases.values()):
-            lease.end("the test is over")
-        await coordinator.drain()
+
+
+async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator: Coordinator) -> None:
+    with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 1.0}}):
+        lease_id, lease = await take(coordinator)
+        assert 0 < lease.tell()[1] <= 1000
+        while lease.is_held:
+            coordinator.keep(ANYBODY, lease_id)
+            lease.tell()
+            await asyncio.sleep(0.05)
+    await until(lease)
+    assert asyncio.get_running_loop().time() >= lease.told_until
+    assert "max_hold" in lease.over
+
+
+async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coordinator: Coordinator) -> None:
+    """Or the late writes of a client that has lost its lease would look like those of the next one."""
+    with zoo.configured(LOCKS={"hot": {"path": KEY, "linger": 5.0}}):
+        tokens = []
+        for kind in ("lock", "lock", "read"):
+            lease_id, lease = await take(coordinator, kind=kind)
+            assert lease.hold is not None
+            tokens.append(lease.hold.token)
+            await coordinator.release(ANYBODY, lease_id)
+        assert tokens == sorted(set(tokens))
 
 
 @pytest.mark.parametrize(
