@@ -97,7 +97,7 @@ class Coordinator:
             self._waiting[client.name] -= 1
             if lease.is_held:
                 self._held[client.name] += 1
-                lease.ended.add_done_callback(lambda _: self._on_ended(lease_id, client))
+                lease.task.add_done_callback(lambda _: self._on_ended(lease_id, client))
             else:
                 self._forget(lease_id)
         if lease.error is not None:
@@ -120,7 +120,7 @@ class Coordinator:
             raise Refusal(Code.OVER, f"The lease is over: {lease.over}.")
         lease.told_until = float("-inf")
         lease.end(RELEASED)
-        await asyncio.shield(lease.ended)
+        await asyncio.shield(lease.task)
 
     def find(self, client: LeaseClient, lease_id: str) -> Lease:
         """Return a lease of this client. Raises `Refusal`."""
@@ -192,7 +192,7 @@ class Coordinator:
 
     async def _all_ended(self) -> None:
         while self._leases:
-            await asyncio.wait([lease.ended for lease in self._leases.values()])
+            await asyncio.wait([lease.task for lease in self._leases.values()])
             await asyncio.sleep(0)  # those that have ended are forgotten
 
     # --- small parts ------------------------------------------------------------------------------------------------

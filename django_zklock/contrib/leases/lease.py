@@ -47,8 +47,7 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._woken: asyncio.Future[None] | None = None  # awaited by the task while it holds the lock
         self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
-        self.ended: asyncio.Future[None] = self._loop.create_future()  # done when the lock is released, too
-        self._task = self._loop.create_task(self._run())
+        self.task = self._loop.create_task(self._run())  # done when the lock is released, too
 
     def __repr__(self) -> str:
         return f"<lease {self.number} of {self.client!r} on {self.lock.key!r}>"
@@ -72,9 +71,11 @@ class Lease:
 
     def tell(self) -> tuple[int, int]:
         """Return the end for the client: in milliseconds since 1970, and from now."""
+        # In this order: time that passes between the lines makes the lease look shorter, never longer.
+        clock, now = time.time(), self._loop.time()
         remaining = math.floor(self.remaining * 1000)
-        self.told_until = max(self.told_until, self._loop.time() + remaining / 1000)
-        return math.floor(time.time() * 1000) + remaining, remaining
+        self.told_until = max(self.told_until, now + remaining / 1000)
+        return math.floor(clock * 1000) + remaining, remaining
 
     def keep(self) -> bool:
         """The client keeps the lease for another term. Return False if it is over."""
@@ -109,7 +110,7 @@ class Lease:
             return
         self._over(reason)
         if self.hold is None:
-            self._task.cancel()
+            self.task.cancel()
         elif self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
@@ -138,8 +139,6 @@ class Lease:
         except Exception:
             logger.exception("lease %s failed", self.number)
             self._over("the coordinator has failed; its log says why")
-        finally:
-            self.ended.set_result(None)
 
     def _begin(self, hold: Hold) -> None:
         self._kept_until = min(self._loop.time() + self._term, self._last_end)

@@ -54,7 +54,7 @@ async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio
 
 async def until(lease: Lease, timeout: float = 20.0) -> None:
     """Wait until a lease is over, and its lock released."""
-    await asyncio.wait_for(asyncio.shield(lease.ended), timeout)
+    await asyncio.wait_for(asyncio.shield(lease.task), timeout)
 
 
 @contextlib.contextmanager
@@ -96,6 +96,22 @@ async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     expires_at, duration = lease.tell()
     assert 0 < duration <= min(term, 0.4 * 10) * 1000
     assert before * 1000 < expires_at <= (time.time() + min(term, 0.4 * 10)) * 1000
+
+
+async def test_a_process_that_is_paused_while_it_reads_the_clock_tells_no_later_end(
+    zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, lease = await take(coordinator)
+    clock = time.time
+
+    def pause() -> float:
+        time.sleep(0.3)
+        return clock()
+
+    monkeypatch.setattr(time, "time", pause)
+    expires_at, _ = lease.tell()
+    monkeypatch.undo()
+    assert expires_at <= (time.time() + lease.remaining) * 1000 + 1
 
 
 async def test_a_lease_that_is_not_kept_ends_and_the_next_one_comes(zoo: Zoo, coordinator: Coordinator) -> None:
@@ -345,6 +361,15 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
             await asyncio.sleep(0.05)
     await asyncio.wait_for(drain, 10)
     assert zoo.children(KEY) == []
+
+
+async def test_a_drain_ends_though_a_call_comes_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
+    """Its lease is ended before its task has begun."""
+    call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource=KEY, client_id="node-1")))
+    drain = asyncio.ensure_future(coordinator.drain())
+    with refused(Code.UNAVAILABLE):
+        await call
+    await asyncio.wait_for(drain, 5)
 
 
 async def test_a_stop_ends_no_lease_before_its_end(zoo: Zoo, coordinator: Coordinator) -> None:
