@@ -54,11 +54,11 @@ class ZkLockConfig(AppConfig):
         connect_request_signals()
         context.register_library(CeleryLibrary())
 
-    def sign(self, hold: Hold) -> str:
+    def sign(self, hold: Hold, until: float) -> str:
         """Return the signed token of a hold, which finds this app in Django's registry."""
         from django_zklock.fencing import signing  # noqa: PLC0415 - it needs models
 
-        return signing.sign(hold)
+        return signing.sign(hold, until)
 
 
 def connect_request_signals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -215,9 +216,11 @@ class Hold:
         block: AbstractContextManager[None] = app.fenced_block(self, name, using)
         return block
 
-    def signed_token(self) -> str:
+    def signed_token(self, *, until: float = math.inf) -> str:
         """
         Return the token, signed for another service, with the key, the holder and the end of the lease.
+
+        `until`: an earlier end, in seconds since 1970.
 
         This needs no network. Make a new one for each request: the lease is extended, but not in the signed token.
         Raises what `check` raises. For the receiving side see `FenceVerifier` and `require_fence` in
@@ -225,7 +228,7 @@ class Hold:
         """
         self.check()
         app: Any = apps.get_app_config("zklock")
-        signed: str = app.sign(self)
+        signed: str = app.sign(self, until)
         return signed
 
 

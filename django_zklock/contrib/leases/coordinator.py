@@ -106,6 +106,15 @@ class Coordinator:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.over}.", retry_after=1.0)
         return lease_id, lease
 
+    def sign(self, lease: Lease, expires_at: int) -> str:
+        """Return the signed token of a lease, which expires at the end that its client is told. Raises `Refusal`."""
+        assert lease.hold is not None
+        try:
+            return lease.hold.signed_token(until=expires_at / 1000)
+        except ZkLockError as error:
+            lease.end("the lock was lost")
+            raise Refusal(Code.UNAVAILABLE, str(error), retry_after=1.0) from error
+
     def keep(self, client: LeaseClient, lease_id: str) -> Lease:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
         lease = self.find(client, lease_id)
@@ -118,7 +127,6 @@ class Coordinator:
         lease = self.find(client, lease_id)
         if lease.over:
             raise Refusal(Code.OVER, f"The lease is over: {lease.over}.")
-        lease.told_until = float("-inf")
         lease.end(RELEASED)
         await asyncio.shield(lease.task)
 

@@ -19,7 +19,6 @@ from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2_grpc as pb_grpc
-from django_zklock.exceptions import ZkLockError
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
 KINDS: Final = {pb.KIND_LOCK: "lock", pb.KIND_READ: "read", pb.KIND_WRITE: "write", pb.KIND_SEMAPHORE: "semaphore"}
@@ -79,7 +78,10 @@ class LockCoordinatorService(pb_grpc.LockCoordinatorServicer):
                 raise
             place = await self._coordinator.count_ahead(request.resource_path)
             return pb.RecordLockResponse(acquired=False, place=place, detail=refusal.detail)
-        return _acquired(lease_id, lease, signed=request.signed_token)
+        response = _acquired(lease_id, lease)
+        if request.signed_token:
+            response.signed_token = self._coordinator.sign(lease, response.lease_expires_at)
+        return response
 
     @_refusing
     async def ReleaseLock(self, request: pb.ReleaseLockRequest, context: Context) -> pb.ReleaseLockResponse:  # noqa: N802
@@ -218,14 +220,9 @@ def _lease_request(request: pb.RecordLockRequest) -> LeaseRequest:
     )
 
 
-def _acquired(lease_id: str, lease: Lease, *, signed: bool) -> pb.RecordLockResponse:
+def _acquired(lease_id: str, lease: Lease) -> pb.RecordLockResponse:
     hold = lease.hold
     assert hold is not None
-    try:
-        signed_token = hold.signed_token() if signed else ""
-    except ZkLockError as error:
-        lease.end("the lock was lost")
-        raise Refusal(Code.UNAVAILABLE, str(error), retry_after=1.0) from error
     expires_at, duration = lease.tell()
     return pb.RecordLockResponse(
         acquired=True,
@@ -234,7 +231,6 @@ def _acquired(lease_id: str, lease: Lease, *, signed: bool) -> pb.RecordLockResp
         lease_expires_at=expires_at,
         lease_id=lease_id,
         lease_duration_ms=duration,
-        signed_token=signed_token,
     )
 
 

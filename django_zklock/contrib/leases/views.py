@@ -20,7 +20,6 @@ from django_zklock.contrib.leases import host as hosts
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
-from django_zklock.exceptions import ZkLockError
 
 LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in line at most. Proxies cut connections that are silent for longer."""
@@ -110,16 +109,12 @@ def _namespace(request: HttpRequest) -> str:
 # --- on the coordinator's loop ------------------------------------------------------------------------------------
 
 
-async def _acquire(
-    coordinator: Coordinator, client: LeaseClient, wanted: LeaseRequest, signed: bool
-) -> dict[str, object]:
+async def _acquire(coordinator: Coordinator, client: LeaseClient, wanted: LeaseRequest, signed: bool) -> dict[str, Any]:
     lease_id, lease = await coordinator.acquire(client, wanted)
-    try:
-        more = {"signed_token": lease.hold.signed_token()} if signed and lease.hold is not None else {}
-    except ZkLockError as error:
-        lease.end("the lock was lost")
-        raise Refusal(Code.UNAVAILABLE, str(error), retry_after=1.0) from error
-    return _description(lease_id, lease) | more
+    found = _description(lease_id, lease)
+    if signed:
+        found["signed_token"] = coordinator.sign(lease, found["lease_expires_at"])
+    return found
 
 
 async def _keep(coordinator: Coordinator, client: LeaseClient, lease_id: str) -> dict[str, object]:
@@ -130,7 +125,7 @@ async def _describe(coordinator: Coordinator, client: LeaseClient, lease_id: str
     return _description(lease_id, coordinator.find(client, lease_id))
 
 
-def _description(lease_id: str, lease: Lease) -> dict[str, object]:
+def _description(lease_id: str, lease: Lease) -> dict[str, Any]:
     if lease.hold is None or lease.over:
         raise Refusal(Code.OVER, f"The lease is over: {lease.over}.")
     expires_at, duration = lease.tell()

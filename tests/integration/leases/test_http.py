@@ -76,6 +76,11 @@ def test_the_life_of_a_lease(client: Client, zoo: Zoo) -> None:
         assert "over" in described(over, "/locks/{lease_id}", method)["detail"]
 
 
+def test_a_signed_token_expires_with_the_lease(client: Client) -> None:
+    lease = post(client, session_timeout_ms=1000, signed_token=True).json()
+    assert unseal(lease["signed_token"], conf.token_keys()).lease_until * 1000 <= lease["lease_expires_at"]
+
+
 def test_a_lock_that_is_not_free(client: Client) -> None:
     with zk_lock("invoices/2026", what="the nightly run"):
         response = post(client, wait_limit_ms=200)
