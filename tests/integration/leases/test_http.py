@@ -18,6 +18,7 @@ from django_zklock import conf, zk_lock
 from django_zklock.contrib import leases
 from django_zklock.contrib.leases import host as hosts
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.application import application
 from django_zklock.fencing.signing import unseal
 
 pytestmark = pytest.mark.zookeeper
@@ -129,6 +130,24 @@ def test_a_body_that_is_wrong_is_refused(client: Client, body: str, detail: str)
     response = client.post("/locks/", body, content_type="application/json")
     assert response.status_code == 400
     assert detail in described(response, "/locks/", "post")["detail"]
+
+
+async def test_a_body_that_is_too_long_is_refused_before_it_has_arrived(zoo: Zoo) -> None:
+    """Or anybody could fill the disk on which bodies are stored."""
+    answer: asyncio.Queue[Any] = asyncio.Queue()
+    chunks = iter([b" " * 20_000] * 2)
+
+    async def receive() -> dict[str, Any]:
+        for chunk in chunks:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        return await asyncio.Future()  # the client is slow
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/locks/", "headers": headers, "query_string": b""}
+    call = asyncio.ensure_future(application(scope, receive, answer.put))
+    assert (await asyncio.wait_for(answer.get(), 10))["status"] == 400
+    assert b"16384 bytes" in (await answer.get())["body"]
+    await asyncio.wait_for(call, 10)
 
 
 def test_a_form_of_another_site_is_refused(client: Client) -> None:
