@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from django_zklock.conf.errors import Problems, is_text, seconds
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.queue import names
 
 KINDS: Final = ("lock", "read", "write", "semaphore")
 _CLIENT_KEYS: Final = ("TOKENS", "CERTIFICATES", "PREFIXES", "KINDS", "MAX_LEASES", "MAX_WAITING", "MAX_RATE")
@@ -27,7 +29,7 @@ class LeaseClient:
     certificates: tuple[str, ...] = ()
     """The names in its TLS certificates: the common name, or a subject alternative name."""
     prefixes: tuple[str, ...] = ("",)
-    """It may lock these keys, and those below them."""
+    """It may lock these keys, and those below them. Escaped, as keys are."""
     kinds: tuple[str, ...] = KINDS
     max_leases: int = 10_000
     """Leases that it may have at a time or wait for, at one coordinator."""
@@ -96,13 +98,23 @@ def _read_client(name: str, entry: object, where: str, found: Problems) -> Lease
         name=name,
         tokens=tokens,
         certificates=_texts(entry, "CERTIFICATES", (), where, found),
-        prefixes=tuple(each.strip("/") for each in _texts(entry, "PREFIXES", ("",), where, found)),
+        prefixes=tuple(_prefix(each, where, found) for each in _texts(entry, "PREFIXES", ("",), where, found)),
         kinds=kinds,
         **_numbers(entry, where, found),
     )
     if not client.tokens and not client.certificates:
         found.add("E016", f"{where} has neither TOKENS nor CERTIFICATES, so nobody can be this client.", _EXAMPLE)
     return client
+
+
+def _prefix(text: str, where: str, found: Problems) -> str:
+    """Return a prefix, escaped as the keys are."""
+    text = text.strip("/")
+    try:
+        return names.own_key(text) if text else ""
+    except InvalidLockName as error:
+        found.add("E016", f'{where}["PREFIXES"] has {text!r}, which is no part of a key: {error}', _EXAMPLE)
+        return text
 
 
 def _texts(

@@ -8,8 +8,10 @@ from unittest import mock
 import pytest
 
 from django_zklock import conf
-from django_zklock.conf.leases import LeaseClient, LeaseOptions
+from django_zklock.conf.errors import Problems
+from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
 from django_zklock.contrib.leases.access import ANYBODY, Access, hash_of
+from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
 BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=("billing.internal",), max_rate=2.0)
@@ -89,6 +91,7 @@ def test_the_hash_is_not_shown() -> None:
         ({"CLIENTS": {"a": {}}}, "neither TOKENS nor CERTIFICATES"),
         ({"CLIENTS": {"a": {"TOKENS": ["secret"]}}}, "no hash of a token"),
         ({"CLIENTS": {"a": {"TOKENS": [hash_of("x")], "PREFIXES": "a"}}}, "not a list of texts"),
+        ({"CLIENTS": {"a": {"TOKENS": [hash_of("x")], "PREFIXES": ["a//b"]}}}, "empty segment"),
         ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "KINDS": ["mutex"]}}}, "unknown kind"),
         ({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "MAX_LEASES": 1.5}}}, "not a number"),
         ({"CLIENTS": {"a": {"CERTIFICATES": ["a"]}, "b": {"CERTIFICATES": ["a"]}}}, "same token or certificate"),
@@ -103,3 +106,11 @@ def test_settings_that_are_wrong_are_found(leases: Any, match: str) -> None:
 def test_settings_are_read() -> None:
     raw = {"CLIENTS": {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["/billing/"], "MAX_RATE": 5}}}
     assert conf.problems({"URL": "zk://zk1:2181/x", "LEASES": raw}) == []
+
+
+@pytest.mark.parametrize("prefix", ["größe/a b", "gr%C3%B6%C3%9Fe/a%20b/"])
+def test_prefixes_are_written_as_names_or_as_keys(prefix: str) -> None:
+    found = Problems()
+    options = read_leases({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "PREFIXES": [prefix]}}}, "LEASES", found)
+    assert options.clients["a"].may_lock(key_of("größe/a b/7"))
+    assert not options.clients["a"].may_lock(key_of("größe/a"))
