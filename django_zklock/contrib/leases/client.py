@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncZkLockClient", "ClientLease", "ClientUnusable", "LeaseRefused", "ZkLockClient"]
 
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
-LONG_WAIT: Final = 60.0
+LONG_WAIT: Final = 1.0
 """Seconds. Coordinators may bound a wait. A call that was refused after such a wait goes back to the line."""
 CLOSED: Final = "The client is closed."
 FORKED: Final = (

@@ -390,6 +390,29 @@ def test_whoever_has_no_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: 
     assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
 
 
+def test_a_wait_without_limit_outlasts_the_limit_of_a_coordinator(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
+    zoo, _ = shared
+    (tmp_path / "settings_with_limit.py").write_text("from settings import *\nZKLOCK['LEASES'] = {'MAX_WAIT': 1.1}\n")
+    path = os.pathsep.join(map(str, (tmp_path, TESTS, TESTS.parent)))
+    env = {"DJANGO_SETTINGS_MODULE": "settings_with_limit", "PYTHONPATH": path}
+    with Serving(zoo, env=env) as coordinator, ZkLockClient(coordinator.address) as client:
+
+        def hold() -> int:
+            with client.lock("a") as lease:
+                return lease.token
+
+        seen: set[str] = set()
+
+        def has_come_back() -> bool:
+            seen.update(zoo.children("a"))
+            return len(seen) >= 4  # the holder, and three tries
+
+        with zoo.hold_elsewhere("a"):
+            waiting = BackgroundCall(hold)
+            eventually(has_come_back)
+        assert waiting.result() > 0
+
+
 def test_a_client_with_a_certificate_is_let_in(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
     """By a coordinator that asks for one; a client without one is not."""
     zoo, _ = shared
