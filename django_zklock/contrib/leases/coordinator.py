@@ -42,6 +42,8 @@ than 2 MiB, and do not start again (ZOOKEEPER-4306).
 NAME: Final = 64  # characters of a znode's name, with the slash
 LOOK_AGE: Final = 1.0
 """Seconds for which one look at a queue serves all that ask for their place."""
+MOST_LOOKS: Final = 200
+"""Looks that are under way or no older than that, at most: each costs a thread some milliseconds."""
 DRAINING: Final = "the coordinator is about to end"
 
 
@@ -73,7 +75,7 @@ class Coordinator:
         self._numbers = itertools.count(1)
         self._waiting: Counter[str] = Counter()  # by client
         self._held: Counter[str] = Counter()
-        self._looks: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, for a second
+        self._looks: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
         self._draining = False
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
@@ -153,7 +155,11 @@ class Coordinator:
         raise Refusal(Code.OVER, f"Nothing of {client_id!r} waits here for the lock {key!r}, or has it.")
 
     async def place(self, lease: Lease) -> int:
-        """Return how many are ahead of a lease that waits; 0 if that is not known, as beyond the first fifty."""
+        """
+        Return how many are ahead of a lease that waits; 0 if that is not known.
+
+        It is known for the first fifty of a line, and for 200 lines a second.
+        """
         if lease.settled.done():
             return 0
         found = await self._look_at(lease.lock.name)
@@ -175,8 +181,11 @@ class Coordinator:
         """Return the state of a lock, which all that ask within a second share; None if it is free or unknown."""
         look = self._looks.get(key)
         if look is None:
+            if len(self._looks) >= MOST_LOOKS:
+                return None
+            later = asyncio.get_running_loop().call_later
             look = self._looks[key] = asyncio.ensure_future(asyncio.to_thread(_look_at, key))
-            asyncio.get_running_loop().call_later(LOOK_AGE, self._looks.pop, key, None)
+            look.add_done_callback(lambda _: later(LOOK_AGE, self._looks.pop, key))
         return await asyncio.shield(look)
 
     # --- the end ----------------------------------------------------------------------------------------------------

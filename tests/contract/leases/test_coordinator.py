@@ -177,6 +177,14 @@ async def test_the_place_in_line(zoo: Zoo, coordinator: Coordinator) -> None:
         coordinator.find_place(ANYBODY, KEY, "node-2")
 
 
+async def test_looks_at_queues_are_bounded(zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or those who watch many queues would delay the answers to all others."""
+    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_LOOKS", 2)
+    for resource in "abc":
+        await take(coordinator, resource=resource)
+    assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
+
+
 async def test_the_lock_is_that_of_django(zoo: Zoo, coordinator: Coordinator) -> None:
     """The same key, written as text or as a list shows it."""
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
